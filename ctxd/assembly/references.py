@@ -50,7 +50,8 @@ ITEM_TOKENS: Final = 4
 """Tokens that an item takes beside its text."""
 
 ARGUMENT_CHARS: Final = 60
-"""Characters that an argument keeps once the output of its call is a stub, which names path or command as well."""
+OTHER_ARGUMENT_CHARS: Final = 20
+"""Characters that an argument keeps once the output of its call is a stub: a command or a path, and any other."""
 
 IMAGE_TOKENS: Final = 1_500
 """Tokens that an image counts for."""
@@ -145,6 +146,7 @@ def short_id(id: str) -> str:
 _COMMANDS: Final = ("command", "cmd")
 _PATHS: Final = ("file_path", "filePath", "path", "notebook_path", "filename")
 _OTHERS: Final = ("pattern", "query", "url", "description")
+_SUBJECTS: Final = frozenset((*_COMMANDS, *_PATHS, *_OTHERS))
 _READING: Final = re.compile("read|view|cat|open", re.IGNORECASE)
 _SUBJECT_CHARS: Final = 80
 
@@ -182,8 +184,9 @@ def short_arguments(arguments: str) -> str:
     given: dict[str, Any] = msgspec.json.decode(arguments)
     for name, value in given.items():
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        if len(text) > ARGUMENT_CHARS:
-            given[name] = f"{text[:ARGUMENT_CHARS]}… [{len(text):,} characters]"
+        most = ARGUMENT_CHARS if name in _SUBJECTS else OTHER_ARGUMENT_CHARS
+        if len(text) > most:
+            given[name] = f"{text[:most]}…"
     return msgspec.json.encode(given).decode()
 
 
@@ -388,7 +391,8 @@ def _output(
     tool, subject = ("a tool call", "") if facts is None else (facts.tool, f" {facts.subject}" if facts.subject else "")
     whole = count(text) + len(pictures) * IMAGE_TOKENS + ITEM_TOKENS
     how = f"activate {where} to load it" if object is not None else f"it is {where}"
-    stub = f"[output of {tool}{subject} removed: {status}, {int(whole):,} tokens; {how}]"
+    # The call stands before it, with the beginning of its command or path.
+    stub = f"[removed: {status}, {int(whole):,} tokens; {how}]"
     if ref.late if isinstance(ref, EventRef) else ref.role == "late":
         return _update(ref, "output", f"Late output of {tool}{subject} ({status}):\n{text}", count, object)
     shown_text, tokens = text, whole

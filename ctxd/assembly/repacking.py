@@ -5,20 +5,39 @@ The tool calls stay, as providers refuse outputs without them, with short argume
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
 from ctxd.assembly.append_assembly import Grown
 from ctxd.assembly.append_layout import AppendWindow
-from ctxd.assembly.references import ITEM_TOKENS, STUB, Ref, items_of, short_use
+from ctxd.assembly.references import ITEM_TOKENS, STUB, Ref, TextRef, items_of, short_use
 from ctxd.assembly.repack import Content, Decision, Kind, Rules, decide
-from ctxd.assembly.window import ToolOutput, ToolUse, Update, WindowItem, stubbed
+from ctxd.assembly.window import (
+    AssistantText,
+    ImageItem,
+    Reasoning,
+    SystemText,
+    ToolOutput,
+    ToolUse,
+    Update,
+    UserText,
+    WindowItem,
+    stubbed,
+)
 from ctxd.models import Model
+from ctxd_protocol.context import RepackReason
 
 _LINE_TOKENS: Final = 40
 """Tokens of the line in a cut output that gives its length and how to load it."""
+
+_CONVERSATION_KEPT: Final = 0.5
+"""Share of the room for the conversation that stays in use when old replies have to go."""
+
+_GONE: Final = "[older replies were removed here to fit the budget, with their tool calls; the session's chat has them]"
+_GONE_KEY: Final = "-gone"
 
 UNJUDGED_CUTS: Final[Mapping[Kind, int]] = {"file": 16_000, "command": 16_000, "other": 16_000}
 """Tokens to which contents are cut in a window that is for no model, so that no policy judges it."""
@@ -71,9 +90,15 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
         lifetime_s=moment.model.lifetime_s,
         rules=moment.rules,
     )
-    if decision.reason is None:
+    if decision.reason is None and not decision.over_by:
         return grown, decision
-    return _repacked(grown, decision, {part.content.key: part for part in parts}), decision
+    made = _repacked(grown, decision, {part.content.key: part for part in parts})
+    if decision.over_by:
+        made, saved = _shortened(made, len(before.refs), moment, decision)
+        over = max(0.0, decision.over_by - saved)
+        reason: RepackReason | None = "budget" if saved else decision.reason
+        decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
+    return (grown if decision.reason is None else made), decision
 
 
 def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
@@ -193,3 +218,73 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
         items=items,
         is_new=True,
     )
+
+
+def _shortened(made: Grown, sent: int, moment: Moment, decision: Decision) -> tuple[Grown, float]:
+    """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, messages of
+    the user, and the tokens saved. ``sent``: references that an earlier request had.
+
+    The newest message of the user stays, and so does what no request has had, what is kept, and the baseline.
+    """
+    refs, items = list(made.planned.refs), made.items
+    starts = _starts(items)
+    newest = max((n for n, some in enumerate(items) if any(isinstance(each, UserText) for each in some)), default=-1)
+    groups = []
+    for first, last in pairwise([*starts, len(items)]):
+        some = [each for index in range(first, last) for each in items[index]]
+        if last <= sent and not first <= newest < last and not any(each.object in moment.kept for each in some):
+            groups.append((isinstance(some[0], UserText | ImageItem), first, last, sum(each.tokens for each in some)))
+    budget = moment.rules.budget_tokens or 0
+    base = decision.tokens - sum(tokens for *_, tokens in groups)
+    left, goal = decision.tokens, base + max(0.0, _CONVERSATION_KEPT * (budget - base))
+    gone: set[int] = set()
+    for _, first, last, tokens in sorted(groups):
+        if left <= goal:
+            break
+        gone.update(range(first, last))
+        left -= tokens
+    if not gone:
+        return made, 0.0
+    # One line stands for all that went, now or before.
+    gone.update(index for index, ref in enumerate(refs) if ref.key.endswith(_GONE_KEY))
+    place = min(gone)
+    marker = TextRef(
+        key=f"{refs[place].key.removesuffix(_GONE_KEY)}{_GONE_KEY}", turn=refs[place].turn, kind="notice", text=_GONE
+    )
+    (shown,) = items_of(marker, made.material, {})
+    noted = {each.object: each for each in made.planned.noted}
+    for index in gone:
+        for each in items[index]:
+            if (known := noted.get(each.object or "")) is not None and not known.is_file:
+                noted[known.object] = msgspec.structs.replace(known, level="pool")
+    kept = [index for index in range(len(refs)) if index not in gone]
+    at = sum(index < place for index in kept)
+    held = {each.call for index in kept for each in items[index] if isinstance(each, ToolUse)}
+    planned = msgspec.structs.replace(
+        made.planned,
+        refs=(*(refs[index] for index in kept[:at]), marker, *(refs[index] for index in kept[at:])),
+        noted=tuple(noted.values()),
+        names={own: name for own, name in made.planned.names.items() if name in held},
+        facts={name: facts for name, facts in made.planned.facts.items() if name in held},
+    )
+    rest = [*(items[index] for index in kept[:at]), (shown,), *(items[index] for index in kept[at:])]
+    return msgspec.structs.replace(made, planned=planned, items=rest), decision.tokens - left - shown.tokens
+
+
+def _starts(items: Sequence[tuple[WindowItem, ...]]) -> list[int]:
+    """Indexes at which the conversation can be split: where a reply or a message of the user begins."""
+    found: list[int] = []
+    in_reply = False
+    for index, some in enumerate(items):
+        for item in some[:1]:
+            match item:
+                case AssistantText() | Reasoning() | ToolUse():
+                    if not in_reply:
+                        found.append(index)
+                    in_reply = True
+                case UserText():
+                    found.append(index)
+                    in_reply = False
+                case ImageItem() | ToolOutput() | Update() | SystemText():
+                    in_reply = False
+    return found

@@ -68,7 +68,7 @@ def outputs(made: AssembledContext) -> dict[str, str]:
 
 
 def is_stub(text: str) -> bool:
-    return text.startswith("[output of bash ") and " removed: " in text
+    return text.startswith("[removed: ")
 
 
 def text_of(tokens: int, seed: str) -> str:
@@ -123,7 +123,7 @@ async def test_the_budget_takes_the_oldest_and_leaves_the_running_turn(tmp_path:
         removed = [call for call, text in texts.items() if is_stub(text)]
         assert removed == list(texts)[: len(removed)], "the oldest"
         assert len(removed) >= 8
-        assert texts["c0-0"].startswith("[output of bash cat c0-0 removed: ok, ")
+        assert texts["c0-0"] == "[removed: ok, 604 tokens; it is event 1.2 of the chat]"
 
 
 @pytest.mark.requirement("WIN-2")
@@ -188,7 +188,7 @@ async def test_the_arguments_of_removed_outputs_are_short(tmp_path: Path, clock:
         step(live, "d", "cat", text_of(900, "new"))
         made = await ask(home)
         (use,) = [part for message in made.request["messages"] for part in message["content"] if part.get("id") == "w"]
-        assert use["input"] == {"file_path": "a.py", "content": "x" * 60 + "… [4,000 characters]", "n": 3}
+        assert use["input"] == {"file_path": "a.py", "content": "x" * 20 + "…", "n": 3}
 
 
 Steps = list[tuple[int, list[Event]]]
@@ -228,6 +228,29 @@ async def test_a_restart_between_any_two_requests_changes_no_request(tmp_path: P
     assert [each.request for each in once] == [each.request for each in often]
     assert [each.repacked for each in once] == [each.repacked for each in often]
     assert {"cache_expired", "budget"} <= {each.repacked for each in once}
+
+
+@pytest.mark.requirement("WIN-3")
+async def test_old_replies_go_when_words_alone_exceed_the_budget(tmp_path: Path, clock: TestClock) -> None:
+    async with household(tmp_path, clock) as home:
+        live = await home.create(budget_tokens=4000)
+        for turn in range(30):
+            append(live, PromptEvent(text=f"Task {turn}."))
+            step(live, f"c{turn}", f"cat {turn}", "fine")
+            made = await ask(home)
+            assert made.tokens <= 4000
+            append(live, ResponseEvent(text=text_of(300, f"reply{turn}")))
+        shown = json.dumps(made.request)
+        assert "reply28 1" in shown
+        assert "reply0 1" not in shown
+        assert "Task 0." in shown, "the user's words outlast replies"
+        assert "Task 29." in shown
+        assert shown.count("older replies were removed here") == 1
+    async with household(tmp_path, clock) as home:
+        live = await home.sessions.live("s")
+        append(live, PromptEvent(text="Next."))
+        after = await ask(home)
+        assert (after.stable_prefix or 0) > 0.9 * after.bytes
 
 
 async def test_a_request_for_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
