@@ -16,7 +16,7 @@ from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, WindowPar
 from ctxd.assembly.references import Material
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.repack import VERSION, Decision, Kind
-from ctxd.assembly.requests import PROVIDERS, RequestBody, RequestTarget, request_body
+from ctxd.assembly.requests import RequestBody, RequestTarget, request_body
 from ctxd.assembly.window import ToolOutput, WindowItem
 from ctxd.assembly.windows import WindowReader, window_blocks
 from ctxd.errors import CtxdError
@@ -88,6 +88,12 @@ def tools_text(target: RequestTarget | None) -> str | None:
     return None if target is None or not target.tools else msgspec.json.encode(target.tools).decode()
 
 
+def tools_hash(target: RequestTarget | None) -> str:
+    """The hash of the tools that a request for ``target`` declares, empty without any."""
+    text = tools_text(target)
+    return "" if text is None else sha256(text)
+
+
 class Grown(msgspec.Struct, frozen=True):
     """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: the newest model whose
     answer is in it, None if none is in what comes next. ``material``: of what comes next."""
@@ -128,19 +134,11 @@ async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded],
 
     Raises: CtxdError corrupt, purged, store_failed. Cancel: safe.
     """
-    window = await reader.load(live, [record.window for record in chain if record.window is not None])
+    window = await reader.load(live, chain)
     part = chain[-1].window
     assert part is not None, "it is in this layout"
     target = target_of(live.session, part, tools)
-    note_target(window, target, part.prefix)
     return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends))
-
-
-def note_target(window: AppendWindow, target: RequestTarget | None, prefix: str | None) -> None:
-    """Keep what reasoning in the answer to a request for ``target`` is bound to."""
-    window.provider = None if target is None else PROVIDERS[target.format]
-    window.model = None if target is None else target.model
-    window.prefix = prefix
 
 
 def target_for(session: str, wanted: Wanted, spoken: str | None) -> RequestTarget | None:
@@ -209,6 +207,7 @@ def record_of(
             model=None if target is None else target.model,
             max_tokens=None if target is None else target.max_tokens,
             prefix=None if rendering.request is None else rendering.request.prefix,
+            tools=tools_hash(target),
             repacked=None if decision is None else decision.reason,
             policy=None if decision is None else VERSION,
             carried={} if decision is None else decision.carried,

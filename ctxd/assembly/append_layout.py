@@ -33,10 +33,11 @@ from ctxd.assembly.references import (
     tool_name,
 )
 from ctxd.assembly.repack import Kind
-from ctxd.assembly.requests import BEGIN, CONTINUE
+from ctxd.assembly.requests import BEGIN, CONTINUE, PROVIDERS
 from ctxd.assembly.window import WindowItem
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
+from ctxd_protocol.context import RequestFormat
 from ctxd_protocol.events import (
     CompactionEvent,
     Event,
@@ -107,6 +108,18 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Stored | None
 
 
+class LastRequest(msgspec.Struct, frozen=True):
+    """A request that was made of a window, at ``at_ms`` since 1970. ``count``: its items. ``prefix``: see
+    ``RequestBody``; ``tools``: the hash of the tools that it declared."""
+
+    format: RequestFormat
+    model: str
+    tools: str
+    prefix: str
+    at_ms: int
+    count: int
+
+
 class AppendWindow:
     """Window of one session, with what is known of it. It changes by ``take`` alone.
 
@@ -115,7 +128,7 @@ class AppendWindow:
     ``facts``: by the id in the window. ``noted``: objects of which something was shown; ``pool``: those that are still
     in the metadata pool; ``active``: the files among them that are active. ``place``: the first event that is not shown
     yet. ``prompt``: transaction of the system prompt that it shows. ``ends``: counts of items at the last requests, the
-    newest at the end. ``provider``, ``model`` and ``prefix`` are those of the last request, see ``RequestBody``.
+    newest at the end. ``carried``: of the last decision. ``request``: the last one, None before the first.
     """
 
     def __init__(self) -> None:
@@ -130,9 +143,13 @@ class AppendWindow:
         self.place: Place = (0, 0)
         self.prompt: int | None = None
         self.ends: list[int] = []
-        self.provider: str | None = None
-        self.model: str | None = None
-        self.prefix: str | None = None
+        self.carried: Mapping[str, int] = {}
+        self.request: LastRequest | None = None
+
+    @property
+    def model(self) -> str | None:
+        """The model that the last request was for, None before the first."""
+        return None if self.request is None else self.request.model
 
     def flat(self) -> list[WindowItem]:
         """All items in order."""
@@ -224,6 +241,7 @@ class Planner:
         self._facts: dict[str, CallFacts] = {}
         self._noted: list[NotedObject] = []
         self._texts = 0
+        self._turn = batch.turn
         self._arguments: list[str] = []
         self._results: dict[str, list[tuple[Place, ToolResultEvent]]] = {}
         for place, _, event in batch.events:
@@ -262,14 +280,14 @@ class Planner:
         return f"{self._batch.number}-{self._texts}"
 
     def _text(self, kind: TextKind, text: str, call: str = "") -> TextRef:
-        return TextRef(key=self._key(), turn=self._batch.turn, kind=kind, text=text, call=call)
+        return TextRef(key=self._key(), turn=self._turn, kind=kind, text=text, call=call)
 
     def _object(
         self, stored: Stored, role: ObjectRole, call: str = "", label: str = "", shown: int = WHOLE
     ) -> ObjectRef:
         return ObjectRef(
             key=self._key(),
-            turn=self._batch.turn,
+            turn=self._turn,
             shown=shown,
             object=stored.document.id,
             valid_time=stored.valid_time,
@@ -296,6 +314,7 @@ class Planner:
         followed = max((at for at, step in enumerate(steps) if _goes_on(step)), default=-1)
         place = self._batch.end
         for at, step in enumerate(steps):
+            self._turn = step.events[0][0][0]
             while recorded and recorded[0].tx <= step.seq:
                 talk += self._recorded(recorded.pop(0))
             if not step.is_reply:
@@ -305,6 +324,7 @@ class Planner:
             else:
                 place = step.events[0][0]
                 break
+        self._turn = self._batch.turn
         for stored in recorded:
             talk += self._recorded(stored)
         return talk, place
@@ -329,21 +349,21 @@ class Planner:
 
     def _reply(self, step: _Step, *, answers: bool) -> Iterator[tuple[Ref, bool]]:
         """``answers``: it is the answer to the last request."""
-        window, turn = self._window, self._batch.turn
+        window, turn = self._window, self._turn
         calls: list[tuple[str, str]] = []
         for at, event in step.events:
             key = f"{at[0]}.{at[1]}"
             match event:
                 case ThinkingEvent():
-                    known = answers and window.prefix is not None
+                    asked = window.request if answers else None
                     yield (
                         EventRef(
                             key=key,
                             turn=turn,
                             at=at,
-                            provider=window.provider if known else None,
-                            model=event.model or window.model,
-                            prefix=window.prefix if known else None,
+                            provider=None if asked is None else PROVIDERS[asked.format],
+                            model=event.model or (None if asked is None else asked.model),
+                            prefix=None if asked is None else asked.prefix,
                         ),
                         False,
                     )
@@ -377,7 +397,7 @@ class Planner:
         if at is None or result is None or result.object is not None:
             return self._text("output", NO_OUTPUT, shown)
         facts.has_output = True
-        return EventRef(key=f"{at[0]}.{at[1]}", turn=self._batch.turn, at=at, call=shown, shown=self._cuts[facts.kind])
+        return EventRef(key=f"{at[0]}.{at[1]}", turn=self._turn, at=at, call=shown, shown=self._cuts[facts.kind])
 
     def _object_output(self, stored: Stored, shown: str) -> Ref:
         id = stored.document.id
@@ -396,7 +416,7 @@ class Planner:
         yield self._object_output(stored, shown), True
 
     def _other(self, at: Place, event: Event) -> Iterator[tuple[Ref, bool]]:
-        key, turn = f"{at[0]}.{at[1]}", self._batch.turn
+        key, turn = f"{at[0]}.{at[1]}", self._turn
         match event:
             case PromptEvent() if event.text.strip() or any(pictures(event.attachments)):
                 yield EventRef(key=key, turn=turn, at=at), True
@@ -427,7 +447,7 @@ class Planner:
             yield (
                 EventRef(
                     key=f"{at[0]}.{at[1]}",
-                    turn=self._batch.turn,
+                    turn=self._turn,
                     at=at,
                     call=shown or "",
                     late=True,

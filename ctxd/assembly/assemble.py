@@ -19,10 +19,10 @@ from ctxd.assembly.append_assembly import (
     Wanted,
     context_of_window,
     grow,
-    note_target,
     record_of,
     render,
     target_for,
+    tools_hash,
     tools_text,
 )
 from ctxd.assembly.append_layout import AppendWindow
@@ -34,6 +34,7 @@ from ctxd.assembly.record import (
     context_of,
     document_of,
     new_context_id,
+    note_request,
     read_record,
 )
 from ctxd.assembly.recorded_assemblies import Archive
@@ -235,7 +236,7 @@ class Assembler:
             return before.answer
         decision: Decision | None = None
         if target is not None:
-            grown, decision = judge(grown, self._moment(live, before, target))
+            grown, decision = judge(grown, self._moment(live, before.window, target))
         made, items = self._window_rendered(live, grown, target, chars_max)
         record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
         id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
@@ -249,7 +250,7 @@ class Assembler:
         window.base = record.number if grown.is_new else window.base
         window.take(grown.planned, grown.items)
         window.ends = window.ends_with(len(items))
-        note_target(window, target, None if made.request is None else made.request.prefix)
+        note_request(window, record)
         kept.window = KeptWindow(window, record, made, Assembled(context, pending))
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
@@ -261,21 +262,21 @@ class Assembler:
             return UNJUDGED_CUTS
         return rules_for(self._models.get(name), live.settings.budget_tokens, wanted.max_tokens).cuts
 
-    def _moment(self, live: LiveSession, before: KeptWindow, target: RequestTarget) -> Moment:
+    def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
         """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError
         invalid_params for an unknown model."""
-        model, record, last = self._models.get(target.model), before.record, before.rendering
-        idle_s = None
-        if record is not None and last is not None and last.target is not None:
-            # Another model, format or list of tools has a cache of its own.
-            if msgspec.structs.replace(last.target, max_tokens=target.max_tokens) == target:
-                idle_s = max(0.0, (self._clock.wall_ms() - record.assembled_at) / 1000)
+        model, last = self._models.get(target.model), window.request
+        # Another model, format or list of tools has a cache of its own.
+        asked = (target.format, target.model, tools_hash(target))
+        if last is not None and (last.format, last.model, last.tools) != asked:
+            last = None
         return Moment(
             turn=live.state.turn,
             kept={*live.state.pinned, *live.state.chosen},
-            idle_s=idle_s,
+            idle_s=None if last is None else max(0.0, (self._clock.wall_ms() - last.at_ms) / 1000),
+            sent_items=0 if last is None else last.count,
             tools_tokens=self._archive.count(tools_text(target) or ""),
-            carried={} if record is None or record.window is None else record.window.carried,
+            carried=window.carried,
             model=model,
             rules=rules_for(model, live.settings.budget_tokens, target.max_tokens),
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.assembly.append_layout import NotedObject
+from ctxd.assembly.append_layout import AppendWindow, LastRequest, NotedObject
 from ctxd.assembly.layout_port import Composition
 from ctxd.assembly.references import Ref
 from ctxd.assembly.render import RENDERER, SEPARATOR
@@ -43,10 +43,11 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a window that an assembly in the layout ``append`` added, and the request that it made.
 
     ``base``: number of the assembly that began the window. ``refs`` were added; ``noted``: the objects that they
-    concern. ``place``: the first event of the chat that is not shown. ``prompt``: transaction of the system prompt
-    that is. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
-    ``RequestBody``; the tools are the document's content. ``repacked``: the reason for which the window was repacked,
-    None if it was not; ``policy``: version of the policy that decided; ``carried``: see ``Decision``.
+    concern. ``place``: the first event of the chat that is not shown. ``prompt``: transaction of the system prompt that
+    is. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
+    ``RequestBody``; the tools are the document's content, and ``tools`` is its hash. ``repacked``: the reason for which
+    the window was repacked, None if it was not; ``policy``: version of the policy that decided; ``carried``: see
+    ``Decision``.
     """
 
     base: int
@@ -58,6 +59,7 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     max_tokens: int | None = None
     prefix: str | None = None
+    tools: str = ""
     repacked: RepackReason | None = None
     policy: int | None = None
     carried: dict[str, int] = {}
@@ -85,6 +87,22 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped: tuple[tuple[str, str], ...] = ()
     renderer: int = RENDERER
     window: WindowPart | None = None
+
+
+def note_request(window: AppendWindow, record: Recorded) -> None:
+    """Keep what the answer to the request of ``record`` is bound to, and what the provider has cached of ``window``. An
+    assembly as text is no request."""
+    part = record.window
+    if part is not None and part.format is not None:
+        window.carried = part.carried
+        window.request = LastRequest(
+            format=part.format,
+            model=part.model or "",
+            tools=part.tools,
+            prefix=part.prefix or "",
+            at_ms=record.assembled_at,
+            count=sum(map(len, window.items)),
+        )
 
 
 def document_of(session: str, recorded: Recorded, content: str | None = None) -> Document:

@@ -231,15 +231,18 @@ def call_name(own: str, taken: Container[str]) -> str:
 
 
 def items_of(ref: Ref, material: Material, calls: Mapping[str, CallFacts]) -> tuple[WindowItem, ...]:
-    """The items of ``ref``, which may be none for what was purged. ``calls``: those of the window before it, by the id
-    that it has for each."""
+    """The items of ``ref``, which are none for an empty system prompt.
+
+    ``calls``: those of the window before it, by the id that it has for each.
+    """
     match ref:
         case TextRef():
             return (_text_item(ref, material.count),)
         case EventRef():
             return tuple(_event_items(ref, material.events[ref.at], material.count, calls))
         case ObjectRef():
-            return (_object_item(ref, material, calls),)
+            item = _object_item(ref, material, calls)
+            return () if isinstance(item, SystemText) and not item.text.strip() else (item,)
 
 
 def _text_item(ref: TextRef, count: TokenCounter) -> WindowItem:
@@ -286,14 +289,13 @@ def _event_items(
     same: dict[str, Any] = {"key": ref.key, "turn": ref.turn}
     match event:
         case PromptEvent():
-            if text.strip():
-                yield UserText(**same, tokens=count(text) + ITEM_TOKENS, text=text)
-            for nth, picture in enumerate(pictures(event.attachments), 1):
-                yield ImageItem(key=f"{ref.key}/{nth}", turn=ref.turn, tokens=IMAGE_TOKENS, picture=picture)
+            yield from _prompt_items(ref, event, count)
         case ResponseEvent():
             yield AssistantText(**same, tokens=count(text) + ITEM_TOKENS, text=text)
         case ThinkingEvent():
             size = count(text) + count(event.encrypted or event.signature or "") + ITEM_TOKENS
+            # No request has it without the messages that it was written for.
+            size = 0 if ref.prefix is None else size
             yield Reasoning(
                 **same,
                 tokens=size,
@@ -320,6 +322,16 @@ def _event_items(
             yield _update(ref, "compaction", event.summary, count)
         case _:
             raise AssertionError("a window refers to events of the kinds above")
+
+
+def _prompt_items(ref: EventRef, event: PromptEvent, count: TokenCounter) -> Iterable[WindowItem]:
+    text = event.text
+    if ref.shown:
+        text = cut(text, ref.shown, count, f"all of it is event {ref.key} of the chat")
+    if text.strip():
+        yield UserText(key=ref.key, turn=ref.turn, tokens=count(text) + ITEM_TOKENS, text=text)
+    for nth, picture in enumerate(pictures(event.attachments), 1):
+        yield ImageItem(key=f"{ref.key}/{nth}", turn=ref.turn, tokens=IMAGE_TOKENS, picture=picture)
 
 
 def _object_item(ref: ObjectRef, material: Material, calls: Mapping[str, CallFacts]) -> WindowItem:

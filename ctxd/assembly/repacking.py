@@ -13,8 +13,8 @@ import msgspec
 
 from ctxd.assembly.append_assembly import Grown
 from ctxd.assembly.append_layout import AppendWindow
-from ctxd.assembly.references import ITEM_TOKENS, STUB, Ref, TextRef, items_of, short_use
-from ctxd.assembly.repack import Content, Decision, Kind, Rules, decide
+from ctxd.assembly.references import ITEM_TOKENS, STUB, EventRef, Ref, TextRef, items_of, short_use
+from ctxd.assembly.repack import CUT_TOKENS_MIN, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.window import (
     AssistantText,
     ImageItem,
@@ -46,13 +46,15 @@ UNJUDGED_CUTS: Final[Mapping[Kind, int]] = {"file": 16_000, "command": 16_000, "
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Circumstances of one request. ``turn``: the current one. ``kept``: objects that are pinned or active by request.
 
-    ``idle_s``: seconds since the last request that began with the same model, tools and format, None without one.
-    ``tools_tokens``: those of the tools' declarations. ``carried``: of the last decision.
+    ``idle_s``: seconds since the last request that began with the same model, tools and format, None without one;
+    ``sent_items``: items of the window that it had. ``tools_tokens``: those of the tools' declarations. ``carried``: of
+    the last decision.
     """
 
     turn: int
     kept: Collection[str]
     idle_s: float | None
+    sent_items: int
     tools_tokens: float
     carried: Mapping[str, int]
     model: Model
@@ -94,8 +96,12 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
         return grown, decision
     made = _repacked(grown, decision, {part.content.key: part for part in parts})
     if decision.over_by:
-        made, saved = _shortened(made, len(before.refs), moment, decision)
+        # Of a window that begins now, such as that of an imported session, no request had anything.
+        made, saved = _shortened(made, len(before.refs) or len(made.planned.refs), moment, decision)
         over = max(0.0, decision.over_by - saved)
+        if over:
+            made, more = _message_cut(made, over)
+            saved, over = saved + more, max(0.0, over - more)
         reason: RepackReason | None = "budget" if saved else decision.reason
         decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
     return (grown if decision.reason is None else made), decision
@@ -116,11 +122,9 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
     times: Counter[str | None] = Counter()
     uses: dict[str, tuple[float, int, ToolUse]] = {}
     found: list[_Part] = []
-    place, seen, sent = moment.tools_tokens, 0, 0.0
+    place, seen, sent, count = moment.tools_tokens, 0, 0.0, 0
     for index, (ref, some) in enumerate(zip(refs, items, strict=True)):
         is_new = index >= len(grown.window.refs)
-        if index == len(grown.window.refs):
-            sent = place
         for item in some:
             match item:
                 case ToolUse():
@@ -147,8 +151,8 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
                         is_kept=item.object in moment.kept,
                     )  # fmt: skip
                     found.append(_Part(content, index))
-            place += item.tokens
-    sent = place if not grown.planned.refs else sent
+            place, count = place + item.tokens, count + 1
+            sent = place if count <= moment.sent_items else sent
     return sorted(found, key=lambda part: part.content.before), place, sent
 
 
@@ -269,6 +273,26 @@ def _shortened(made: Grown, sent: int, moment: Moment, decision: Decision) -> tu
     )
     rest = [*(items[index] for index in kept[:at]), (shown,), *(items[index] for index in kept[at:])]
     return msgspec.structs.replace(made, planned=planned, items=rest), decision.tokens - left - shown.tokens
+
+
+def _message_cut(made: Grown, over: float) -> tuple[Grown, float]:
+    """``made`` with its newest message of the user cut by ``over`` tokens, if no request has had it, and the tokens
+    saved. What was too long before was cut when it came."""
+    rows = made.items
+    newest = max((n for n, some in enumerate(rows) if any(isinstance(each, UserText) for each in some)), default=-1)
+    ref = made.planned.refs[newest]
+    if newest < 0 or not isinstance(ref, EventRef) or ref.at not in made.material.events:
+        return made, 0.0
+    size = sum(item.tokens for item in rows[newest])
+    ref = msgspec.structs.replace(ref, shown=max(CUT_TOKENS_MIN, int(size - over - ITEM_TOKENS - _LINE_TOKENS)))
+    items = items_of(ref, made.material, {})
+    refs = (*made.planned.refs[:newest], ref, *made.planned.refs[newest + 1 :])
+    made = msgspec.structs.replace(
+        made,
+        planned=msgspec.structs.replace(made.planned, refs=refs),
+        items=[*rows[:newest], items, *rows[newest + 1 :]],
+    )
+    return made, size - sum(item.tokens for item in items)
 
 
 def _starts(items: Sequence[tuple[WindowItem, ...]]) -> list[int]:

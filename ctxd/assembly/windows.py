@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.assembly.append_layout import AppendWindow, Arrivals, FileState, Planned
 from ctxd.assembly.measure import TokenCounter
-from ctxd.assembly.record import WindowPart
+from ctxd.assembly.record import Recorded, note_request
 from ctxd.assembly.references import WHOLE, CallFacts, EventRef, Material, ObjectRef, Place, Ref, call_facts, items_of
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.requests import shown_text
@@ -37,23 +37,23 @@ class WindowReader:
         self._store = store
         self.count = count
 
-    async def load(self, live: LiveSession, parts: Sequence[WindowPart]) -> AppendWindow:
-        """The window that ``parts``, from its first one on, are the records of.
+    async def load(self, live: LiveSession, chain: Sequence[Recorded]) -> AppendWindow:
+        """The window that ``chain``, from its first one on, are the records of.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
         window = AppendWindow()
-        if not parts:
-            return window
-        refs = [ref for part in parts for ref in part.refs]
+        parts = [(record, record.window) for record in chain if record.window is not None]
+        refs = [ref for _, part in parts for ref in part.refs]
         material = await self.material(live, refs, {}, {})
-        window.base = parts[-1].base
-        for part in parts:
+        for record, part in parts:
             names, facts = _calls_of(part.refs, material, window.facts)
             planned = Planned(
                 refs=part.refs, place=part.place, noted=part.noted, names=names, facts=facts, prompt=part.prompt
             )
             window.take(planned, self.items(window, planned, material))
+            window.base = part.base
+            note_request(window, record)
             window.ends = window.ends_with(sum(map(len, window.items)))
         return window
 

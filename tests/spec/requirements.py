@@ -128,6 +128,10 @@ CTX-11 | `context.assemble` accepts an `op_id`: a resend gets the assembly that 
 CTX-10 | The id of the current context can be read for a session, and for the only session if none is given. | ctxd
 REQ-1 | A request body is valid for its provider in every state of the session: types, order and alternation of roles, each call followed by its output, unique ids of calls, no blank text, at most four cache markers. | ctxd
 REQ-2 | In the layout `append`, a request begins with all bytes of the one before it, cache markers not counted, until a repack; a restart of the daemon between two requests changes nothing. | ctxd
+REQ-3 | Looking at a window as text repacks nothing, and leaves the next request what it would have been. | ctxd
+REQ-4 | Reasoning is sent only to the provider and model that wrote it and behind the messages that it was written for; `omitted` lists what was left out. | ctxd
+REQ-5 | A reply is sent once each of its calls has an output; if the conversation goes on without one, words stand in its place, and a later output is an update. | ctxd
+REQ-6 | New files in the metadata pool, activations, changed files and notices are appended as updates, with short ids. | ctxd
 WIN-1 | A window is repacked once the prompt cache has expired, when the budget forces it, and when carrying removable content has cost as much as rewriting what stands behind it; the bill is at most three times that of the best schedule. | ctxd
 WIN-2 | A repack removes outdated content first, then old content by age and size; never what is pinned or chosen, and of the running turn only what the budget forces out. New content that exceeds the budget is cut. | ctxd
 WIN-3 | Where words alone exceed the budget, the oldest replies go with their tool calls, then old messages of the user, and a line stands for them; the newest message of the user, kept content and what is new stay. | ctxd

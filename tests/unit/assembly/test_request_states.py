@@ -150,11 +150,13 @@ def plain(format: str, body: dict[str, Any]) -> bytes:
     return json.dumps(copied).rstrip("]}").encode()
 
 
-@given(st.lists(operations, min_size=1, max_size=14))
+@given(st.lists(operations, min_size=1, max_size=14), st.sampled_from(("", "Be brief.")))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.requirement("REQ-1")
 @pytest.mark.requirement("REQ-2")
-def test_every_state_gives_valid_requests_each_of_which_continues_the_last(todo: list[tuple[str, Any]]) -> None:
+def test_every_state_gives_valid_requests_each_of_which_continues_the_last(
+    todo: list[tuple[str, Any]], prompt: str
+) -> None:
     async def run(root: Path) -> None:
         remaining = [*todo, *(("request", format) for format in FORMATS), ("restart", None)]
         remaining += [("append", [PromptEvent(text="Next")]), *(("request", format) for format in FORMATS)]
@@ -163,7 +165,7 @@ def test_every_state_gives_valid_requests_each_of_which_continues_the_last(todo:
             async with household(root) as home:
                 if life is None:
                     life = Life(home)
-                    await home.create()
+                    await home.create(prompt=prompt)
                 life.home = home
                 while remaining:
                     what, argument = remaining.pop(0)

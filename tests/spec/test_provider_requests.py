@@ -1,0 +1,152 @@
+"""Requests for providers, through the client: what a harness sends, across restarts and with its own tools."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from ctxd_client import connect_sync
+from ctxd_client.errors import InvalidCall
+from ctxd_client.sync import SyncSession
+from ctxd_protocol.context import AssembledContext, Omitted
+from ctxd_protocol.events import (
+    Attachment,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from tests.client.running import Running
+from tests.unit.assembly.provider_rules import FORMATS, check_request
+
+MODEL = "claude-sonnet-4-5"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def request(s: SyncSession, format: str = "anthropic-messages", **given: object) -> AssembledContext:
+    made = s.assemble(format=format, model=MODEL, **given)  # type: ignore[arg-type]
+    assert made.request is not None
+    check_request(format, made.request)
+    return made
+
+
+def text_of(made: AssembledContext) -> str:
+    return json.dumps(made.request, ensure_ascii=False)
+
+
+@pytest.mark.requirement("REQ-1")
+def test_a_request_has_calls_with_arguments_outputs_and_images(s: SyncSession) -> None:
+    s.set_system_prompt("Be brief.")
+    picture = Attachment(media_type="image/png", data=PNG)
+    s.append(events=[PromptEvent(text="What is this?", attachments=(picture,))])
+    s.append(events=[ToolCallEvent(call="t1", tool="bash", args={"command": "file x.png"})])
+    s.append(events=[ToolResultEvent(call="t1", text="PNG", attachments=(picture,))])
+    body = request(s).request
+    assert body is not None
+    image = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PNG).decode()}
+    assert body["system"][0]["text"] == "Be brief."
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    first, call, output = (message["content"] for message in body["messages"])
+    assert [first[0]["text"], first[1]["source"]] == ["What is this?", image]
+    assert call == [{"type": "tool_use", "id": "t1", "name": "bash", "input": {"command": "file x.png"}}]
+    assert output[0]["tool_use_id"] == "t1"
+    assert [part.get("text") or part["source"] for part in output[0]["content"]] == ["PNG", image]
+    for format in FORMATS:
+        assert "file x.png" in text_of(request(s, format))
+
+
+@pytest.mark.requirement("REQ-1")
+@pytest.mark.parametrize("format", FORMATS)
+def test_each_format_is_also_there_in_the_layout_spec_and_text_in_the_layout_append(
+    s: SyncSession, format: str
+) -> None:
+    s.assistant("Hello.")
+    s.record(f"{s.id}-1", "bash", "a.py\n")
+    made = request(s, format, layout="spec")
+    assert made.layout == "spec" and "Hello." in text_of(made)
+    shown = s.assemble(layout="append")
+    assert shown.layout == "append" and "kind=output" in shown.text and shown.blocks
+    assert s.assemble(format="text").layout == "spec"
+
+
+@pytest.mark.requirement("REQ-2")
+def test_a_kill_between_two_requests_changes_no_byte(tmp_path: Path) -> None:
+    with Running(tmp_path, keep_state=True) as daemon:
+        with connect_sync(daemon.socket) as client:
+            s = client.session("s", agent="agent")
+            s.user("Look.")
+            s.record("t1", "Read", "print(1)\n", args={"file_path": "main.py"})
+            before = request(s)
+        daemon.kill()
+        daemon.start()
+        with connect_sync(daemon.socket) as client:
+            s = client.session("s")
+            s.user("And now?")
+            after = request(s)
+    # Only the brackets that close the body are not kept.
+    assert after.stable_prefix is not None and after.stable_prefix >= before.bytes - len("]}]}")
+    assert after.bytes > before.bytes
+
+
+@pytest.mark.requirement("REQ-4")
+def test_reasoning_goes_back_to_its_model_behind_its_messages_only(s: SyncSession) -> None:
+    s.user("Think.")
+    request(s)
+    thought = ThinkingEvent(text="Hm.", signature="sig", model=MODEL)
+    s.append(events=[thought, ResponseEvent(text="Done.", model=MODEL)])
+    s.user("Why?")
+    made = request(s)
+    assert '"thinking": "Hm."' in text_of(made) and made.omitted == ()
+    left = Omitted(place=(1, 1), kind="reasoning", reason="another model wrote it")
+    assert s.assemble(format="anthropic-messages", model="claude-opus-4-5").omitted == (left,)
+    assert request(s, "openai-chat").omitted[0].reason == "the format takes no reasoning"
+    s.append(events=[thought, ResponseEvent(text="Because.", model=MODEL)])
+    s.user("Really?")
+    # It answers the request to another provider.
+    assert [each.place for each in request(s).omitted] == [(2, 1)]
+
+
+@pytest.mark.requirement("REQ-5")
+def test_a_reply_waits_for_its_outputs_until_the_conversation_goes_on(s: SyncSession) -> None:
+    s.user("Run it.")
+    s.append(events=[ResponseEvent(text="Running."), ToolCallEvent(call="t1", tool="bash", args={"command": "make"})])
+    waiting = request(s)
+    assert "Running." not in text_of(waiting)
+    s.user("Stop.")
+    stopped = request(s)
+    assert "Running." in text_of(stopped) and "no output of this call came" in text_of(stopped)
+    s.append(events=[ToolResultEvent(call="t1", text="made")])
+    late = request(s)
+    assert "Late output of bash make (ok):\\nmade" in text_of(late)
+    assert late.stable_prefix is not None and late.stable_prefix >= stopped.bytes - len("]}]}")
+
+
+@pytest.mark.requirement("REQ-6")
+def test_changes_are_updates_at_the_end(s: SyncSession, tree: Path) -> None:
+    s.user("Begin.")
+    before = request(s)
+    (tree / "notes.md").write_text("# first\n")
+    s.discover(["notes.md"])
+    s.append(events=[SystemEvent(text="The plan changed.")])
+    found = request(s)
+    id = s.resolve("notes.md").object
+    assert id[:12] in text_of(found) and id not in text_of(found)
+    assert "<system-update>\\nThe plan changed.\\n</system-update>" in text_of(found)
+    s.activate(id)
+    shown = request(s)
+    assert "# first" in text_of(shown)
+    (tree / "notes.md").write_text("# second\n")
+    changed = request(s)
+    assert "changed. Its content is now" in text_of(changed) and "# second" in text_of(changed)
+    for one, other in ((before, found), (found, shown), (shown, changed)):
+        assert other.stable_prefix is not None and other.stable_prefix >= one.bytes - len("]}]}")
+
+
+@pytest.mark.requirement("REQ-1")
+def test_a_request_without_a_known_model_is_refused_with_the_remedy(s: SyncSession) -> None:
+    s.user("Hello.")
+    with pytest.raises(InvalidCall, match="which model"):
+        s.assemble(format="openai-chat")

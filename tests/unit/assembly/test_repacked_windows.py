@@ -1,0 +1,127 @@
+"""Windows that are repacked: within their budget, valid, the same after a restart, and unchanged in between."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ctxd.sessions import transitions
+from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.events import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from tests.unit.assembly.household import Household, TestClock, household
+from tests.unit.assembly.provider_rules import check_request
+from tests.unit.assembly.test_request_states import ask, plain
+
+BUDGET = 12_000
+
+
+def append(live: LiveSession, *events: Event) -> None:
+    delta = transitions.append(live.state, "s", list(events), live.settings.collapse)
+    live.commit(WriteRequest("session.append", "p"), delta)
+
+
+def call(live: LiveSession, home: Household, id: str, path: str, output: str) -> None:
+    append(live, ToolCallEvent(call=id, tool="Read", args={"file_path": path}))
+    home.record(live, id, output, say=False)
+    append(live, ToolResultEvent(call=id, object=id))
+
+
+def shown(made: AssembledContext) -> dict[str, str]:
+    """Outputs in the request, by call."""
+    assert made.request is not None
+    blocks = [block for message in made.request["messages"] for block in message["content"]]
+    return {
+        block["tool_use_id"]: block["content"][0]["text"]
+        for block in blocks
+        if block["type"] == "tool_result" and block["content"]
+    }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.requirement("REQ-2")
+@pytest.mark.requirement("WIN-2")
+async def test_requests_fit_their_budget_and_change_by_repacks_alone(tmp_path: Path, seed: int) -> None:
+    rng, clock = random.Random(seed), TestClock()
+    clock.wall = 1_700_000_000_000
+    before, pinned, reasons = b"", "", set()
+    for life in range(4):
+        async with household(tmp_path, clock) as home:
+            live = await (home.create(budget_tokens=BUDGET) if life == 0 else home.sessions.live("s"))
+            for nth in range(25):
+                clock.wall += rng.choice((1_000, 20_000, 20_000, 400_000))
+                if rng.random() < 0.3:
+                    append(live, PromptEvent(text=f"Next {life} {nth}"))
+                id, output = f"c{life}-{nth}", f"line {nth}\n" * rng.choice((3, 100, 400, 1_500))
+                call(live, home, id, f"/src/{rng.randrange(12)}.py", output)
+                if not pinned:
+                    pinned = id
+                    live.commit(WriteRequest("session.pin", "p"), transitions.pin(live.state, id))
+                append(live, ResponseEvent(text="I see.", model="claude-sonnet-4-5"))
+                made = await ask(home, live, "anthropic-messages")
+                assert made.request is not None
+                check_request("anthropic-messages", made.request)
+                body = plain("anthropic-messages", made.request)
+                assert made.repacked is not None or body.startswith(before)
+                reasons.add(made.repacked)
+                assert made.tokens <= BUDGET
+                assert "removed: " not in shown(made)[pinned]
+                before = body
+                assert (await home.archive.show("s", number=made.number)).context.request == made.request
+    assert reasons >= {None, "budget"}
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("REQ-3")
+async def test_a_look_at_the_window_as_text_changes_no_request(tmp_path: Path) -> None:
+    clock = TestClock()
+    clock.wall = 1_700_000_000_000
+    async with household(tmp_path, clock) as home:
+        live = await home.create()
+        append(live, PromptEvent(text="Read it."))
+        call(live, home, "a", "/src/a.py", "x\n" * 3_000)
+        append(live, PromptEvent(text="Again."))
+        call(live, home, "b", "/src/a.py", "x\n" * 3_000)
+        first = await ask(home, live, "anthropic-messages")
+        append(live, PromptEvent(text="And?"))
+        text = await ask(home, live, None)
+        assert text.repacked is None and text.text
+        clock.wall += 1_000
+        append(live, PromptEvent(text="Well?"))
+        second = await ask(home, live, "anthropic-messages")
+        assert second.repacked is None
+        assert plain("anthropic-messages", second.request or {}).startswith(
+            plain("anthropic-messages", first.request or {})
+        )
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-2")
+@pytest.mark.requirement("WIN-3")
+async def test_a_conversation_beyond_the_budget_loses_its_oldest_messages(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        for nth in range(60):
+            append(live, PromptEvent(text=f"Question {nth}: " + "why? " * 300))
+            call(live, home, f"c{nth}", f"/src/{nth}.py", f"out {nth}")
+            append(live, ResponseEvent(text=f"Answer {nth}", model="m"))
+            if nth == 3:
+                live.commit(WriteRequest("session.pin", "p"), transitions.pin(live.state, "c3"))
+            made = await ask(home, live, "anthropic-messages")
+            assert made.request is not None and made.tokens <= BUDGET
+            check_request("anthropic-messages", made.request)
+            assert f"Question {nth}" in str(made.request)
+        assert "out 3" in shown(made).values()
+        assert "Question 3:" not in str(made.request) and "older replies were removed here" in str(made.request)
+        append(live, PromptEvent(text="long " * 30_000 + "end"))
+        made = await ask(home, live, "anthropic-messages")
+        assert made.tokens <= BUDGET and "tokens left out here" in str(made.request)
+        assert (await home.archive.show("s", number=made.number)).context.request == made.request
+    async with household(tmp_path) as home:
+        live = await home.sessions.live("s")
+        append(live, PromptEvent(text="Next"))
+        after = await ask(home, live, "anthropic-messages")
+        assert plain("anthropic-messages", after.request or {}).startswith(
+            plain("anthropic-messages", made.request or {})
+        )
