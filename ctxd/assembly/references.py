@@ -384,8 +384,11 @@ def cut(text: str, tokens: int, count: TokenCounter, how: str) -> str:
     whole = count(text)
     if whole <= tokens:
         return text
-    chars = int(len(text) * tokens / whole)
-    head, tail = text[: chars * 2 // 3], text[len(text) - chars // 3 :]
+    # By bytes, as characters of some scripts have more tokens than others.
+    data = text.encode()
+    size = int(len(data) * tokens / whole)
+    head = data[: size * 2 // 3].decode(errors="ignore")
+    tail = data[len(data) - size // 3 :].decode(errors="ignore")
     return f"{head}\n[… {int(whole - tokens):,} tokens left out here; {how} …]\n{tail}"
 
 

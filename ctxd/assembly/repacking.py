@@ -95,6 +95,10 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
     if decision.reason is None and not decision.over_by:
         return grown, decision
     made = _repacked(grown, decision, {part.content.key: part for part in parts})
+    # The arguments of a call are no part of its output that is cut, so that less than was decided may be saved.
+    tokens = sum(item.tokens for item in made.flat()) + moment.tools_tokens
+    most = tokens if moment.rules.budget_tokens is None else moment.rules.budget_tokens
+    decision = msgspec.structs.replace(decision, tokens=tokens, over_by=max(0.0, tokens - most))
     if decision.over_by:
         # Of a window that begins now, such as that of an imported session, no request had anything.
         made, saved = _shortened(made, len(before.refs) or len(made.planned.refs), moment, decision)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.references import cut
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context import AssembledContext
@@ -125,3 +127,28 @@ async def test_a_conversation_beyond_the_budget_loses_its_oldest_messages(tmp_pa
         assert plain("anthropic-messages", after.request or {}).startswith(
             plain("anthropic-messages", made.request or {})
         )
+
+
+@pytest.mark.requirement("WIN-2")
+@pytest.mark.parametrize("text", ["é" * 3_000 + "x" * 3_000, "x" * 3_000 + "字" * 3_000, "😀a" * 3_000])
+def test_a_cut_text_has_no_more_tokens_than_it_may_whatever_its_script(text: str) -> None:
+    made = cut(text, 500, estimate_tokens, "load it")
+    head, _, tail = made.partition("\n[…")
+    kept = head + tail.partition("…]\n")[2]
+    assert 490 <= estimate_tokens(kept) <= 500
+    assert text.startswith(head) and text.endswith(tail.partition("…]\n")[2])
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-3")
+async def test_long_arguments_of_new_calls_take_the_room_of_older_replies(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        append(live, PromptEvent(text="Write them."))
+        for nth in range(40):
+            id, args = f"w{nth}", {"file_path": f"/{nth}.py", "content": "x" * 3_000}
+            append(live, ResponseEvent(text="so " * 400), ToolCallEvent(call=id, tool="Write", args=args))
+            append(live, ToolResultEvent(call=id, text="ok " * 300))
+            made = await ask(home, live, "anthropic-messages")
+            check_request("anthropic-messages", made.request or {})
+            assert made.tokens <= BUDGET
