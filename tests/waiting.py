@@ -1,10 +1,13 @@
 """Bounded waits for a state that nothing signals."""
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
+
+T = TypeVar("T")
 
 WAIT_S: Final = 30.0
 """Seconds after which a wait fails: far more than a busy machine takes."""
@@ -15,3 +18,13 @@ async def until(holds: Callable[[], object | Awaitable[object]], within_s: float
     with anyio.fail_after(within_s):
         while not (await found if inspect.isawaitable(found := holds()) else found):
             await anyio.sleep(0.005)
+
+
+def block_until(look: Callable[[], T], within_s: float = WAIT_S) -> T:
+    """``until`` for a test without an event loop. Returns: the first true ``look()``. Raises: TimeoutError."""
+    end = time.monotonic() + within_s
+    while not (found := look()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{look} is still {found!r} after {within_s:g} s")
+        time.sleep(0.02)
+    return found

@@ -1,7 +1,6 @@
 """A file system that does not answer keeps no tracker of another one, and its own are attached once it does."""
 
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -12,6 +11,7 @@ from ctxd_protocol.session_types import Mount
 from ctxd_protocol.trackers import Tracker
 from tests.crash.daemon import daemon_process
 from tests.e2e.hanging import hanging
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(170)]
 
@@ -21,12 +21,7 @@ ENDS_S_MAX = 30.0
 """Seconds that a daemon may take to end on a busy machine; one that waits for what hangs never ends."""
 
 WAIT_S_MAX = 60.0
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    with anyio.fail_after(WAIT_S_MAX):
-        while not await holds():
-            await anyio.sleep(0.1)
+"""Seconds until a file system that does not answer is reported, or is followed again."""
 
 
 async def trackers_of(client: Client) -> dict[str, Tracker]:
@@ -57,11 +52,11 @@ async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back
                 found = await trackers_of(client)
                 return {found[name].reason for name in ("f", "target")} == {"its file system does not answer"}
 
-            await until(all_attached)
+            await until(all_attached, WAIT_S_MAX)
             # What is read while the mount goes away is the source's to give up, not the trackers'.
             await anyio.sleep(READS_S)
             with hanging(root / "far"):
-                await until(far_is_told)
+                await until(far_is_told, WAIT_S_MAX)
                 assert {found.state for found in (await trackers_of(client)).values()} == {"attached", "orphaned"}
                 for number in range(3):
                     before = (await client.tracker_list()).watching.versions
@@ -70,17 +65,17 @@ async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back
                     async def stored(before: int = before) -> bool:
                         return (await client.tracker_list()).watching.versions > before
 
-                    await until(stored)
-            await until(all_attached)
+                    await until(stored, WAIT_S_MAX)
+            await until(all_attached, WAIT_S_MAX)
             stored_before = (await client.tracker_list()).watching.versions
             (root / "far" / "f").write_text("after it came back")
 
             async def f_is_stored() -> bool:
                 return (await client.tracker_list()).watching.versions > stored_before
 
-            await until(f_is_stored)
+            await until(f_is_stored, WAIT_S_MAX)
             with hanging(root / "far"):
-                await until(far_is_told)
+                await until(far_is_told, WAIT_S_MAX)
                 with anyio.fail_after(ENDS_S_MAX):
                     assert await daemon.stop() == 0, daemon.said()
         said = daemon.said()

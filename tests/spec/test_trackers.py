@@ -14,9 +14,9 @@ from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.session_types import Mount, Notice
 from ctxd_protocol.trackers import Tracker
 from tests.client.running import Running
+from tests.waiting import block_until
 
 Start = Callable[..., SyncSession]
-WAIT_S_MAX = 30.0
 
 
 @pytest.fixture
@@ -26,14 +26,6 @@ def daemon(tmp_path: Path) -> Iterator[Running]:
         yield running
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Ask until it holds."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)
-
-
 def row(client: SyncClient, s: SyncSession, path: Path) -> Tracker:
     (found,) = [each for each in client.tracker_list(session=s.id).trackers if each.path == str(path)]
     return found
@@ -41,12 +33,12 @@ def row(client: SyncClient, s: SyncSession, path: Path) -> Tracker:
 
 def followed(client: SyncClient, s: SyncSession, *paths: Path) -> None:
     """Wait until the files are followed."""
-    until(lambda: all(row(client, s, path).state != "orphaned" for path in paths))
+    block_until(lambda: all(row(client, s, path).state != "orphaned" for path in paths))
 
 
 def notices(s: SyncSession, count: int) -> tuple[Notice, ...]:
     """All notices to a session, once there are so many."""
-    until(lambda: len(s.notices().notices) >= count)
+    block_until(lambda: len(s.notices().notices) >= count)
     return s.notices().notices
 
 
@@ -132,7 +124,7 @@ def test_a_directory_takes_one_watch_however_many_files_and_sessions_it_is_for(
     assert row(client, readers[0], files[0]).sessions == 4
     for s in readers:
         s.close()
-    until(lambda: client.tracker_list().watching.watches == before.watches)
+    block_until(lambda: client.tracker_list().watching.watches == before.watches)
 
 
 @pytest.mark.requirement("TRK-5")
@@ -147,11 +139,11 @@ def test_the_daemon_s_status_tells_what_watching_comes_to(client: SyncClient, st
     assert (before.watcher, before.polled) == ("inotify" if sys.platform == "linux" else "native", 0)
     assert before.files >= before.directories >= before.watches > 0
     replaced(file, "2, by an editor\n")
-    until(lambda: len(client.object_history(id).versions) == 2)
-    until(lambda: client.daemon_status().tracking.versions == before.versions + 1)
+    block_until(lambda: len(client.object_history(id).versions) == 2)
+    block_until(lambda: client.daemon_status().tracking.versions == before.versions + 1)
     after = client.daemon_status().tracking
     assert after.events > before.events
-    until(lambda: client.daemon_status().tracking == client.tracker_list().watching)
+    block_until(lambda: client.daemon_status().tracking == client.tracker_list().watching)
 
 
 @pytest.mark.requirement("TRK-3")
@@ -167,7 +159,7 @@ def test_a_thousand_writes_of_one_file_are_few_versions_and_the_last_is_one(
     for number in range(1_000):
         file.write_text(f"write {number}\n")
         time.sleep(max(0.0, began + number / 1_000 - time.monotonic()))
-    until(lambda: client.object_get(id).object.payload["content"] == "write 999\n")
+    block_until(lambda: client.object_get(id).object.payload["content"] == "write 999\n")
     assert 1 < len(client.object_history(id, limit=1_000).versions) <= 100
 
 
@@ -187,7 +179,7 @@ def test_a_directory_that_goes_orphans_its_files_and_resumes_them_when_it_is_bac
     read_at = client.object_get(id).object.tx_time
     assert abs(attached.since - read_at) < 60_000, "since is a time in ms"
     os.rename(tree / "project", away)
-    until(lambda: row(client, s, file).state == "orphaned")
+    block_until(lambda: row(client, s, file).state == "orphaned")
     found = row(client, s, file)
     assert (found.by, found.object, found.sessions) == (None, id, 1)
     assert found.since > attached.since, "since when it is in this state"
@@ -195,15 +187,15 @@ def test_a_directory_that_goes_orphans_its_files_and_resumes_them_when_it_is_bac
     assert client.object_get(id).object.payload["content"] == "1\n", "what cannot be reached is not deleted"
     (away / "src" / "a.py").write_text("2, while it was away\n")
     os.rename(away, tree / "project")
-    until(lambda: client.object_get(id).object.payload["content"] == "2, while it was away\n")
-    until(lambda: row(client, s, file).state == "resumed")
+    block_until(lambda: client.object_get(id).object.payload["content"] == "2, while it was away\n")
+    block_until(lambda: row(client, s, file).state == "resumed")
     shutil.rmtree(tree / "project")
-    until(lambda: row(client, s, file).state == "orphaned")
+    block_until(lambda: row(client, s, file).state == "orphaned")
     place.mkdir(parents=True)
     file.write_text("3, another tree\n")
-    until(lambda: client.object_get(id).object.payload["content"] == "3, another tree\n")
+    block_until(lambda: client.object_get(id).object.payload["content"] == "3, another tree\n")
     file.write_text("4\n")
-    until(lambda: client.object_get(id).object.payload["content"] == "4\n")
+    block_until(lambda: client.object_get(id).object.payload["content"] == "4\n")
 
 
 @pytest.mark.requirement("TRK-5")
@@ -220,7 +212,7 @@ def test_followed_files_are_listed_by_path_in_pages_by_state_and_by_session(
     followed(client, s, *files[:3])
     followed(client, other, files[3])
     files[1].unlink()
-    until(lambda: row(client, s, files[1]).reason == "the file is deleted")
+    block_until(lambda: row(client, s, files[1]).reason == "the file is deleted")
     paths: list[str] = []
     cursor = None
     while True:
@@ -250,7 +242,7 @@ def test_files_are_followed_while_their_session_is_in_use_and_after_a_restart_fr
         id = s.read("a.py").object
         followed(client, s, file)
         s.pause()
-        until(lambda: client.tracker_list().watching.watches == 0)
+        block_until(lambda: client.tracker_list().watching.watches == 0)
         assert (row(client, s, file).state, row(client, s, file).reason) == ("orphaned", "the session is paused")
         s.resume()
         followed(client, s, file)
@@ -260,13 +252,13 @@ def test_files_are_followed_while_their_session_is_in_use_and_after_a_restart_fr
         daemon.start()
         assert client.tracker_list().watching.files == 0, "nobody has asked for the session yet"
         s.view()
-        until(lambda: client.object_get(id).object.payload["content"] == "2, while the daemon was down\n")
-        until(lambda: row(client, s, file).state == "resumed")
+        block_until(lambda: client.object_get(id).object.payload["content"] == "2, while the daemon was down\n")
+        block_until(lambda: row(client, s, file).state == "resumed")
         replaced(file, "3\n")
-        until(lambda: client.object_get(id).object.payload["content"] == "3\n")
+        block_until(lambda: client.object_get(id).object.payload["content"] == "3\n")
         assert [notice.change for notice in s.notices().notices] == ["updated", "updated"]
         s.close()
-        until(lambda: client.tracker_list().watching.files == 0)
+        block_until(lambda: client.tracker_list().watching.files == 0)
 
 
 @pytest.mark.requirement("TRK-7")
@@ -286,7 +278,7 @@ def test_what_only_the_sandbox_can_read_and_what_a_link_leads_out_to_is_not_watc
     s.read("door/secret", content="as the sandbox says\n")
     followed(client, s, mounted / "own")
     rows = {each.path: each for each in client.tracker_list(session=s.id).trackers}
-    until(lambda: "symlink" in row(client, s, mounted / "door" / "secret").reason)
+    block_until(lambda: "symlink" in row(client, s, mounted / "door" / "secret").reason)
     assert rows["/etc/inside"].state == "orphaned"
     assert rows["/etc/inside"].reason == "only its own agent can look at it"
     assert row(client, s, mounted / "door" / "secret").state == "orphaned"

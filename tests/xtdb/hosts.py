@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 
@@ -21,22 +19,13 @@ from ctxd.projection.offline import compared
 from ctxd.store.verify import verify
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient
+from tests.waiting import block_until
 from tests.xtdb.running import Node, missing
 
 LEASE_S = 2.0
 START_S_MAX = 30.0
 TEN_MINUTES_MS = 600_000
 PROMPT = "You are careful.\n"
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T], *, within_s: float = 30.0) -> T:
-    """Return the result of ``look`` once it is true, polled."""
-    end = time.monotonic() + within_s
-    while not (found := look()):
-        assert time.monotonic() < end, f"{look} is still {found!r} after {within_s} s"
-        time.sleep(0.05)
-    return found
 
 
 class Host:
@@ -97,7 +86,7 @@ class Host:
 
     def level(self) -> None:
         """Return once the node has the whole journal."""
-        until(self._is_level)
+        block_until(self._is_level)
 
     def _is_level(self) -> bool:
         status = self.client.daemon_status().store
@@ -183,4 +172,4 @@ def taken_over(host: Host, session: str) -> None:
             return False
         return True
 
-    until(attempt, within_s=10 * LEASE_S)
+    block_until(attempt, within_s=10 * LEASE_S)

@@ -15,7 +15,8 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.documents import content_id
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
-from tests.xtdb.hosts import LEASE_S, TEN_MINUTES_MS, Host, Pair, hosts, lived, set_aside, shown, taken_over, until
+from tests.waiting import block_until
+from tests.xtdb.hosts import LEASE_S, TEN_MINUTES_MS, Host, Pair, hosts, lived, set_aside, shown, taken_over
 from tests.xtdb.running import Node, Postgres
 
 
@@ -91,7 +92,7 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
     with hosts(a, b):
         lived(a.client, "alive", tmp_path / "tree")
         a.level()
-        until(lambda: b.client.session_list(elsewhere=True, text="alive").sessions)
+        block_until(lambda: b.client.session_list(elsewhere=True, text="alive").sessions)
         with pytest.raises(CallFailed, match="session alive is owned by host alpha") as caught:
             b.client.session_resume("alive")
         assert caught.value.code == "session_owned_elsewhere"
@@ -119,7 +120,7 @@ def test_a_session_of_a_host_that_is_alive_is_refused_and_named(pair: Pair, tmp_
         # Hosts of other tests used this log, under the same names.
         (mine,) = [each for each in b.client.session_hosts().hosts if each.here]
         assert (mine.host, mine.lease_left_ms) == ("beta", None)
-        until(lambda: (1, 0) in [(each.sessions, each.lag_rows) for each in b.client.session_hosts().hosts])
+        block_until(lambda: (1, 0) in [(each.sessions, each.lag_rows) for each in b.client.session_hosts().hosts])
         assert '"lag_rows": 0' in ctx(a, "session", "hosts", "--json")
         assert "this host" in ctx(a, "session", "hosts")
         set_aside(a, "alive")
@@ -158,12 +159,12 @@ def test_what_a_host_writes_after_it_lost_a_session_is_kept_as_a_branch(pair: Pa
                 late.append(s.record(f"late-{n}", "bash", f"late {n}").object)
         except CallFailed as refused:
             assert refused.code in ("session_owned_elsewhere", "store_failed")
-        branch = until(lambda: a.client.session_owner("torn").branch)
+        branch = block_until(lambda: a.client.session_owner("torn").branch)
         with pytest.raises(CallFailed, match="host beta") as caught:
             s.user("one more")
         assert caught.value.code == "session_owned_elsewhere"
         assert branch in caught.value.hint
-        until(lambda: branch in [row.session for row in a.client.session_list().sessions])
+        block_until(lambda: branch in [row.session for row in a.client.session_list().sessions])
         kept = a.client.session_get(branch).session
         assert late
         assert set(late) <= set(kept.session_index)
@@ -214,7 +215,7 @@ def test_what_was_written_late_is_kept_also_if_the_session_comes_back_before_its
                 assert error.retryable
                 return False
 
-        until(resumed, within_s=60)
+        block_until(resumed, within_s=60)
         same(a.client, b.client, "back")
         kept = {row.session: a.client.session_get(row.session).session for row in a.client.session_list().sessions}
         (branch,) = kept.keys() - {"back"}
@@ -347,9 +348,9 @@ def test_a_session_made_on_two_hosts_at_once_is_one_s_and_a_branch(
             a.level()
         finally:
             nodes[1].cont()
-        branch = until(lambda: b.client.session_owner("twice").branch, within_s=60)
+        branch = block_until(lambda: b.client.session_owner("twice").branch, within_s=60)
         assert b.client.session_owner("twice").host == "alpha"
-        until(lambda: branch in [row.session for row in b.client.session_list().sessions])
+        block_until(lambda: branch in [row.session for row in b.client.session_list().sessions])
         assert b.client.session_get(branch).session.session_index == ("only-here",)
         set_aside(a, "twice")
         b.client.session_resume("twice")
@@ -395,7 +396,7 @@ def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
                 assert error.code == "store_unavailable"
                 return False
 
-        until(resumed, within_s=60)
+        block_until(resumed, within_s=60)
         same(a.client, b.client, "waits")
 
 
@@ -417,8 +418,10 @@ def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, 
         b.start()
         assert code_of(lambda: b.client.session_create("agent", session=session)) == "session_exists"
         # No client knows it as active there, so any host may resume it once it is whole.
-        until(lambda: (session, "paused") in [(row.session, row.state) for row in b.client.session_list().sessions])
-        until(lambda: b.client.session_owner(session).released)
+        block_until(
+            lambda: (session, "paused") in [(row.session, row.state) for row in b.client.session_list().sessions]
+        )
+        block_until(lambda: b.client.session_owner(session).released)
         same(a.client, b.client, session)
         b.client.session_resume(session)
         assert shown(b.client, session)[:3] == texts
@@ -448,7 +451,7 @@ def test_a_host_that_died_after_a_claim_does_not_go_on_with_what_it_had(pair: Pa
         # A pause must not take the place of what the other host wrote either. The host may have paused it by now.
         with suppress(CallFailed):
             a.client.session_pause(session)
-        until(lambda: a.client.session_owner(session).released)
+        block_until(lambda: a.client.session_owner(session).released)
         a.client.session_resume(session)
         same(a.client, b.client, session)
         assert "said on beta" in str(a.client.session_chat(session))
@@ -512,6 +515,6 @@ def test_sessions_of_before_there_were_several_hosts_can_be_taken_over(pair: Pai
         a.stop()
         a.shared = True
         a.start()
-        until(lambda: a.client.session_owner("old").released)
+        block_until(lambda: a.client.session_owner("old").released)
         b.client.session_resume("old")
         same(a.client, b.client, "old")
