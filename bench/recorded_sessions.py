@@ -6,7 +6,7 @@ Owns which output shows which file or command. A token is 4 characters.
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -83,12 +83,7 @@ def session_of(events: Iterable[Event]) -> Session:
     calls: dict[str, ToolCallEvent] = {}
     message: str | None = None
     in_reply, last = False, None
-    events = list(events)
-    chains = {event.sidechain for event in events}
     for event in events:
-        # The file of a sub-agent is a session of its own.
-        if event.sidechain is not None and None in chains:
-            continue
         match event:
             case ThinkingEvent() | ResponseEvent() | ToolCallEvent():
                 if not in_reply if event.message is None else event.message != message:
@@ -115,16 +110,25 @@ def session_of(events: Iterable[Event]) -> Session:
     return found
 
 
-def sessions(root: Path = ROOT) -> list[Session]:
-    """The sessions below ``root`` that have at least ``REQUESTS_MIN`` requests, in the order of their paths."""
-    found = []
+def read_events(root: Path = ROOT) -> Iterator[list[Event]]:
+    """The events of the main conversation of every transcript below ``root``, in the order of their paths. The file of
+    a sub-agent is a session of its own."""
     for path in sorted(root.rglob("*")):
         if path.suffix not in (".jsonl", ".json") or not path.is_file():
             continue
         try:
-            session = session_of(entry.event for entry in read(path)[1])
+            events = [entry.event for entry in read(path)[1]]
         except UnknownFormat:
             continue
-        if sum(isinstance(item, Request) for item in session) >= REQUESTS_MIN:
-            found.append(session)
-    return found
+        is_agent = all(event.sidechain is not None for event in events)
+        yield [
+            msgspec.structs.replace(event, sidechain=None)
+            for event in events
+            if is_agent or event.sidechain is None
+        ]  # fmt: skip
+
+
+def sessions(root: Path = ROOT) -> list[Session]:
+    """The sessions below ``root`` that have at least ``REQUESTS_MIN`` requests."""
+    found = [session_of(events) for events in read_events(root)]
+    return [each for each in found if sum(isinstance(item, Request) for item in each) >= REQUESTS_MIN]

@@ -20,6 +20,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
 Watcher = Literal["auto", "off", "inotify", "native", "polling"]
 StoreBackend = Literal["sqlite", "xtdb"]
+WindowAim = Literal["cost", "recall"]
 Value = str | int | float
 
 SYSTEM_FILE: Final = Path("/etc/ctxd/ctxd.toml")
@@ -71,6 +72,7 @@ class Config:
     collapse_per_turn: int
     collapse_turns: int
     models_file: Path | None
+    window_aim: WindowAim
     secrets_policy: SecretPolicy
     secrets_rules: Path | None
     tracking_watcher: Watcher
@@ -235,6 +237,12 @@ SETTINGS: Final = (
     Setting("collapse.turns", 3, "number of turns whose tool calls may stay active", *_whole_number(1, 1000)),
     Setting(
         "models.file", None, "file of models with their prices and limits, in addition to the built-in ones", *_PATH
+    ),
+    Setting(
+        "window.aim",
+        "cost",
+        "aim of repacks: full history's recall at less cost, or more recall at no more cost",
+        *_one_of("cost", "recall"),
     ),
     Setting(
         "secrets.policy",

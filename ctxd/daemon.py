@@ -290,7 +290,8 @@ class Daemon:
         notices = NoticeFeeds(sessions)
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
         archive = Archive(store, sessions, spec, estimate_tokens)
-        assembler = Assembler(store, sessions, indexer, archive, options.models or read_models(), self._clock)
+        models = options.models or read_models()
+        assembler = Assembler(store, sessions, indexer, archive, models, self._clock, aim=options.aim)
         return complete(
             daemon_methods.DaemonCalls(
                 incarnation=store.incarnation,

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from ctxd.assembly.repack import Aim
 from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
 from ctxd.models import Models, ModelsRefused, read_models
@@ -47,7 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ``metrics``: path of the HTTP metrics socket, or None. ``collapse``, ``secrets``: defaults of sessions.
     ``watcher``: kind of the file watcher, or None. ``store``: the XTDB node to project to, or None.
     ``scanner``: detector of secrets; None: the built-in rules. ``models``: those that requests may be made for; None:
-    the built-in ones.
+    the built-in ones. ``aim``: of repacks.
     """
 
     socket: Path
@@ -64,6 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     secrets: SecretPolicy = DEFAULT
     scanner: Scanner | None = None
     models: Models | None = None
+    aim: Aim = "cost"
 
 
 def scanner_from(config: Config) -> Scanner:
@@ -93,6 +95,7 @@ def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
         secrets=config.secrets_policy,
         scanner=scanner,
         models=_models(config),
+        aim=config.window_aim,
     )
 
 

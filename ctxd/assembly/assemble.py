@@ -38,7 +38,7 @@ from ctxd.assembly.record import (
     read_record,
 )
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.repack import Decision, Kind
+from ctxd.assembly.repack import Aim, Decision, Kind
 from ctxd.assembly.repacking import UNJUDGED_CUTS, Moment, judge, rules_for
 from ctxd.assembly.requests import RequestTarget
 from ctxd.assembly.window import WindowItem
@@ -151,7 +151,7 @@ class RenderCache:
 class Assembler:
     """Assembles contexts of live sessions, in the layout and with the token counter of ``archive``.
 
-    ``models``: those that requests may be made for.
+    ``models``: those that requests may be made for. ``aim``: of repacks.
     """
 
     def __init__(
@@ -162,9 +162,12 @@ class Assembler:
         archive: Archive,
         models: Models,
         clock: Clock,
+        *,
+        aim: Aim = "cost",
     ) -> None:
         self._store = store
         self._models = models
+        self._aim: Aim = aim
         self._sessions = sessions
         self._indexer = indexer
         self._archive = archive
@@ -260,7 +263,7 @@ class Assembler:
         name = wanted.model or window.model
         if wanted.format is None or name is None:
             return UNJUDGED_CUTS
-        return rules_for(self._models.get(name), live.settings.budget_tokens, wanted.max_tokens).cuts
+        return rules_for(self._models.get(name), live.settings.budget_tokens, wanted.max_tokens, self._aim).cuts
 
     def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
         """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError
@@ -278,7 +281,7 @@ class Assembler:
             tools_tokens=self._archive.count(tools_text(target) or ""),
             carried=window.carried,
             model=model,
-            rules=rules_for(model, live.settings.budget_tokens, target.max_tokens),
+            rules=rules_for(model, live.settings.budget_tokens, target.max_tokens, self._aim),
         )
 
     def _window_rendered(

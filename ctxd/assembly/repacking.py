@@ -14,7 +14,7 @@ import msgspec
 from ctxd.assembly.append_assembly import Grown
 from ctxd.assembly.append_layout import AppendWindow
 from ctxd.assembly.references import ITEM_TOKENS, STUB, EventRef, Ref, TextRef, items_of, short_use
-from ctxd.assembly.repack import CUT_TOKENS_MIN, Content, Decision, Kind, Rules, decide
+from ctxd.assembly.repack import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.window import (
     AssistantText,
     ImageItem,
@@ -69,10 +69,10 @@ class _Part(msgspec.Struct, frozen=True):
     call: int | None = None
 
 
-def rules_for(model: Model, budget_tokens: int | None, max_tokens: int | None) -> Rules:
+def rules_for(model: Model, budget_tokens: int | None, max_tokens: int | None, aim: Aim) -> Rules:
     """The rules for a session's budget, and never more than the model takes beside an answer of ``max_tokens``."""
     most = max(1, model.context_tokens - (model.output_tokens_max if max_tokens is None else max_tokens))
-    return Rules.of(most if budget_tokens is None else min(budget_tokens, most))
+    return Rules.of(most if budget_tokens is None else min(budget_tokens, most), aim)
 
 
 def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:

@@ -85,6 +85,7 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
         "tracking.watcher": "polling",
         "metrics.socket": str(tmp_path / "metrics" / "m.sock"),
         "models.file": str(models),
+        "window.aim": "recall",
         "secrets.policy": "redact",
         "secrets.rules": str(rules),
         "store.backend": "xtdb",
