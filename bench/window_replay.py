@@ -41,6 +41,7 @@ from tests.unit.assembly.household import Household, TestClock, household
 QUICK = os.environ.get("CTXD_BENCH_QUICK") == "1"
 MODELS = Models({"m": msgspec.structs.replace(MODEL, context_tokens=1_000_000)}, ())
 LEFT_OUT = "tokens left out here"
+STUB_BEGINS = "[removed: "
 
 
 class Run(msgspec.Struct):
@@ -115,12 +116,13 @@ class Replay:
             return
         if key in self.latest:
             id, text = self.latest[key]
-            shown = self.outputs.get(id, "")
+            # An empty output is shown in other words, so that the texts are not compared.
+            shown = self.outputs.get(id, STUB_BEGINS)
             self.run.needs += 1
-            if id in self.unsent or shown == text:
-                self.run.recalled += 1
-            elif LEFT_OUT in shown:
+            if LEFT_OUT in shown:
                 self.run.recalled += min(1.0, len(shown) / len(text))
+            elif id in self.unsent or not shown.startswith(STUB_BEGINS):
+                self.run.recalled += 1
         self.latest[key] = call.call, result.text
         self.unsent.add(call.call)
 

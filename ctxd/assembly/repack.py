@@ -62,10 +62,10 @@ command is not observed, and is taken to be half as likely as a command that ran
 
 _AGE_SHIFT: Final = 4
 
-_WORTH_TOKENS: Final = 16_000
+_WORTH_TOKENS: Final = 20_000
 _WORTH_BUDGET: Final = 64_000
 _WORTH_TOKENS_MAX: Final = 1_000_000
-_RECALL_FACTOR: Final = 4
+_RECALL_FACTOR: Final = 3
 
 GAIN_TOKENS_MIN: Final = 30
 """Tokens below which removing a content is not worth its stub."""

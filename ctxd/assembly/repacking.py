@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.assembly.append_assembly import Grown
 from ctxd.assembly.append_layout import AppendWindow
-from ctxd.assembly.references import ITEM_TOKENS, STUB, EventRef, Ref, TextRef, items_of, short_use
+from ctxd.assembly.references import ITEM_TOKENS, STUB, CallFacts, EventRef, Ref, TextRef, items_of, short_use
 from ctxd.assembly.repack import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.window import (
     AssistantText,
@@ -38,6 +38,8 @@ _CONVERSATION_KEPT: Final = 0.5
 
 _GONE: Final = "[older replies were removed here to fit the budget, with their tool calls; the session's chat has them]"
 _GONE_KEY: Final = "-gone"
+
+_WRITTEN: Final = (AssistantText, Reasoning, ToolUse)
 
 UNJUDGED_CUTS: Final[Mapping[Kind, int]] = {"file": 16_000, "command": 16_000, "other": 16_000}
 """Tokens to which contents are cut in a window that is for no model, so that no policy judges it."""
@@ -100,15 +102,17 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
     most = tokens if moment.rules.budget_tokens is None else moment.rules.budget_tokens
     decision = msgspec.structs.replace(decision, tokens=tokens, over_by=max(0.0, tokens - most))
     if decision.over_by:
-        # Of a window that begins now, such as that of an imported session, no request had anything.
-        made, saved = _shortened(made, len(before.refs) or len(made.planned.refs), moment, decision)
+        made, saved = _shortened(made, moment, decision)
         over = max(0.0, decision.over_by - saved)
         if over:
             made, more = _message_cut(made, over)
             saved, over = saved + more, max(0.0, over - more)
         reason: RepackReason | None = "budget" if saved else decision.reason
         decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
-    return (grown if decision.reason is None else made), decision
+    if decision.reason is None:
+        return grown, decision
+    # The first request of a window is no repack, whatever it leaves out.
+    return made, decision if before.refs else msgspec.structs.replace(decision, reason=None)
 
 
 def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
@@ -121,14 +125,16 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
         facts[each.call].reads: index
         for index, some in enumerate(items)
         for each in some
-        if isinstance(each, ToolOutput) and each.call in facts
+        if isinstance(each, ToolOutput) and each.call in facts and _shows(facts[each.call], each)
     }
+    answered = _newest_reply(items)
     times: Counter[str | None] = Counter()
     uses: dict[str, tuple[float, int, ToolUse]] = {}
     found: list[_Part] = []
     place, seen, sent, count = moment.tools_tokens, 0, 0.0, 0
     for index, (ref, some) in enumerate(zip(refs, items, strict=True)):
-        is_new = index >= len(grown.window.refs)
+        # A reply behind it shows that the model had it, in whatever request.
+        is_new = index >= len(grown.window.refs) and index > answered
         for item in some:
             match item:
                 case ToolUse():
@@ -137,21 +143,23 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
                     seen += 1
                     call = facts.get(item.call)
                     reads = None if call is None else call.reads
-                    times[reads] += 1
+                    times[reads] += call is not None and _shows(call, item)
                     found.append(
                         _output(
                             ref, item, place, index, uses.get(item.call), moment,
                             kind="other" if call is None else call.kind, age=outputs - seen, is_new=is_new,
-                            times=times[reads], is_outdated=reads is not None and latest[reads] != index,
+                            times=max(1, times[reads]),
+                            is_outdated=reads is not None and latest.get(reads, index) > index,
                         )
                     )  # fmt: skip
                 case ToolOutput(call=id):
                     seen += 1
-                    times[facts[id].reads if id in facts else None] += 1
+                    if id in facts:
+                        times[facts[id].reads] += _shows(facts[id], item)
                 case Update(kind="active" | "changed", shown="whole" | "cut"):
                     content = Content(
                         key=ref.key, before=place, tokens=item.tokens, stub_tokens=item.stub_tokens, kind="file",
-                        age=outputs - seen, is_running=item.turn == moment.turn, is_new=is_new,
+                        age=outputs - seen, is_running=_turn(ref) == moment.turn, is_new=is_new,
                         is_kept=item.object in moment.kept,
                     )  # fmt: skip
                     found.append(_Part(content, index))
@@ -180,7 +188,8 @@ def _output(
         tokens, stub_tokens = tokens + use[2].tokens, stub_tokens + use[2].stub_tokens
     content = Content(
         key=ref.key, before=place, tokens=tokens, stub_tokens=stub_tokens, kind=kind, age=age, times=times,
-        is_running=item.turn == moment.turn, is_kept=item.object in moment.kept, is_outdated=is_outdated, is_new=is_new,
+        is_running=_turn(ref) == moment.turn, is_kept=item.object in moment.kept, is_outdated=is_outdated,
+        is_new=is_new,
     )  # fmt: skip
     return _Part(content, index, call)
 
@@ -228,19 +237,37 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
     )
 
 
-def _shortened(made: Grown, sent: int, moment: Moment, decision: Decision) -> tuple[Grown, float]:
-    """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, messages of
-    the user, and the tokens saved. ``sent``: references that an earlier request had.
+def _shows(call: CallFacts, item: ToolOutput) -> bool:
+    """True for an output that shows what its call is about: a file that could not be read is not shown."""
+    return call.kind != "file" or not item.is_error
 
-    The newest message of the user stays, and so does what no request has had, what is kept, and the baseline.
+
+def _turn(ref: Ref) -> int:
+    """The turn of a content. An event has its own, also if the window got it later."""
+    return ref.at[0] if isinstance(ref, EventRef) else ref.turn
+
+
+def _newest_reply(items: Sequence[tuple[WindowItem, ...]]) -> int:
+    """Index of the last item that the model wrote, -1 without one."""
+    places = range(len(items) - 1, -1, -1)
+    return next((n for n in places if any(isinstance(each, _WRITTEN) for each in items[n])), -1)
+
+
+def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, float]:
+    """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, messages of
+    the user, and the tokens saved.
+
+    The newest reply and the newest message of the user stay, and so does what came after that reply, what is kept, and
+    the baseline.
     """
     refs, items = list(made.planned.refs), made.items
     starts = _starts(items)
+    answered = _newest_reply(items)
     newest = max((n for n, some in enumerate(items) if any(isinstance(each, UserText) for each in some)), default=-1)
     groups = []
     for first, last in pairwise([*starts, len(items)]):
         some = [each for index in range(first, last) for each in items[index]]
-        if last <= sent and not first <= newest < last and not any(each.object in moment.kept for each in some):
+        if last <= answered and not first <= newest < last and not any(each.object in moment.kept for each in some):
             groups.append((isinstance(some[0], UserText | ImageItem), first, last, sum(each.tokens for each in some)))
     budget = moment.rules.budget_tokens or 0
     base = decision.tokens - sum(tokens for *_, tokens in groups)

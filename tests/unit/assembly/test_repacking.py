@@ -84,7 +84,10 @@ async def test_what_was_run_again_goes_once_the_cache_has_expired(
         live = await home.create()
         append(live, PromptEvent(text="Test it."))
         step(live, "c1", "make test", text_of(500, "old"))
-        append(live, PromptEvent(text="And again."))
+        await ask(home, format)
+        # Rewriting this costs more than carrying the output before it for two requests.
+        append(live, ResponseEvent(text=text_of(3000, "report")), PromptEvent(text="And again."))
+        await ask(home, format)
         step(live, "c2", "make test", text_of(500, "new"))
         first = await ask(home, format)
         append(live, ResponseEvent(text="Good."), PromptEvent(text="Go on."))
@@ -251,6 +254,26 @@ async def test_old_replies_go_when_words_alone_exceed_the_budget(tmp_path: Path,
         append(live, PromptEvent(text="Next."))
         after = await ask(home)
         assert (after.stable_prefix or 0) > 0.9 * after.bytes
+
+
+@pytest.mark.requirement("WIN-2")
+async def test_the_first_request_of_a_long_session_fits_the_budget_and_keeps_the_running_turn(
+    tmp_path: Path, clock: TestClock
+) -> None:
+    async with household(tmp_path, clock) as home:
+        live = await home.create(budget_tokens=4000)
+        for _, events in course() * 3:
+            append(live, *events)
+        append(live, ResponseEvent(text="Done."), PromptEvent(text="Last task."))
+        step(live, "x", "cat x", text_of(600, "running"))
+        step(live, "y", "cat y", text_of(600, "newest"))
+        made = await ask(home)
+        assert made.tokens <= 4000
+        shown = json.dumps(made.request)
+        assert "Last task." in shown
+        assert "running 1" in shown
+        assert "newest 1" in shown
+        assert "5.2 1" not in shown
 
 
 async def test_a_request_for_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
