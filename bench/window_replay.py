@@ -22,6 +22,7 @@ from bench.recorded_sessions import REQUESTS_MIN, ROOT, Request, read_events, se
 from bench.window import LIMITS, MODEL, NAIVE, PREFIX, READ, WRITE, Naive, Policy, total
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.references import call_name
 from ctxd.assembly.repack import Aim
 from ctxd.models import Models
 from ctxd.sessions import transitions
@@ -123,8 +124,9 @@ class Replay:
                 self.run.recalled += min(1.0, len(shown) / len(text))
             elif id in self.unsent or not shown.startswith(STUB_BEGINS):
                 self.run.recalled += 1
-        self.latest[key] = call.call, result.text
-        self.unsent.add(call.call)
+        shown_as = call_name(call.call, ())
+        self.latest[key] = shown_as, result.text
+        self.unsent.add(shown_as)
 
 
 async def replay(events: list[Event], limit: int, aim: Aim, run: Run) -> None:
