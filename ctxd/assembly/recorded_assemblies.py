@@ -10,6 +10,7 @@ from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall
 from ctxd.assembly.layout_port import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, context_of, read_record
+from ctxd.assembly.references import ObjectRef
 from ctxd.assembly.render import RENDERER
 from ctxd.assembly.windows import WindowReader
 from ctxd.errors import CtxdError, purged
@@ -57,22 +58,22 @@ class Archive:
         """
         stored = await self._find(session, number, turn)
         recorded = read_record(stored)
-        if recorded.window is not None and recorded.renderer == WINDOW_RENDERER:
-            return await self._show_window(session, recorded)
         if bytes_max is not None and recorded.bytes > bytes_max:
             message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
             raise CtxdError("too_large", message, hint="Read it on the host's socket.")
+        if recorded.window is not None and recorded.renderer == WINDOW_RENDERER:
+            return await self._show_window(session, recorded)
         composition, text = await self.render_again(session, stored, recorded)
         return Assembled(context_of(session, recorded, composition, text))
 
-    async def recall(self, live: LiveSession, last: Recorded, bytes_max: int | None = None) -> KeptWindow:
+    async def recall(self, live: LiveSession, last: Recorded) -> KeptWindow:
         """The window of ``last``, an assembly in the layout ``append``, as it was then.
 
         Raises: CtxdError unsupported, corrupt, store_failed. Cancel: safe.
         """
         if last.window is None or last.renderer != WINDOW_RENDERER:
-            message = f"assembly {last.number} of session {live.session} has window format {last.renderer}, not 2"
-            raise CtxdError("unsupported", message)
+            id = assembly_id(live.session, last.number)
+            raise CtxdError("unsupported", f"{id} has window format {last.renderer}, not {WINDOW_RENDERER}")
         first = last.window.base
         found = await self.records(live.session, after=first - 1, limit=last.number - first + 1)
         chain = [record for record in found if record.window is not None and record.window.base == first]
@@ -88,11 +89,9 @@ class Archive:
         rendering = kept.rendering
         assert rendering is not None, "a window that is read again is rendered"
         if sha256(rendering.plain.decode()) != last.sha256:
-            raise CtxdError(
-                "corrupt",
-                f"assembly {last.number} of session {session} renders to other bytes than were recorded",
-                hint="If nothing that it showed was purged, run `ctxd verify` to find what changed.",
-            )
+            shown = dict.fromkeys(ref.object for ref in kept.window.refs if isinstance(ref, ObjectRef))
+            heads = (await self._store.heads(shown)).values()
+            raise await _mismatch(live, assembly_id(session, last.number), [head for head in heads if head is not None])
         return Assembled(context_of_window(session, last, kept.window.flat(), rendering, live.settings.budget_tokens))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
@@ -115,15 +114,7 @@ class Archive:
         composition = compose(components, live.settings.budget_tokens, self.count)
         text = composition.text()
         if sha256(text) != recorded.sha256:
-            if gone := [head.document.id for head in found.values() if is_purged(head.document)]:
-                raise purged(f"{gone[0]}, which {stored.document.id} showed,")
-            if await _says_purged(live):
-                raise purged(f"what {stored.document.id} showed of {chat_id(session)}")
-            raise CtxdError(
-                "corrupt",
-                f"{stored.document.id} renders to other text than was recorded",
-                hint="Run `ctxd verify` to find what changed.",
-            )
+            raise await _mismatch(live, stored.document.id, found.values())
         return composition, text
 
     async def newest(self, session: str) -> Stored | None:
@@ -167,6 +158,16 @@ class Archive:
         """Record ``number`` of ``session``, None without it. Raises: CtxdError store_failed. Cancel: safe."""
         found = await self._store.scan(assembly_id(session, number), page=Page(limit=1))
         return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
+
+
+async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored]) -> CtxdError:
+    """The error for the assembly ``id``, which showed ``shown`` and renders to other bytes than were recorded."""
+    if gone := [head.document.id for head in shown if is_purged(head.document)]:
+        return purged(f"{gone[0]}, which {id} showed,")
+    if await _says_purged(live):
+        return purged(f"what {id} showed of {chat_id(live.session)}")
+    message = f"{id} renders to other text than was recorded"
+    return CtxdError("corrupt", message, hint="Run `ctxd verify` to find what changed.")
 
 
 async def _says_purged(live: LiveSession) -> bool:

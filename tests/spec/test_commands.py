@@ -19,7 +19,9 @@ import pytest
 from ctxd.cli.main import cli
 from ctxd.formatting import moment
 from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.events import ResponseEvent, ThinkingEvent
 from tests.client.running import Running
+from tests.unit.assembly.provider_rules import check_request
 
 CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("CTXD_")}
@@ -325,3 +327,15 @@ def test_a_new_session_works_in_the_current_directory_by_the_agents_name_for_it(
     ):
         made = ctx(daemon, "session", "new", "spec", *words, "--json", folder=tree / "sub")
         assert json.loads(made.stdout)["session"]["workdir"] == workdir
+
+
+@pytest.mark.requirement("REQ-1")
+def test_a_request_is_printed_as_json_for_a_pipe_and_says_what_it_leaves_out(
+    daemon: Running, lived: SyncSession
+) -> None:
+    lived.append(events=[ThinkingEvent(text="Hm.", signature="sig"), ResponseEvent(text="Done.")])
+    done = ctx(daemon, "context", lived.id, "--format", "anthropic-messages", "--model", "claude-sonnet-4-5")
+    check_request("anthropic-messages", json.loads(done.stdout))
+    assert "reasoning at" in done.stderr and "the messages before it are not known" in done.stderr
+    refused = ctx(daemon, "context", lived.id, "--format", "openai-chat", "--plan")
+    assert refused.returncode == 2 and "exclude each other" in refused.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import connect_sync
-from ctxd_client.errors import InvalidCall
+from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncSession
 from ctxd_protocol.context import AssembledContext, Omitted
 from ctxd_protocol.events import (
@@ -150,3 +150,29 @@ def test_a_request_without_a_known_model_is_refused_with_the_remedy(s: SyncSessi
     s.user("Hello.")
     with pytest.raises(InvalidCall, match="which model"):
         s.assemble(format="openai-chat")
+
+
+@pytest.mark.requirement("REQ-2")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_purged_is_in_no_request_any_more(tmp_path: Path, restarted: bool) -> None:
+    with Running(tmp_path, keep_state=True) as daemon:
+        with connect_sync(daemon.socket) as client:
+            s = client.session("s", agent="agent")
+            s.user("Look for the word.")
+            s.record("t1", "bash", "swordfish", args={"command": "cat word"})
+            s.append(events=[ResponseEvent(text="It is swordfish.", model=MODEL)])
+            s.user("Thanks.")
+            before = request(s)
+            assert "swordfish" in text_of(before)
+            client.object_purge("t1")
+            client.object_purge("chat:s")
+        if restarted:
+            daemon.kill()
+            daemon.start()
+        with connect_sync(daemon.socket) as client:
+            s = client.session("s")
+            s.user("Go on.")
+            assert "swordfish" not in text_of(request(s))
+            with pytest.raises(InvalidState) as gone:
+                client.context_show("s", number=before.number)
+            assert gone.value.code == "purged"
