@@ -317,17 +317,20 @@ def _event_items(
                 ref, text, "fail" if event.is_error else "ok", f"event {ref.key} of the chat", facts, count, images
             )
         case SystemEvent():
-            yield _update(ref, "notice", text, count)
+            yield _update(ref, "notice", _message(ref, text, count), count)
         case CompactionEvent():
             yield _update(ref, "compaction", event.summary, count)
         case _:
             raise AssertionError("a window refers to events of the kinds above")
 
 
+def _message(ref: EventRef, text: str, count: TokenCounter) -> str:
+    """The ``text`` of a message, or what is left of it where it was too long for the window."""
+    return cut(text, ref.shown, count, f"all of it is event {ref.key} of the chat") if ref.shown else text
+
+
 def _prompt_items(ref: EventRef, event: PromptEvent, count: TokenCounter) -> Iterable[WindowItem]:
-    text = event.text
-    if ref.shown:
-        text = cut(text, ref.shown, count, f"all of it is event {ref.key} of the chat")
+    text = _message(ref, event.text, count)
     if text.strip():
         yield UserText(key=ref.key, turn=ref.turn, tokens=count(text) + ITEM_TOKENS, text=text)
     for nth, picture in enumerate(pictures(event.attachments), 1):

@@ -105,7 +105,7 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
         made, saved = _shortened(made, moment, decision)
         over = max(0.0, decision.over_by - saved)
         if over:
-            made, more = _message_cut(made, over)
+            made, more = _messages_cut(made, over)
             saved, over = saved + more, max(0.0, over - more)
         reason: RepackReason | None = "budget" if saved else decision.reason
         decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
@@ -306,24 +306,26 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
     return msgspec.structs.replace(made, planned=planned, items=rest), decision.tokens - left - shown.tokens
 
 
-def _message_cut(made: Grown, over: float) -> tuple[Grown, float]:
-    """``made`` with its newest message of the user cut by ``over`` tokens, if no request has had it, and the tokens
-    saved. What was too long before was cut when it came."""
-    rows = made.items
-    newest = max((n for n, some in enumerate(rows) if any(isinstance(each, UserText) for each in some)), default=-1)
-    ref = made.planned.refs[newest]
-    if newest < 0 or not isinstance(ref, EventRef) or ref.at not in made.material.events:
-        return made, 0.0
-    size = sum(item.tokens for item in rows[newest])
-    ref = msgspec.structs.replace(ref, shown=max(CUT_TOKENS_MIN, int(size - over - ITEM_TOKENS - _LINE_TOKENS)))
-    items = items_of(ref, made.material, {})
-    refs = (*made.planned.refs[:newest], ref, *made.planned.refs[newest + 1 :])
-    made = msgspec.structs.replace(
-        made,
-        planned=msgspec.structs.replace(made.planned, refs=refs),
-        items=[*rows[:newest], items, *rows[newest + 1 :]],
-    )
-    return made, size - sum(item.tokens for item in items)
+def _messages_cut(made: Grown, over: float) -> tuple[Grown, float]:
+    """``made`` with the largest messages of the user and of the harness that no request has had cut, so that ``over``
+    tokens are saved, and the tokens saved. What was too long before was cut when it came."""
+    refs, rows, saved = list(made.planned.refs), list(made.items), 0.0
+    sizes = {
+        at: sum(item.tokens for item in some)
+        for at, (ref, some) in enumerate(zip(refs, rows, strict=True))
+        if isinstance(ref, EventRef)
+        and ref.at in made.material.events
+        and any(isinstance(item, UserText) or (isinstance(item, Update) and item.kind == "notice") for item in some)
+    }
+    for at in sorted(sizes, key=lambda at: -sizes[at]):
+        if saved >= over:
+            break
+        room = int(sizes[at] - (over - saved) - ITEM_TOKENS - _LINE_TOKENS)
+        refs[at] = msgspec.structs.replace(refs[at], shown=max(CUT_TOKENS_MIN, room))
+        rows[at] = items_of(refs[at], made.material, {})
+        saved += sizes[at] - sum(item.tokens for item in rows[at])
+    planned = msgspec.structs.replace(made.planned, refs=tuple(refs))
+    return msgspec.structs.replace(made, planned=planned, items=rows), saved
 
 
 def _starts(items: Sequence[tuple[WindowItem, ...]]) -> list[int]:
