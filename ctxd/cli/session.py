@@ -1,6 +1,7 @@
 """``ctx session``: list, show, start and end sessions."""
 
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -9,23 +10,27 @@ import click
 import msgspec
 
 from ctxd.cli.arguments import session_id
-from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.cli.failures import stop_for
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
 from ctxd.cli.markdown import markdown
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
 from ctxd.formatting import age, count, moment
 from ctxd.terminal import cell
+from ctxd.transcripts.records import Entry
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_client.values import as_mounts
 from ctxd_protocol.events import Event
-from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, PAGE_ITEMS_MAX
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
 from ctxd_protocol.session_types import Mount, SessionStatus, SessionView
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
+_EVENT_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX - 4096
+"""Bytes of one event in JSON that fit a line beside the rest of the call."""
 """Events, and bytes of events, of one write of an import: more would hold up other sessions' writes."""
 
 
@@ -255,16 +260,42 @@ def import_(run: Invocation, file: Path, wanted: str | None) -> None:
     # Readers of transcripts are not needed by the other commands.
     from ctxd.cli.transcript import opened
 
-    with opened(file) as (format, entries), run.client() as client:
-        made = client.session_create(format, session=wanted, labels={"transcript": file.name}).session.session
+    with opened(file) as (_, entries):
+        # The whole file is read once before a session is created: nothing is left of one that cannot be stored.
+        for entry in entries:
+            _require_storable(file, entry)
+    with run.client() as client:
         events = 0
-        for batch in _batches(entry.event for entry in entries):
-            client.session_append(made, events=batch)
-            events += len(batch)
+        with opened(file) as (format, entries):
+            made = client.session_create(format, session=wanted, labels={"transcript": file.name}).session.session
+            try:
+                for batch in _batches(entry.event for entry in entries):
+                    client.session_append(made, events=batch)
+                    events += len(batch)
+            except CallFailed as error:
+                raise _broken_off(stop_for(error), made, events) from error
+            except (OSError, ValueError, sqlite3.Error) as error:
+                stop = Stop(FAILURE, f"cannot read {file}: {error}", symbol="unreadable")
+                raise _broken_off(stop, made, events) from error
     if run.screen.as_json:
         run.screen.document({"session": made, "format": format, "events": events})
     else:
         run.screen.line(f"{made} holds {count(events, 'event')} of {cell(file.name)}")
+
+
+def _require_storable(file: Path, entry: Entry) -> None:
+    """Raises: Stop if the event of ``entry`` does not fit one call."""
+    size = len(msgspec.json.encode(entry.event))
+    if size > _EVENT_BYTES_MAX:
+        message = f"{file}:{entry.line}: an event of {size:,} bytes; {_EVENT_BYTES_MAX:,} are possible"
+        raise Stop(FAILURE, message, hint="nothing was imported; remove the event from a copy", symbol="too_large")
+
+
+def _broken_off(stop: Stop, session: str, events: int) -> Stop:
+    """``stop`` with the session that an import left incomplete, and what to do with it."""
+    message = f"{stop.message}; session {session} holds the first {count(events, 'event')}"
+    hint = f"run ctx session close {session}, then import again as another session"
+    return Stop(stop.code, message, hint=f"{stop.hint}; {hint}" if stop.hint else hint, symbol=stop.symbol)
 
 
 def _batches(events: Iterable[Event]) -> Iterator[list[Event]]:

@@ -25,6 +25,7 @@ from ctxd_protocol.events import (
     ToolResultEvent,
     Usage,
 )
+from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.refusal import refused
@@ -67,7 +68,8 @@ def log(s: SyncSession, **page: Any) -> list[tuple[int, int, Event]]:
     """The whole log, read in pages of ``limit``: turn, place and event of each."""
     found, cursor = [], None
     while True:
-        page = {**page, "cursor": cursor} if cursor else page
+        if cursor:
+            page = {**page, "first_turn": 0, "cursor": cursor}
         result = s.events(**page)
         assert len(result.events) <= page.get("limit", 100)
         found += [(row.turn, row.place, msgspec.convert(row.event, Event)) for row in result.events]
@@ -277,6 +279,39 @@ def test_a_transcript_becomes_a_session_with_every_event_of_it(daemon: Running, 
     assert ctx(daemon.socket, "session", "import", str(tree / "none")).returncode == 1
     (tree / "other.txt").write_text("no transcript\n")
     assert ctx(daemon.socket, "session", "import", str(tree / "other.txt")).returncode == 2
+
+
+@pytest.mark.requirement("SES-22")
+def test_a_transcript_that_cannot_be_stored_whole_leaves_no_session(
+    daemon: Running, client: SyncClient, tree: Path
+) -> None:
+    before = [row.session for row in client.session_list().sessions]
+    lines = [
+        {"type": "user", "sessionId": "S", "uuid": str(size), "message": {"content": "x" * size}}
+        for size in (2, FRAME_BYTES_HOST_MAX)
+    ]
+    file = tree / "large.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = ctx(daemon.socket, "session", "import", str(file))
+    assert done.returncode == 1 and "large.jsonl:2" in done.stderr and "nothing was imported" in done.stderr
+    assert [row.session for row in client.session_list().sessions] == before
+
+
+@pytest.mark.requirement("SES-22")
+def test_an_import_that_breaks_off_names_its_session(daemon: Running, client: SyncClient, tree: Path) -> None:
+    nested: Any = 1
+    for _ in range(100):
+        nested = [nested]
+    parts = [{"type": "tool_use", "id": "c", "name": "bash", "input": {"deep": nested}}]
+    prompt = {"type": "user", "sessionId": "S", "uuid": "1", "message": {"content": "x" * 1_500_000}}
+    answer = {"type": "assistant", "sessionId": "S", "uuid": "2", "message": {"id": "m", "content": parts}}
+    file = tree / "deep.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in [prompt, answer]))
+    session = f"cut-{tree.parent.name}"
+    done = ctx(daemon.socket, "session", "import", str(file), "--session", session)
+    assert done.returncode != 0
+    assert f"session {session} holds the first 1 event" in done.stderr and f"ctx session close {session}" in done.stderr
+    assert len(log(client.session(session))) == 1
 
 
 @pytest.mark.requirement("SES-22")
