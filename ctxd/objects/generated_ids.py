@@ -89,6 +89,11 @@ def segment_id(session: str, number: int) -> str:
     return _SEGMENT % (session, number)
 
 
+def cursor_mark(session: str) -> str:
+    """The mark of ``session`` in cursors of its pages: 8 hex digits, so that another session refuses it."""
+    return hashlib.sha256(f"cursor\0{session}".encode()).hexdigest()[:8]
+
+
 def assemblies_prefix(session: str) -> str:
     """Return the prefix of the ids of all recorded assemblies of ``session``, and of no others."""
     return f"assembly:{session}#"

@@ -15,6 +15,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.objects.generated_ids import cursor_mark
 from ctxd.objects.kinds import state_of
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.chat import read_pages
@@ -31,7 +32,7 @@ EVENT: Final = 1
 TOOLCALL: Final = 2
 OBJECT: Final = 3
 
-_CURSOR: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15}){5}", re.ASCII)
+_CURSOR: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15}){5}\.([0-9a-f]{8})", re.ASCII)
 
 
 class Reach(NamedTuple):
@@ -58,19 +59,21 @@ class Step(NamedTuple):
 START: Final = Step(PROMPT)
 
 
-def cursor_of(step: Step, reach: Reach) -> str:
-    """The cursor with which an export that shows as much as ``reach`` goes on at ``step``."""
-    return ".".join(map(str, (step.part, step.turn, step.place, *reach)))
+def cursor_of(session: str, step: Step, reach: Reach) -> str:
+    """The cursor with which an export of ``session`` that shows as much as ``reach`` goes on at ``step``."""
+    return ".".join(map(str, (step.part, step.turn, step.place, *reach, cursor_mark(session))))
 
 
-def read_cursor(cursor: str) -> tuple[Step, Reach]:
+def read_cursor(session: str, cursor: str) -> tuple[Step, Reach]:
     """The step to go on at, its object left out, and how much is shown.
 
-    Raises: CtxdError invalid_params for a cursor that no export gave.
+    Raises: CtxdError invalid_params for a cursor that no export of ``session`` returned.
     """
-    if _CURSOR.fullmatch(cursor) is None:
-        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of an export", hint="Give next_cursor as it was.")
-    part, turn, place, *reach = map(int, cursor.split("."))
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or found[1] != cursor_mark(session):
+        message = f"{cursor[:100]!r} is no cursor of an export of session {session}"
+        raise CtxdError("invalid_params", message, hint="Pass next_cursor unchanged, for the session that returned it.")
+    part, turn, place, *reach = map(int, cursor.split(".")[:-1])
     return Step(part, turn, place), Reach(*reach)
 
 
@@ -159,20 +162,23 @@ class Exports:
         """
         if cursor is None:
             reach = self._begun(live).reach
-            return [await _redacted(self._guard, _session(live))], cursor_of(START, reach)
-        at, reach = read_cursor(cursor)
+            record = _session(live)
+            size = len(msgspec.json.encode(record))
+            return [await _redacted(self._guard, record, size)], cursor_of(live.session, START, reach)
+        at, reach = read_cursor(live.session, cursor)
         steps = list(islice(self._shared(live).outline.steps(live.state, at, reach), limit + 1))
         records: list[Record] = []
         chars = 0
         events = await _events(live, steps[:limit])
         for step in steps[:limit]:
             record = await _record(self._store, self._guard, live, step, events)
-            records.append(await _redacted(self._guard, record))
-            chars += len(msgspec.json.encode(record))
+            size = len(msgspec.json.encode(record))
+            records.append(await _redacted(self._guard, record, size))
+            chars += size
             if chars >= PAGE_CHARS:
                 break
         if len(records) < len(steps):
-            return records, cursor_of(steps[len(records)], reach)
+            return records, cursor_of(live.session, steps[len(records)], reach)
         self._end(live)
         return records, None
 
@@ -286,6 +292,7 @@ def _file(live: LiveSession, head: Stored) -> Record:
     }
 
 
-async def _redacted(guard: Guard, record: Record) -> Record:
-    redacted: Record = await off_loop(len(msgspec.json.encode(record)), lambda: Capture(guard, "redact").value(record))
+async def _redacted(guard: Guard, record: Record, size: int) -> Record:
+    """``record``, of ``size`` bytes in JSON, without secrets."""
+    redacted: Record = await off_loop(size, lambda: Capture(guard, "redact").value(record))
     return redacted

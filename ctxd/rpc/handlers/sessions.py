@@ -3,10 +3,12 @@
 Reads of a session are handled here. A result that shows a state is sent once that state is durable.
 """
 
+import re
 from contextlib import aclosing
 from typing import Final
 
 from ctxd.errors import CtxdError
+from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.chat import read_pages, read_turns
@@ -25,7 +27,7 @@ def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, AsyncHan
     return operations.by_method() | bound(_Reads(operations, notices))
 
 
-_CURSOR_CHARS_MAX: Final = 40
+_CURSOR: Final = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{8})", re.ASCII)
 
 CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
 """Characters of the turns of one page of a chat."""
@@ -77,7 +79,7 @@ class _Reads:
 
     async def session_events(self, caller: Caller, params: wire.EventLogParams) -> Accepted:
         live = await self._sessions.live(params.session)
-        first = (params.first_turn, 0) if params.cursor is None else _place(params.cursor)
+        first = _start(params)
         async with live.lock:
             live.require_current()
             found, cursor = await _logged(live, first, params.limit, caller.answer_bytes_max)
@@ -113,12 +115,24 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
     return turns
 
 
-def _place(cursor: str) -> Place:
-    """The place in the chat that ``cursor`` names. Raises: CtxdError invalid_params."""
-    turn, dot, place = cursor.partition(".")
-    if not (dot and len(cursor) < _CURSOR_CHARS_MAX and turn.isdecimal() and place.isdecimal() and cursor.isascii()):
-        raise CtxdError("invalid_params", f"invalid cursor {cursor!r}", hint="Pass next_cursor unchanged.")
-    return int(turn), int(place)
+def _start(params: wire.EventLogParams) -> Place:
+    """The place in the chat at which a page begins.
+
+    Raises: CtxdError invalid_params for a cursor together with a first turn, or one that is not of this session.
+    """
+    cursor = params.cursor
+    if cursor is None:
+        return params.first_turn, 0
+    if params.first_turn:
+        hint = "Give first_turn for the first page, next_cursor alone for each further one."
+        raise CtxdError("invalid_params", "first_turn and cursor exclude each other", hint=hint)
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        raise CtxdError("invalid_params", f"invalid cursor {cursor[:50]!r}", hint="Pass next_cursor unchanged.")
+    if found[3] != cursor_mark(params.session):
+        message = f"cursor {cursor!r} is not of session {params.session}"
+        raise CtxdError("invalid_params", message, hint="Pass next_cursor to the session that returned it.")
+    return int(found[1]), int(found[2])
 
 
 async def _logged(
@@ -139,6 +153,6 @@ async def _logged(
                     message = f"event {turn}.{place} of the chat has {size:,} bytes, and an answer at most {most:,}"
                     raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
                 if size > most or len(found) == limit:
-                    return found, f"{turn}.{place}"
+                    return found, f"{turn}.{place}.{cursor_mark(live.session)}"
                 found.append(wire.LoggedEvent(turn=turn, place=place, seq=page.seq, event=event))
     return found, None

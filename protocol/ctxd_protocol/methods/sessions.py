@@ -241,7 +241,8 @@ class EventLogResult(Result, frozen=True, kw_only=True):
 class EventLogParams(SessionParams, frozen=True, kw_only=True):
     """A part of the chat as it is kept: every event, also those that ``session.chat`` does not show.
 
-    It begins at ``first_turn`` or goes on at ``cursor``. Turn 0 holds the events before the first prompt.
+    It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
+    events before the first prompt.
     """
 
     first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0

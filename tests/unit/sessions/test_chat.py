@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from ctxd.objects.document import AsOf
+from ctxd.objects.generated_ids import cursor_mark
 from ctxd.sessions.chat import read_pages, read_turns
 from ctxd.sessions.segments import AppendChat, events_of, events_size, read_segment
 from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
@@ -149,9 +150,9 @@ async def test_a_page_of_events_ends_where_its_answer_is_full_and_the_next_one_c
             cursor, pages = page.next_cursor, pages + 1
         assert found == events and pages > 2
         await w.call("session.append", session="s", events=[{"event": "opaque", "data": "x" * 20_000}])
-        too_large = w.call("session.events", caller=bounded, session="s", cursor="0.50")
+        too_large = w.call("session.events", caller=bounded, session="s", cursor=f"0.50.{cursor_mark('s')}")
         assert await code_of(too_large) == "too_large"
-        assert len((await w.call("session.events", session="s", cursor="0.50")).events) == 1
+        assert len((await w.call("session.events", session="s", cursor=f"0.50.{cursor_mark('s')}")).events) == 1
 
 
 @pytest.mark.requirement("SES-21")
@@ -169,3 +170,17 @@ async def test_events_that_no_message_shows_leave_the_chat_and_its_turns_alone(t
         state = live.state
         w.sessions.unload("s")
         assert (await w.sessions.live("s")).state == state
+
+
+async def test_a_cursor_of_another_session_or_beside_a_first_turn_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        for session in ("s", "other"):
+            await w.call("session.create", agent="a", session=session)
+            await say(w, session, ("user", "one"), ("user", "two"), ("user", "three"))
+        for method, limit in (("session.events", 1), ("session.export", 1)):
+            cursor = (await w.call(method, session="s", limit=limit)).next_cursor
+            assert cursor is not None
+            assert await code_of(w.call(method, session="other", cursor=cursor)) == "invalid_params"
+            await w.call(method, session="s", cursor=cursor)
+        cursor = (await w.call("session.events", session="s", limit=1)).next_cursor
+        assert await code_of(w.call("session.events", session="s", cursor=cursor, first_turn=2)) == "invalid_params"
