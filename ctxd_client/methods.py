@@ -398,7 +398,8 @@ class ClientMethods(ABC):
     ) -> EventLogResult:
         """Get the chat as typed events, page by page.
 
-        It begins at ``first_turn`` or goes on at ``cursor``. Turn 0 holds the events before the first prompt.
+        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
+        events before the first prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -1227,7 +1228,8 @@ class SessionMethods:
     async def events(self, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None) -> EventLogResult:
         """Get the chat as typed events, page by page.
 
-        It begins at ``first_turn`` or goes on at ``cursor``. Turn 0 holds the events before the first prompt.
+        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
+        events before the first prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ctxd.errors import CtxdError
+from ctxd.errors import CtxdError, purged
 from ctxd.indexing.file_version_decision import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
 from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
 from ctxd.indexing.host_visibility import HostVisibility
@@ -22,6 +22,7 @@ from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large
 from ctxd.objects.generated_ids import file_id, observed
+from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd.sources.filesystem import HostFiles
@@ -162,13 +163,16 @@ class Indexer:
         """Index the file that the agent calls ``path`` as it was at ``valid_time``: ``content``.
 
         Decided on the version as of then, as it is known now; secrets are treated as strictly as in that and in the
-        newest one. Raises: CtxdError invalid_path, corrupt, store_failed. Cancel: safe; nothing is written here.
+        newest one. Raises: CtxdError purged if that or the newest one was purged, invalid_path, corrupt, store_failed.
+        Cancel: safe; nothing is written here.
         """
         id, source = await self.resolve(mounts, workdir, path)
         head = await newest(self.versions, id)
         policy = policy if head is None else stricter(policy, captured_under(head.document.payload))
         seen = await self._received(content, policy, "")
         then = await self.versions.get(id, AsOf(valid_time=valid_time))
+        if any(known is not None and is_purged(known.document) for known in (head, then)):
+            raise purged(id)
         document = await self.freshener.built(id, source, seen, then.document if then else None)
         return self._concluded(id, source, seen, then, document)
 

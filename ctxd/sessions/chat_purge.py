@@ -2,7 +2,7 @@
 
 The content of an event is in its segment, perhaps in the bundle of its run, and in the preview of a listing; it goes
 from all versions of these, whether or not spec 1's chat shows the event. Equal content elsewhere in the session goes
-too, so that an earlier life of a segment keeps nothing. Pure.
+too, so that an earlier version of a segment keeps nothing. All but ``events_in`` is pure.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,13 +61,18 @@ def _attached(event: Event) -> list[tuple[Attachment, str]]:
     return found
 
 
-class Gone:
-    """Content of events to remove."""
+def args_text(args: object) -> str:
+    """The arguments of a tool call as the text by which a purge compares them."""
+    return _encode(args).decode()
 
-    def __init__(self, events: Iterable[Event]) -> None:
+
+class Gone:
+    """Content of events to remove: that of ``events``, and ``texts`` of other objects."""
+
+    def __init__(self, events: Iterable[Event] = (), *, texts: Iterable[str] = ()) -> None:
         contents = [[*_content(event).values(), *(text for _, text in _attached(event))] for event in events]
         self.events = sum(map(bool, contents))
-        self.texts = frozenset(text for content in contents for text in content)
+        self.texts = frozenset(texts).union(*contents)
         self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
 
     def event(self, event: Event) -> Event:

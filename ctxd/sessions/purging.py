@@ -15,7 +15,8 @@ from ctxd.objects.document import Page
 from ctxd.objects.generated_ids import UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
-from ctxd.sessions.chat_purge import Gone, events_in, restating, within, without_bundle
+from ctxd.sessions.chat import read_pages
+from ctxd.sessions.chat_purge import Gone, args_text, events_in, restating, within, without_bundle
 from ctxd.sessions.segments import chars_of
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.purge import KIND, counted
@@ -37,8 +38,11 @@ class Proof(msgspec.Struct, frozen=True):
     receipt: Receipt | None
 
 
-async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) -> Proof:
-    """Destroy the content of ``id``, in every version.
+async def purge(
+    store: VersionStore, guard: Guard, call: WriteRequest, id: str, live: LiveSession | None = None
+) -> Proof:
+    """Destroy the content of ``id``, in every version. ``live``: the session of a tool call, whose chat loses equal
+    text and arguments in the same write; one that moved to another host keeps them, and its chat is named as residue.
 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
     own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on.
@@ -48,10 +52,54 @@ async def purge(store: VersionStore, guard: Guard, call: WriteRequest, id: str) 
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
     if not await _says_something(store, id):
         return await _nothing_left(store, id)
-    asked = PurgeRequest((id,), guard.keyed_hash, sharing=without_bundle)
-    pending = store.submit(_write(call, asked))
-    call.submitted = True
-    return await _proof(store, asked, pending)
+    if live is None:
+        asked = PurgeRequest((id,), guard.keyed_hash, sharing=without_bundle)
+        pending = store.submit(_write(call, asked))
+        call.submitted = True
+        return await _proof(store, asked, pending)
+    async with live.lock:
+        gone = Gone(texts=await _texts(store, id))
+        count = freed = 0
+        async for page in read_pages(live):
+            for event in page.events:
+                if (kept := gone.event(event)) is not event:
+                    count += 1
+                    freed += chars_of((event,)) - chars_of((kept,))
+        live.require_current()
+        is_quoted_elsewhere = count > 0 and live.session in live.moved_sessions
+        if count == 0 or is_quoted_elsewhere:
+            asked = PurgeRequest((id,), guard.keyed_hash, sharing=without_bundle)
+            pending = store.submit(_write(call, asked))
+        else:
+            asked = PurgeRequest(
+                (id,),
+                guard.keyed_hash,
+                within=within(live.session),
+                restate=restating(gone),
+                sharing=without_bundle,
+                messages=count,
+            )
+            write = _write(call, asked, live.session)
+            pending = live.restate(write, gone.event, gone.delta, gone.preview(live.preview), freed)
+        call.submitted = True
+    proof = await _proof(store, asked, pending)
+    if not is_quoted_elsewhere:
+        return proof
+    return msgspec.structs.replace(proof, residue=(*proof.residue, str(chat_id(live.session))))
+
+
+async def _texts(store: VersionStore, id: str) -> set[str]:
+    """The text of every version of the tool call ``id``, and its arguments as ``Gone`` has those of an event."""
+    found: set[str] = set()
+    after: tuple[int, int] | None = None
+    while True:
+        page = await store.history(id, page=Page(after=after, limit=_HISTORY), corrections=True)
+        contents = await store.contents(stored.content_ref for stored in page if stored.content_ref is not None)
+        found.update(text for text in contents.values() if isinstance(text, str) and text)
+        found.update(args_text(args) for stored in page if (args := stored.document.payload.get("args")))
+        if len(page) < _HISTORY:
+            return found
+        after = (page[-1].valid_time, page[-1].tx)
 
 
 async def purge_chat(

@@ -22,6 +22,7 @@ from ctxd.secrets.guard import Guard
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.segments import (
     ENTERING,
+    LARGE_BYTES,
     NOTHING,
     PREVIEW_CHARS,
     RUN,
@@ -235,6 +236,7 @@ class LiveSession:
         # The deltas of the run that has no bundle yet, None for those that are too large for one.
         self._run = run
         self.recent: dict[int, tuple[Event, ...]] = {}
+        self._recent_sizes: dict[int, int] = {}
         self._recent_chars = 0
         self.updated_at = updated_at
         self.lock = SessionLock()
@@ -386,6 +388,8 @@ class LiveSession:
         self.require_current()
         pending = self.store.submit(write)
         self.recent = {number: tuple(map(event, said)) for number, said in self.recent.items()}
+        self._recent_sizes = {number: events_size(said) for number, said in self.recent.items()}
+        self._recent_chars = sum(self._recent_sizes.values())
         self.state.chat_chars -= freed
         self._run = [None if each is None else delta(each) for each in self._run]
         self.preview = preview
@@ -428,12 +432,11 @@ class LiveSession:
     def _take(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, speaks: bool) -> None:
         """Make the accepted write part of this."""
         if delta:
-            if speaks:
-                self._note_recent(self.state.segments, delta)
+            size = self._note_recent(self.state.segments, delta) if speaks else 0
             apply(self.state, delta)
             self.seqs.append(pending.seq)
-            # Without chat it is small, or is left out when the bundle is made.
-            self._run.append(kept_in_run(delta) if speaks else delta)
+            # Without chat it is small, or is left out when the bundle is made. With chat it is larger than its events.
+            self._run.append(None if size > LARGE_BYTES else kept_in_run(delta) if speaks else delta)
             if len(self._run) == RUN:
                 self._run.clear()
         if head is not None:
@@ -445,13 +448,16 @@ class LiveSession:
         self.updated_at = pending.vt
         self.last_pending = pending
 
-    def _note_recent(self, number: int, delta: SessionDelta) -> None:
-        """Cache the events of segment ``number``, and evict the oldest beyond the bound."""
+    def _note_recent(self, number: int, delta: SessionDelta) -> int:
+        """Cache the events of segment ``number``, and evict the oldest beyond the bound. Returns their size."""
         self.recent[number] = events = events_of(delta)
-        self._recent_chars += events_size(events)
+        self._recent_sizes[number] = size = events_size(events)
+        self._recent_chars += size
         while self._recent_chars > RECENT_CHARS_MAX:
             oldest = next(iter(self.recent))
-            self._recent_chars -= events_size(self.recent.pop(oldest))
+            del self.recent[oldest]
+            self._recent_chars -= self._recent_sizes.pop(oldest)
+        return size
 
     def _head_after(
         self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None, indexed: int

@@ -110,7 +110,7 @@ SES-18 | A tool call is recorded even if it refers to a file outside the index; 
 SES-19 | A tool call that was aborted or never answered is recorded with that status. | ctxd
 SES-20 | The texts of a chat are not held in memory with their session: pages are read on demand, and the newest are cached within a bound. | ctxd
 SES-21 | The chat is a log of typed events: `session.append` takes prompts, responses, thinking with its signature, tool calls, tool results, system notices, compactions and opaque entries, and `session.events` returns them page by page with every field. `session.chat` and the context show the prompts, the responses and the results of recorded tool calls. | ctxd
-SES-22 | `ctx session import FILE` stores a transcript of Claude Code, codex, pi or opencode as a session whose log holds every event of the file, in order. | ctxd
+SES-22 | `ctx session import FILE` stores a transcript of Claude Code, codex, pi or opencode as a session whose log holds every event of the file, in order. A file with an event beyond the limit of a call leaves no session, and an import that breaks off names its session and how many events it holds. | ctxd
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | An explicit deactivation persists; an explicit activation persists until the window has passed. | ctxd
@@ -212,7 +212,7 @@ SEC-4 | A capture under one policy is not replaced by another session's capture 
 SEC-5 | Rules are RE2, scanned in time linear in the text; an invalid rule file prevents the daemon from starting, and the error names rule and reason. | ctxd
 SEC-6 | No log line contains a secret that matches a rule. | ctxd
 SEC-7 | `ctx scan` searches files, standard input, a session or the store, including chats, metadata and earlier versions; it exits with 8 if it finds a secret, and never shows it. | ctxd
-SEC-8 | `object.purge` destroys an object's text in every version, and wherever equal text is stored: no file of the state directory contains it, and `ctxd verify --absent` searches them all. The chain stays verifiable, and reads return `purged`. A purge takes as long in a large store as in a small one. | ctxd
+SEC-8 | `object.purge` destroys an object's text in every version, and wherever equal text is stored: no file of the state directory contains it, and `ctxd verify --absent` searches them all. A tool call is purged with the messages of its session that hold its text or its arguments; the chat of a session that moved to another host is reported as residue. A purged file gets no version at a past time. The chain stays verifiable, and reads return `purged`. A purge takes as long in a large store as in a small one. | ctxd
 SEC-9 | A purge that is killed at any step is either complete or not begun, and the next start completes it. | ctxd
 SEC-10 | The messages of a chat, or of some of its turns, can be purged with the same proof: turns, roles and tool calls remain, messages read `[purged]`, the session continues, and no listing, bundle or earlier assembly shows the text. | ctxd
 SEC-12 | Secrets in any content of a typed event (text, reasoning, arguments, output, summary, attachment, metadata) are subject to the policy, found by a scan, redacted in an export, and purged with their turn. | ctxd

@@ -173,3 +173,13 @@ def test_past_times_survive_a_kill_and_a_purge(kept: Running, tmp_path: Path) ->
         rows = client.object_history(id).versions
         assert [(row.valid_time, row.tx) for row in rows] == [(row.valid_time, row.tx) for row in before]
         assert client.object_get(id, valid_time=T + DAY).object.payload["content"] is None
+
+
+@pytest.mark.requirement("SEC-8")
+def test_a_purged_file_gets_no_version_at_a_past_time(s: SyncSession, client: SyncClient) -> None:
+    id = index(client, s, "the secret", 1).object
+    client.object_purge(id)
+    for day in (0, 2):
+        with refused("purged"):
+            index(client, s, "the secret", day)
+    assert client.object_history(id).versions[-1].state == "purged"

@@ -10,6 +10,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Page
+from ctxd.objects.generated_ids import INNER_PREFIXES
 from ctxd.offload import Lane
 from ctxd.rpc.caller import Caller
 from ctxd.secrets.guard import Capture, Guard
@@ -18,7 +19,7 @@ from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import WriteRequest, find_replay
+from ctxd.sessions.session import LiveSession, WriteRequest, find_replay
 from ctxd.sessions.text_capture import Found, merged, scan_events, scanned
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire
@@ -58,6 +59,14 @@ class SecretCalls:
             receipt=proof.receipt,
         )
 
+    async def _session_of(self, id: str) -> LiveSession | None:
+        """The session that recorded the tool call ``id``; None for every other object, or if it is not known here."""
+        head = None if id.startswith(INNER_PREFIXES) else (await self._store.heads((id,)))[id]
+        if head is None or head.document.type != "toolcall":
+            return None
+        session = str(head.document.payload.get("chat_ref", "")).removeprefix(_CHATS)
+        return await self._sessions.live(session) if self._sessions.catalog.state(session) is not None else None
+
     async def _purge(self, call: WriteRequest, params: wire.ObjectPurgeParams) -> Proof:
         guard = self._sessions.guard
         if not params.object.startswith(_CHATS):
@@ -65,7 +74,7 @@ class SecretCalls:
                 raise CtxdError(
                     "invalid_params", f"{params.object} has no turns: only a chat has", outcome="not_applied"
                 )
-            return await purge(self._store, guard, call, params.object)
+            return await purge(self._store, guard, call, params.object, await self._session_of(params.object))
         live = await self._sessions.live(params.object.removeprefix(_CHATS))
         return await purge_chat(self._store, guard, call, live, params.turns)
 

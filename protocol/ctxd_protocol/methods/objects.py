@@ -138,10 +138,12 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     """Report of a purge.
 
     ``objects``: those purged, the requested one and every other with the same text; of a chat, every message of the
-    requested turns, and every other in it with the same text. ``versions``: number of their versions; ``texts``: number
-    of texts, of a chat messages. ``complete``: no version, no journal row, no free page, no artifact and no write-ahead
-    log holds them any more. Otherwise ``residue`` names the files that may still hold some: a program, such as a
-    verification or a backup, reads an older state of the database, and the rest is removed once that ends.
+    requested turns, and every other in it with the same text. With a tool call, messages of its session that hold its
+    text or its arguments are purged; chats of other sessions stay as they are. ``versions``: number of their versions;
+    ``texts``: number of texts and messages. ``complete``: no version, no journal row, no free page, no artifact and no
+    write-ahead log holds them any more. Otherwise ``residue`` names the files that may still hold some, or a chat that
+    another host owns: a program, such as a verification or a backup, reads an older state of the database, and the rest
+    is removed once that ends.
     """
 
     objects: tuple[str, ...]

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
-from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.session import RECENT_CHARS_MAX, WriteRequest
 from ctxd.store.verify import verify
-from ctxd_protocol.events import PromptEvent
+from ctxd_protocol.events import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.sessions.world import code_of, record, say, world
 
 pytestmark = pytest.mark.anyio
@@ -56,3 +57,53 @@ async def test_a_session_outlives_the_purge_of_an_object_that_quotes_its_bundle(
         assert (await w.sessions.live("s1")).state.turn == before.turn + 1
     *_, report = verify(tmp_path / "state")
     assert report.problems == []
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_tool_call_is_purged_from_the_chat_of_its_session_too(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await record(w, "s1", "c1", "the secret", args={"token": "t"})
+        call = ToolCallEvent(call="c1", tool="bash", args={"token": "t"})
+        quote = ResponseEvent(text="the secret")
+        log = (PromptEvent(text="hello"), call, ToolResultEvent(call="c1", text="the secret"), quote)
+        await w.call("session.append", session="s1", events=[msgspec.to_builtins(event) for event in log])
+        live = await w.sessions.live("s1")
+        before = live.state.chat_chars
+
+        done = await w.call("object.purge", object="c1")
+        assert (done.complete, done.residue, done.objects, done.texts) == (True, (), ("c1",), 4)
+        assert live.state.chat_chars < before
+        w.sessions.unload("s1")
+        kept = [each.event for each in (await w.call("session.events", session="s1")).events]
+        assert kept[0] == log[0]
+        assert kept[1] == ToolCallEvent(call="c1", tool="bash")
+        assert kept[2] == ToolResultEvent(call="c1", text="[purged]")
+        assert kept[3] == ResponseEvent(text="[purged]")
+    *_, report = verify(tmp_path / "state")
+    assert report.problems == []
+    files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert [path for path in files if b"the secret" in path.read_bytes()] == []
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_the_chat_of_a_session_that_moved_is_residue_of_its_tool_call(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await record(w, "s1", "c1", "the secret")
+        await say(w, "s1", ("user", "the secret"))
+        w.sessions.moved_sessions["s1"] = MovedSession("other", None)
+        done = await w.call("object.purge", object="c1")
+        assert (done.complete, done.residue) == (False, ("chat:s1",))
+        assert (await w.sessions.live("s1")).recent, "the owner purges the chat"
+
+
+async def test_purged_events_make_room_in_the_cache_of_the_newest(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "x" * (RECENT_CHARS_MAX - 1000)))
+        live = await w.sessions.live("s1")
+        await purge_chat(w.store, w.sessions.guard, CALL, live, None)
+        for n in range(10):
+            await say(w, "s1", ("user", f"{n}" * 1000))
+        assert len(live.recent) == 11, "the purged event and those after it take 11 KB of 64"

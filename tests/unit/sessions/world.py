@@ -16,7 +16,7 @@ from ctxd.indexing.indexer import Indexer
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import files, objects, sessions
+from ctxd.rpc.handlers import files, objects, secrets, sessions
 from ctxd.sessions import transitions
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
@@ -44,6 +44,7 @@ class World:
         self.handlers = (
             sessions.handlers(self.operations, self.notices)
             | bound(objects.ObjectCalls(self.sessions))
+            | bound(secrets.SecretCalls(self.sessions))
             | bound(files.FileCalls(self.sessions, self.indexer))
         )
 
