@@ -269,7 +269,12 @@ def chars_of(events: Iterable[Event]) -> int:
 
 
 def marked(delta: SessionDelta) -> SessionDelta:
-    """``delta`` with events that hold no text: all that folding a session needs of its chat."""
+    """``delta`` with events that hold no text: all that folding a session needs of its chat. Itself without chat."""
+    for operation in delta:
+        if isinstance(operation, AppendChat):
+            break
+    else:
+        return delta
     return tuple([_marked(operation) if isinstance(operation, AppendChat) else operation for operation in delta])
 
 
