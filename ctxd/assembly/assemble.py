@@ -334,10 +334,7 @@ class Assembler:
 
     async def _again(self, live: LiveSession, replay: Replay) -> Assembled:
         """The answer to a request that comes again: the assembly that it recorded, with the receipt of that write."""
-        receipt = replay.receipt
-        if receipt is None:
-            assert replay.pending is not None, "a write is durable or pending"
-            receipt = await replay.pending.wait()
+        receipt = await replay.durable()
         number = msgspec.json.decode(replay.result, type=_KeptNumber).number
         shown = await self._archive.show(live.session, number=number)
         return Assembled(msgspec.structs.replace(shown.context, receipt=receipt))

@@ -77,10 +77,7 @@ class LifecycleOperations(OperationGroup):
         return Accepted(pending, lambda receipt: _view_result(view, receipt))
 
     async def _view_as_of(self, session: str, replay: Replay) -> tuple[Receipt, SessionView]:
-        receipt = replay.receipt
-        if receipt is None:
-            assert replay.pending is not None, "a write is durable or pending"
-            receipt = await replay.pending.wait()
+        receipt = await replay.durable()
         return receipt, (await self.sessions.as_of(session, AsOf(tx=receipt.seq))).view()
 
     async def _view_again(self, session: str, replay: Replay) -> Accepted:

@@ -4,10 +4,9 @@ Owns the bound on live sessions and the catalog of all heads, which listings and
 A session is loaded once, however many callers need it at the same time, and unloaded only while it is idle.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from heapq import nsmallest
 from typing import Final
 
 import msgspec
@@ -72,6 +71,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self._heads: dict[str, tuple[SessionHead, int]] = {}
+        self._names: list[str] = []
         self._order: list[tuple[int, str]] = []
         self._open: dict[str, None] = {}
 
@@ -87,7 +87,8 @@ class Catalog:
 
     def names(self, after: str, limit: int) -> list[str]:
         """The ids of at most ``limit`` sessions, in order, from beyond ``after`` on."""
-        return nsmallest(limit, (session for session in self._heads if session > after))
+        start = bisect_right(self._names, after)
+        return self._names[start : start + limit]
 
     def state(self, session: str) -> SessionStatus | None:
         """The state of ``session``, None if it is not known."""
@@ -102,6 +103,7 @@ class Catalog:
         """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
         if session not in self._heads:
             insort(self._order, (head.settings.ordinal, session))
+            insort(self._names, session)
         self._heads[session] = (head, valid_time)
         if head.settings.state == "closed":
             self._open.pop(session, None)
@@ -113,6 +115,7 @@ class Catalog:
         known = self._heads.pop(session, None)
         if known is not None:
             self._order.remove((known[0].settings.ordinal, session))
+            del self._names[bisect_left(self._names, session)]
             self._open.pop(session, None)
 
     def settings(self, session: str) -> SessionSettings:
@@ -242,7 +245,7 @@ class Sessions:
 
     @property
     def live_count(self) -> int:
-        """Number of sessions are in memory."""
+        """Number of sessions in memory."""
         return len(self._live)
 
     @property

@@ -31,12 +31,11 @@ T = TypeVar("T")
 
 async def captured(guard: Guard, policy: SecretPolicy, events: Sequence[Event]) -> tuple[Event, ...]:
     """``events`` as they are to be kept. Cancel: safe."""
-    return await off_loop(events_size(events), lambda: events_captured(guard, policy, events))
 
+    def work() -> tuple[Event, ...]:
+        return tuple([_event(Capture(guard, policy), event) for event in events])
 
-def events_captured(guard: Guard, policy: SecretPolicy, events: Sequence[Event]) -> tuple[Event, ...]:
-    """``events`` as they are to be kept, without a wait: for at most ``INLINE_CHARS_MAX`` on the loop."""
-    return tuple([_event(Capture(guard, policy), event) for event in events])
+    return await off_loop(events_size(events), work)
 
 
 def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> ToolcallRecordParams:

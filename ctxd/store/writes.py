@@ -169,6 +169,13 @@ class Replay(msgspec.Struct, frozen=True):
     pending: Pending | None
     receipt: Receipt | None
 
+    async def durable(self) -> Receipt:
+        """Wait until the write is durable, and return its receipt. Raises: CtxdError of the store. Cancel: safe."""
+        if self.receipt is not None:
+            return self.receipt
+        assert self.pending is not None, "a write is durable or pending"
+        return await self.pending.wait()
+
 
 class Change(msgspec.Struct, frozen=True):
     """One journal row: who wrote, when (``vt``, ms since 1970), and the versions it put as ``(entity id, valid
