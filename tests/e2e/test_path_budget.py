@@ -36,8 +36,9 @@ class Wire:
 
     def call(self, method: str, **params: object) -> Any:
         number = next(self._ids)
-        self._socket.sendall(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode())
-        self._socket.sendall(b"\n")
+        frame = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        # In one packet: a frame that arrives in two takes functions of its own.
+        self._socket.sendall(frame.encode() + b"\n")
         while (answer := self.next()).get("id") != number:
             continue
         assert "error" not in answer, answer
