@@ -73,6 +73,8 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
         id, other = await world.read("s", file), await world.read("other", marker)
         await followed(made, id, other)
         live = await world.sessions.live("s")
+        # No look at the files is under way that began before the session was at work.
+        await made.trackers.settled()
         async with live.lock:
             file.write_text("2, its own")
             fake.write(str(file))
