@@ -176,7 +176,7 @@ async def test_what_hangs_behind_a_symlink_hangs_once_for_all_that_is_behind_it(
     siblings = [form.format(number) for number in range(10)]
     assert await linked.ask(*siblings, "beside", "near/file") == [False] * 10 + [True, True]
     assert len(linked.looked) == 3
-    assert threading.active_count() - running <= 3, "who hangs, who found out where, and who looked at the rest"
+    assert threading.active_count() - running < len(siblings), "not one thread for each that hangs"
     assert linked.lookups.hanging() == (f"{linked.home}/link",)
 
 
