@@ -245,13 +245,12 @@ async def _record(
     id = str(system_prompt_id(live.session)) if step.part == PROMPT else step.object
     assert id is not None, "only the prompt's and a message's step are without an object"
     head = (await store.heads((id,)))[id]
+    if head is not None and head.document.type == "file":
+        return _file(live, head)
+    head = None if head is None else await store.get(id, content=True)
     if head is None:
         return {"record": "object", "object": id, "state": "unknown"}
-    if head.document.type == "file":
-        return _file(live, head)
-    content = None
-    if head.content_ref is not None:
-        content = (await store.contents((head.content_ref,)))[head.content_ref]
+    content = head.document.content
     payload = {name: value for name, value in head.document.payload.items() if name not in _LEFT_OUT}
     place = {"turn": step.turn} if step.part == TOOLCALL else {}
     kind, state = head.document.type, state_of(head.document)

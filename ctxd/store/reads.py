@@ -189,18 +189,30 @@ class Reader:
     def contents(self, refs: Iterable[str]) -> dict[str, Content]:
         """Content by hash.
 
-        Raises: CtxdError ``corrupt`` if text is not there or does not match its hash.
+        Raises: CtxdError ``corrupt`` if text is not there or does not match its hash; ``purged`` if it is not there
+        because a purge removed it.
         """
         texts = {}
         for ref in refs:
-            row = self.connection.execute("SELECT bytes FROM content WHERE hash=?", (bytes.fromhex(ref),)).fetchone()
-            if row is None:
-                raise CtxdError("corrupt", f"content {ref} is referenced but not there")
-            data = self._artifacts.read(ref) if row[0] is None else row[0]
-            if row[0] is not None and blake3(data).hexdigest() != ref:
-                raise CtxdError("corrupt", f"content {ref} does not match its hash")
-            texts[ref] = decode_content(data)
+            try:
+                texts[ref] = self._content(ref)
+            except CtxdError as error:
+                # The hash may come from a version that was read before a purge.
+                if error.code != "corrupt" or self.versions.with_content((bytes.fromhex(ref),)):
+                    raise
+                hint = "Send the call again: it shows what the purge left."
+                message = f"content {ref} was purged while it was read"
+                raise CtxdError("purged", message, hint=hint, outcome="not_applied") from error
         return texts
+
+    def _content(self, ref: str) -> Content:
+        row = self.connection.execute("SELECT bytes FROM content WHERE hash=?", (bytes.fromhex(ref),)).fetchone()
+        if row is None:
+            raise CtxdError("corrupt", f"content {ref} is referenced but not there")
+        data = self._artifacts.read(ref) if row[0] is None else row[0]
+        if row[0] is not None and blake3(data).hexdigest() != ref:
+            raise CtxdError("corrupt", f"content {ref} does not match its hash")
+        return decode_content(data)
 
     def referenced(self, refs: Iterable[str]) -> set[str]:
         """Those of the content hashes ``refs`` that a version refers to."""

@@ -7,7 +7,7 @@ and nothing of them remains. Reads of anything but a head wait until the writes 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -457,18 +457,32 @@ class VersionStore:
 
     async def bulk(self, ids: Sequence[str], at: AsOf = NOW, *, content: bool = False) -> dict[str, Stored]:
         """The versions of ``ids`` as of ``at``, in order; an id that has none is left out. Otherwise as ``get``."""
-        if at.is_past:
+
+        async def read() -> list[Stored]:
+            if not at.is_past:
+                return [head for head in (await self.heads(ids)).values() if head is not None]
             await self.settled()
             by_id = {version.id: to_stored(version) for version in await self._past.as_of(ids, at)}
-            found = [stored for id in dict.fromkeys(ids) if (stored := by_id.get(id)) is not None]
-        else:
-            found = [head for head in (await self.heads(ids)).values() if head is not None]
-        if content:
-            found = await self._with_content(found)
+            return [stored for id in dict.fromkeys(ids) if (stored := by_id.get(id)) is not None]
+
+        found = await (self._with_content(read) if content else read())
         return {stored.document.id: stored for stored in found}
 
-    async def _with_content(self, found: Sequence[Stored]) -> list[Stored]:
-        texts = await self.contents(stored.content_ref for stored in found if stored.content_ref is not None)
+    async def _with_content(self, read: Callable[[], Awaitable[list[Stored]]]) -> list[Stored]:
+        """The versions that ``read`` returns, with their content; they are read again after a purge meanwhile."""
+        while True:
+            purges = self._purges
+            found = await read()
+            try:
+                texts = await self.contents(stored.content_ref for stored in found if stored.content_ref is not None)
+                break
+            except CtxdError as error:
+                if error.code != "purged":
+                    raise
+                # A purge that is durable is noted a moment later.
+                await self.settled()
+                if purges == self._purges:
+                    raise
         replace = msgspec.structs.replace
         return [
             stored
@@ -478,15 +492,19 @@ class VersionStore:
         ]
 
     async def history(
-        self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False
+        self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False, content: bool = False
     ) -> list[Stored]:
         """``page`` of the versions of ``id`` up to ``at`` by ``(valid_time, tx)``.
 
         With ``corrections`` also those that a later write replaced at the same valid time. Otherwise as ``get``.
         """
-        await self.settled()
-        versions = await self._past.history(id, at, page, corrections=corrections)
-        return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+        async def read() -> list[Stored]:
+            await self.settled()
+            versions = await self._past.history(id, at, page, corrections=corrections)
+            return [stored for version in versions if (stored := to_stored(version)) is not None]
+
+        return await (self._with_content(read) if content else read())
 
     async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Stored]:
         """``page`` of the versions as of ``at`` of every entity with ``prefix``, by id. Otherwise as ``get``."""
@@ -509,7 +527,8 @@ class VersionStore:
     async def contents(self, refs: Iterable[str]) -> dict[str, Content]:
         """Content by its ``content_ref``.
 
-        Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``store_failed``. Cancel: safe.
+        Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``purged`` if it was purged since
+        its version was read; ``store_failed``. Cancel: safe.
         """
         wanted = list(dict.fromkeys(refs))
         texts = {ref: text for ref in wanted if (text := self._texts.get(ref)) is not None}

@@ -6,8 +6,6 @@ from heapq import nsmallest
 from itertools import groupby
 from typing import Final, TypeVar, cast
 
-import msgspec
-
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import INNER_PREFIXES
@@ -116,14 +114,10 @@ class SecretCalls:
         after: tuple[int, int] | None = None
         while history and newest.type != "session":
             page = await self._store.history(
-                newest.id, page=Page(after=after, limit=_SCANNED_AT_ONCE), corrections=True
+                newest.id, page=Page(after=after, limit=_SCANNED_AT_ONCE), corrections=True, content=True
             )
-            texts = await self._store.contents(each.content_ref for each in page if each.content_ref is not None)
             for each in page:
-                document = each.document
-                if each.content_ref is not None:
-                    document = msgspec.structs.replace(document, content=texts[each.content_ref])
-                told = merged(told, await self._scanning.run(scanned, guard, document))
+                told = merged(told, await self._scanning.run(scanned, guard, each.document))
             if len(page) < _SCANNED_AT_ONCE:
                 break
             after = (page[-1].valid_time, page[-1].tx)

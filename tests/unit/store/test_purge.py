@@ -18,11 +18,13 @@ from ctxd.artifacts import store as artifacts
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
+from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
 from ctxd.store import journal
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
+from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
@@ -437,5 +439,56 @@ async def test_a_text_that_is_purged_while_it_is_read_is_not_kept_for_later_read
             assert await run_sync(reached.wait, 10)
             await store.submit(asked("target")).wait()
             released.set()
-        with pytest.raises(CtxdError, match="not there"):
+        with pytest.raises(CtxdError, match="was purged") as gone:
             await store.contents([ref])
+        assert gone.value.code == "purged"
+
+
+@pytest.mark.parametrize("text", [small(), large()], ids=["in the database", "in a file"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store: store.get("target", content=True),
+        lambda store: store.get("target", AsOf(tx=1), content=True),
+        lambda store: newest_of(store.history("target", content=True)),
+    ],
+    ids=["newest", "past", "history"],
+)
+@pytest.mark.requirement("SEC-8")
+async def test_a_reader_whose_text_is_purged_after_its_version_was_read_gets_what_is_left(
+    tmp_path, monkeypatch, read, text
+):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await (await put(store, document("target", text, tool="bash"))).wait()
+    contents, purges = VersionStore.contents, [asked("target")]
+
+    async def late(store, refs):
+        refs = list(refs)
+        while purges:
+            await store.submit(purges.pop()).wait()
+        return await contents(store, refs)
+
+    monkeypatch.setattr(VersionStore, "contents", late)
+    # Opened again, so that no cache has the text.
+    async with running(root) as store:
+        found = await read(store)
+    assert purges == []
+    assert is_purged(found.document) and found.document.content is None
+
+
+async def newest_of(history):
+    return (await history)[-1]
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_text_that_is_lost_while_a_version_refers_to_it_is_still_corrupt(tmp_path):
+    root = tmp_path / "state"
+    async with running(root) as store:
+        await (await put(store, document("target", large(), tool="bash"))).wait()
+        ref = (await store.get("target")).content_ref
+    ArtifactStore(root / "artifacts").path(ref).unlink()
+    async with running(root) as store:
+        with pytest.raises(CtxdError, match="cannot be read") as lost:
+            await store.get("target", content=True)
+        assert lost.value.code == "corrupt"
