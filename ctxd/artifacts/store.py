@@ -225,6 +225,17 @@ def _open_nameless(folder: Path) -> tuple[int, str | None]:
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), name
 
 
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and the missing ones above it, with mode 0700; on return their entries are on the disk.
+
+    Raises: OSError.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in reversed(made):
+        sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Sync the entries of ``folder`` to the disk. Raises: OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

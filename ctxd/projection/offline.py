@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.store import ArtifactStore, sync_folder
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
@@ -89,6 +89,7 @@ def become_another_writer(state: statedir.StateDir) -> None:
     """
     _name_writer(state.database, afresh=True)
     state.projection.unlink(missing_ok=True)
+    sync_folder(state.root)
 
 
 def _name_writer(database: Path, *, afresh: bool) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore, sync_folder
+from ctxd.artifacts.store import ArtifactStore, make_folder, sync_folder
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.failpoints import hit
 from ctxd.store import journal, statedir
@@ -109,7 +109,7 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
         for done, file in enumerate(manifest.files):
             step("copying files", done)
             target = root / file.path
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(target.parent)
             _copy_file(source / file.path, target)
             target.chmod(0o600 if target.name == "state.db" else 0o400)
         witness = WitnessFile(held.witness)
@@ -125,7 +125,7 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
 
 
 def _make_empty(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     if any(folder.iterdir()):
         raise StateDirError(f"{folder} is not empty", exit_code=_EXIT_REFUSED)
 

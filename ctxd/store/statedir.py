@@ -5,9 +5,11 @@ import os
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ctxd.artifacts.store import make_folder, sync_folder
 from ctxd.errors import StateDirError
 
 _EXIT_NO_STATE: Final = 10
@@ -73,7 +75,12 @@ def hold(root: Path | None) -> StateDir:
             path = Path(tempfile.mkdtemp(prefix="ctxd-"))
             return StateDir(path, _lock(path), ephemeral=True)
         root = root.absolute()
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(root)
+        if not (root / "state.db").exists():
+            # The daemon that made the directory may have died before its entry was on the disk. A folder above it
+            # that may not be read is another program's, as is the entry.
+            with suppress(PermissionError):
+                sync_folder(root.parent)
         check_safe(root)
         return StateDir(root, _lock(root), ephemeral=False)
     except OSError as error:

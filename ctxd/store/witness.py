@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from ctxd.artifacts.store import sync_folder
+
 _SLOT: Final = struct.Struct(">8sQ32sI")
 _CHECK: Final = struct.Struct(">I")
 _SLOT_STRIDE: Final = 512
@@ -68,6 +70,8 @@ class WitnessFile:
         """Remember ``head``; with ``sync`` on the disk, else as soon as the system likes."""
         if self._descriptor < 0:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # Also when the file was there: its writer may have died before this.
+            sync_folder(self._path.parent)
         packed = _SLOT.pack(_MAGIC, head.seq, head.chain, 0)[:-4]
         os.pwrite(self._descriptor, packed + _CHECK.pack(zlib.crc32(packed)), self._slot * _SLOT_STRIDE)
         self._slot = 1 - self._slot

@@ -19,6 +19,7 @@ from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import running
+from tests.unit.store.synced import noting_syncs
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +123,15 @@ async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_ag
         await level(store)
         assert (await store.get("t7", AsOf(tx=200))).document.payload == {"tool": "x"}
         assert store._past.answered == 1
+
+
+async def test_the_watermark_of_a_former_writer_id_does_not_come_back_with_a_power_cut(root, node):
+    await rebuilt(root, node)
+    assert (root / "projection.json").exists()
+    async with offline.held(root) as state:
+        with noting_syncs() as synced:
+            offline.become_another_writer(state)
+    assert [names for folder, names in synced.seen if folder == root and "projection.json" not in names]
 
 
 async def test_it_gives_up_when_nobody_answers_or_the_node_gets_no_further(root, node, monkeypatch):

@@ -15,6 +15,7 @@ from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
+from tests.unit.store.synced import noting_syncs
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +49,17 @@ async def test_a_restored_store_says_what_the_first_said_and_goes_on(root, tmp_p
     async with running(root) as store:
         # What the first daemon acknowledged after the backup is no loss of the restored one.
         assert store.journal_id != restored
+
+
+@pytest.mark.requirement("DUR-7")
+async def test_every_entry_of_a_backup_and_of_what_is_restored_is_on_the_disk(root, tmp_path):
+    outside = tmp_path / "disk"
+    outside.mkdir()
+    with noting_syncs() as synced:
+        backup(root, outside / "folder" / "backup")
+        assert synced.lost(outside) == []
+        restore(outside / "folder" / "backup", outside / "host" / "state")
+        assert synced.lost(outside) == []
 
 
 async def test_who_waits_is_told_how_far_it_has_come(root, tmp_path):

@@ -1,5 +1,6 @@
 """A state directory has one owner, and nobody else can reach into it."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -13,13 +14,39 @@ from ctxd.errors import StateDirError
 from ctxd.store import statedir
 from ctxd.store.store import VersionStore
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import running
+from tests.unit.store.running import put, running
+from tests.unit.store.synced import noting_syncs
 
 
 def test_a_new_directory_is_ours_alone(tmp_path):
     held = statedir.hold(tmp_path / "a" / "state")
     assert stat.S_IMODE(held.root.stat().st_mode) == 0o700
     held.close()
+
+
+@pytest.mark.anyio
+async def test_every_entry_of_a_new_directory_is_on_the_disk_and_those_of_the_folders_above_it(tmp_path):
+    with noting_syncs() as synced:
+        async with running(tmp_path / "a" / "b" / "state") as store:
+            await (await put(store, document("t1", "x" * (2 << 20)))).wait()
+            assert synced.lost(tmp_path) == []
+
+
+def test_a_directory_whose_maker_died_before_its_entry_was_on_the_disk_is_synced(tmp_path):
+    (tmp_path / "state").mkdir(mode=0o700)
+    with noting_syncs() as synced:
+        statedir.hold(tmp_path / "state").close()
+    assert "state" in synced.entries[tmp_path]
+
+
+def test_a_directory_below_one_that_may_not_be_read_is_held(tmp_path, monkeypatch):
+    (tmp_path / "state").mkdir(mode=0o700)
+
+    def refused(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(statedir, "sync_folder", refused)
+    statedir.hold(tmp_path / "state").close()
 
 
 def test_a_second_holder_is_refused_and_told_the_first(tmp_path):
