@@ -11,7 +11,7 @@ cancelled call, a node that is away or the end of the daemon, is known afterward
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, Literal
 
 import anyio
@@ -38,7 +38,7 @@ from ctxd_protocol.methods.sessions import SessionOwnerResult, SharingHost
 from ctxd_protocol.session_types import SessionSummary
 
 ACQUIRE_S: Final = 60.0
-"""Seconds that a session may take to become this host's, with its import."""
+"""Seconds that a call waits for a session to become this host's, with its import. ``run`` completes a longer one."""
 
 RELEASE_S: Final = 20.0
 """Seconds that a pause waits for the node: less than a client's deadline."""
@@ -51,6 +51,9 @@ UNKNOWN_S: Final = 1.0
 
 COMPLETE_RETRY_S: Final = 5.0
 """Seconds until a claim that could not be completed is tried again."""
+
+COMPLETED_AT_ONCE: Final = 4
+"""Claims that are completed in the background at a time: one that takes long to read delays no other."""
 
 CLAIM_LATE_S: Final = 60.0
 """Seconds after which a claim that is not in the log never took place: its request was given up long before."""
@@ -94,6 +97,8 @@ class Hosts:
         """The token under which each session was imported in this run of the daemon."""
         self._claimed: dict[str, _Claim] = {}
         """The sessions that this host claimed, or was about to, and has not imported."""
+        self._completing: set[str] = set()
+        """Those that are completed in the background, or wait there for another attempt."""
 
     @property
     def _writer(self) -> str:
@@ -124,40 +129,58 @@ class Hosts:
     # --- take a session up, or over ---
 
     @asynccontextmanager
-    async def acquire(
-        self, session: str, principal: str, *, state: Literal["active", "paused"] = "active"
-    ) -> AsyncIterator[None]:
-        """Context manager: acquire ownership of ``session`` and have it whole in this journal, to resume it inside. One
-        that is imported is in ``state`` then.
+    async def acquire(self, session: str, principal: str) -> AsyncIterator[None]:
+        """Context manager: acquire ownership of ``session`` and have it whole in this journal, to resume it inside.
 
-        Raises: CtxdError session_not_found, session_owned_elsewhere, store_unavailable, session_closed, corrupt and
-        those of the store. Cancel: safe; ``run`` completes an import that was broken off, as does the next attempt.
+        Raises: CtxdError session_not_found, session_owned_elsewhere (also if it takes longer than ``ACQUIRE_S``),
+        store_unavailable, session_closed, corrupt and those of the store. Cancel: safe; ``run`` completes an import
+        that was broken off, as does the next attempt.
         """
+        async with AsyncExitStack() as stack:
+            try:
+                with anyio.fail_after(ACQUIRE_S):
+                    # The background may be reading the session at this moment.
+                    await stack.enter_async_context(self._alone(session))
+                    await self._acquire(session, principal, "active")
+            except TimeoutError:
+                raise self._slow(session) from None
+            yield
+
+    @asynccontextmanager
+    async def _alone(self, session: str) -> AsyncIterator[None]:
+        """Context manager: nothing else acquires ``session`` inside, and its batches wait."""
         lock = self._acquiring.setdefault(session, SessionLock())
         try:
             async with lock:
                 with self._ownership.holding(session):
-                    await self._acquire(session, principal, state)
                     yield
         finally:
             if lock.free:
                 self._acquiring.pop(session, None)
+
+    def _slow(self, session: str) -> CtxdError:
+        """Return the error of a call that waited ``ACQUIRE_S`` for ``session``."""
+        if session in self._claimed:
+            message = f"session {session} is claimed, but not read from the node after {ACQUIRE_S:g} s"
+            hint = "This host goes on reading it in the background: call session.resume again, it then waits on."
+        else:
+            message = f"the owner of session {session} at the node did not settle in {ACQUIRE_S:g} s"
+            hint = "Other hosts claim it too, or its pause is on the way: look at session.owner, then resume it again."
+        return CtxdError("session_owned_elsewhere", message, hint=hint, retry_after_ms=1_000, outcome="not_applied")
 
     def _is_whole(self, session: str) -> bool:
         """True if all of ``session`` is here, as it was when it was here last."""
         return session in self._sessions.catalog and session not in self._sessions.moved_sessions
 
     async def _acquire(self, session: str, principal: str, state: Literal["active", "paused"]) -> None:
+        """Acquire ``session``; if it is imported, in ``state``. Without a bound in time: every request to the node has
+        one, so that it ends or goes on."""
         try:
-            with anyio.fail_after(ACQUIRE_S):
-                # Each step matches the owner before it, so a change by another host means another look.
-                while (owner := await self._step(session)) is None:
-                    await self._clock.sleep(_LOOK_S)
-                if owner.source is not None and self._imported.get(session) != owner.token:
-                    await self._import_claimed(session, owner, principal, state)
-        except TimeoutError:
-            hint = "It changes hands; try again."
-            raise owned_elsewhere(session, "another", retry_after_ms=1_000, hint=hint) from None
+            # Each step matches the owner before it, so a change by another host means another look.
+            while (owner := await self._step(session)) is None:
+                await self._clock.sleep(_LOOK_S)
+            if owner.source is not None and self._imported.get(session) != owner.token:
+                await self._import_claimed(session, owner, principal, state)
         except CtxdError as error:
             if error.code != "store_unavailable" or not self._is_unprojected(session):
                 raise
@@ -326,28 +349,39 @@ class Hosts:
 
     async def _complete_claims(self) -> None:
         """Import every session whose claim broke off, and pause it then: no client knows it as active here."""
-        wait_s, reasons = TIDY_S, dict[str, str]()
-        while True:
-            await self._clock.sleep(wait_s)
-            wait_s = TIDY_S
-            try:
-                sessions = await self._claims_to_complete()
-            except CtxdError:
-                # The heartbeat logs a node that is away.
-                wait_s = COMPLETE_RETRY_S
-                continue
-            for session in sessions:
-                if session not in self._claimed or session in self._acquiring:
-                    continue
+        slots, reasons = anyio.Semaphore(COMPLETED_AT_ONCE), dict[str, str]()
+        wait_s = TIDY_S
+        async with anyio.create_task_group() as group:
+            while True:
+                await self._clock.sleep(wait_s)
+                wait_s = TIDY_S
                 try:
-                    async with self.acquire(session, "daemon", state="paused"):
-                        self._log_event("sharing.claim_completed", {"session": session})
-                except CtxdError as error:
-                    if error.code != "store_unavailable" and reasons.get(session) != error.message:
-                        reasons[session] = error.message
-                        self._log_event("sharing.claim_not_completed", {"session": session, "reason": error.message})
-                    # A session that cannot be read costs a look at all of it each time.
+                    sessions = await self._claims_to_complete()
+                except CtxdError:
+                    # The heartbeat logs a node that is away.
                     wait_s = COMPLETE_RETRY_S
+                    continue
+                for session in sessions:
+                    self._completing.add(session)
+                    group.start_soon(self._complete, session, slots, reasons)
+
+    async def _complete(self, session: str, slots: anyio.Semaphore, reasons: dict[str, str]) -> None:
+        """Complete the claim of ``session`` unless a call does. ``reasons``: the last logged failure by session."""
+        try:
+            async with slots:
+                if session not in self._claimed or session in self._acquiring:
+                    return
+                async with self._alone(session):
+                    await self._acquire(session, "daemon", "paused")
+                    self._log_event("sharing.claim_completed", {"session": session})
+        except CtxdError as error:
+            if error.code != "store_unavailable" and reasons.get(session) != error.message:
+                reasons[session] = error.message
+                self._log_event("sharing.claim_not_completed", {"session": session, "reason": error.message})
+            # A session that cannot be read costs a look at all of it each time.
+            await self._clock.sleep(COMPLETE_RETRY_S)
+        finally:
+            self._completing.discard(session)
 
     async def _claims_to_complete(self) -> list[str]:
         """Return the sessions whose claims took place and were not imported. Forget the claims that another host
@@ -355,7 +389,8 @@ class Hosts:
 
         Raises: CtxdError store_unavailable.
         """
-        claims = {session: claim for session, claim in self._claimed.items() if session not in self._acquiring}
+        busy = self._acquiring.keys() | self._completing
+        claims = {session: claim for session, claim in self._claimed.items() if session not in busy}
         if not claims:
             return []
         latest = self._clock.monotonic() - CLAIM_LATE_S

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.errors import CtxdError
 from ctxd.projection import owners
 from ctxd.projection.owners import Owner
 from ctxd.projection.ownership import NO_ROW, Fence, Ownership, fence_document
@@ -103,3 +104,67 @@ async def test_a_claim_that_a_call_completes_while_it_is_looked_up_leaves_the_da
         node.read = lambda: host._claimed.pop("s1", None)
         await until(lambda: {"s2"} in node.looks[2:])
     assert "s2" in host._claimed
+
+
+@asynccontextmanager
+async def reading(root: Path, node: Client, monkeypatch: pytest.MonkeyPatch, *sessions: str) -> AsyncIterator[tuple]:
+    """A host whose claims of ``sessions`` took place. Yields: the host, the sessions whose import has begun, with the
+    state in which each is imported, and the event that an import waits for."""
+    begun: dict[str, str] = {}
+    released = anyio.Event()
+
+    async def slow(host, session, owner, principal, state):
+        begun[session] = state
+        if session == sessions[0]:
+            await released.wait()
+        host._imported[session] = owner.token
+        host._claimed.pop(session)
+
+    monkeypatch.setattr(Hosts, "_import_claimed", slow)
+    # A bound that has passed before the first request.
+    monkeypatch.setattr(hosts, "ACQUIRE_S", 0.0)
+    async with claiming(root, node, *sessions) as host:
+        for session in sessions:
+            await node.submit(owners.change(session, THEIRS, owners.claimed(THEIRS, host._writer)))
+        yield host, begun, released
+
+
+@pytest.mark.requirement("HST-13")
+async def test_a_claim_that_takes_longer_to_read_than_a_call_waits_is_completed(tmp_path, node, monkeypatch):
+    async with reading(tmp_path, node, monkeypatch, "s1") as (host, begun, released):
+        await until(lambda: begun == {"s1": "paused"})
+        released.set()
+        await until(lambda: not host._claimed and not host._completing)
+
+
+@pytest.mark.requirement("HST-13")
+async def test_a_claim_that_takes_long_to_read_delays_no_other(tmp_path, node, monkeypatch):
+    async with reading(tmp_path, node, monkeypatch, "s1", "s2") as (host, begun, _):
+        await until(lambda: "s1" in begun)
+        await until(lambda: set(host._claimed) == {"s1"})
+
+
+@pytest.mark.requirement("HST-13")
+async def test_a_resume_that_waits_too_long_for_a_claim_names_cause_and_remedy(tmp_path, node, monkeypatch):
+    async with reading(tmp_path, node, monkeypatch, "s1") as (host, begun, released):
+        await until(lambda: "s1" in begun)
+        with pytest.raises(CtxdError, match="claimed, but not read from the node after 0 s") as slow:
+            async with host.acquire("s1", "p"):
+                pass
+        assert slow.value.retry_after_ms and "session.resume" in slow.value.hint
+        released.set()
+        await until(lambda: not host._claimed)
+
+
+@pytest.mark.requirement("HST-13")
+async def test_a_resume_whose_owner_does_not_settle_names_cause_and_remedy(tmp_path, node, monkeypatch):
+    async def changed(host, session):
+        return None
+
+    async with claiming(tmp_path, node) as host:
+        monkeypatch.setattr(Hosts, "_step", changed)
+        monkeypatch.setattr(hosts, "ACQUIRE_S", 0.0)
+        with pytest.raises(CtxdError, match="owner of session s1 .* did not settle in 0 s") as slow:
+            async with host.acquire("s1", "p"):
+                pass
+        assert slow.value.retry_after_ms and "session.owner" in slow.value.hint
