@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,15 +66,49 @@ class Acknowledged:
         return self.count.total()
 
 
+Contents = tuple[dict[str, list[str]], dict[str, list[str]]]
+"""The session and the branches that have each tool call, and each message, by its id or text."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Acknowledged writes that are not where they should be: nowhere; in several branches and not in the session; and
+    either of these in a session whose claim is still open, which its host may have yet to read."""
+
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    unsettled: list[str] = field(default_factory=list)
+
+
+def compare(kept: Acknowledged, contents: Mapping[str, Contents], open_claims: Container[str]) -> Compared:
+    """Compare what was acknowledged with the ``contents`` of each session. ``open_claims``: the unsettled sessions."""
+    compared = Compared()
+    for session, (calls, said) in contents.items():
+        for wanted, found in ((kept.calls[session], calls), (kept.messages[session], said)):
+            for id in sorted(wanted):
+                where = found.get(id, [])
+                if session in where or len(where) == 1:
+                    continue
+                if session in open_claims:
+                    compared.unsettled.append(f"{session}: {id} in {where}")
+                elif where:
+                    compared.doubled.append(f"{session}: {id} in {where}")
+                else:
+                    compared.lost.append(f"{session}: {id}")
+    return compared
+
+
 @dataclass(frozen=True)
 class Report:
-    """The state of the hosts after the load. ``lost`` and ``doubled`` name writes, ``unrendered`` assemblies."""
+    """The state of the hosts after the load. ``lost``, ``doubled`` and ``unsettled`` name writes, ``unrendered``
+    assemblies; ``unsettled`` also the sessions whose claims are still open."""
 
     seed: int
     acknowledged: int
     rows: int
     lost: list[str]
     doubled: list[str]
+    unsettled: list[str]
     unrendered: list[str]
     unlevel: list[str]
     different: list[str]
@@ -87,8 +121,8 @@ class Report:
     @property
     def kept(self) -> bool:
         """True if every promise was kept."""
-        broken = self.lost or self.doubled or self.unrendered or self.unlevel or self.different or self.faults
-        return not broken and self.rows_per_write < ROWS_MAX
+        broken = self.lost or self.doubled or self.unsettled or self.unrendered
+        return not (broken or self.unlevel or self.different or self.faults) and self.rows_per_write < ROWS_MAX
 
     @property
     def rows_per_write(self) -> float:
@@ -231,10 +265,11 @@ class Load:
             its.cont()
         unlevel = self._level(began)
         level_s = time.monotonic() - began
-        unlevel += self._incomplete(began)
+        open_claims = self._incomplete(began)
         unlevel += self._level(time.monotonic())
         rows = sum(host.client.daemon_status().store.head_seq for host in self.three.hosts)
-        lost, doubled = self._compare()
+        contents = {session: self._contents(session) for session in self.sessions}
+        compared = compare(self.kept, contents, open_claims)
         # Reading writes nothing: a journal that grows without clients has not settled.
         grown = sum(host.client.daemon_status().store.head_seq for host in self.three.hosts)
         if grown != rows:
@@ -245,8 +280,9 @@ class Load:
             seed=self.seed,
             acknowledged=self.kept.writes,
             rows=rows,
-            lost=lost,
-            doubled=doubled,
+            lost=compared.lost,
+            doubled=compared.doubled,
+            unsettled=[*open_claims.values(), *compared.unsettled],
             unrendered=self._unrendered(),
             unlevel=unlevel,
             different=different,
@@ -257,15 +293,16 @@ class Load:
             refusals=dict(self.refusals.most_common()),
         )
 
-    def _incomplete(self, began: float) -> list[str]:
-        """Wait until every claim that broke off is completed by its host, without a resume."""
+    def _incomplete(self, began: float) -> dict[str, str]:
+        """Wait until every claim that broke off is completed by its host, without a resume. Returns: by session, what
+        to report of those that are not completed in time."""
         while True:
             owners = anyio.run(self._owners)
             broken = [session for session, owner in owners.items() if owner is None or owner.source is not None]
             if not broken:
-                return []
+                return {}
             if time.monotonic() - began > LEVEL_S_MAX:
-                return [f"the claim of session {session} is not completed: {owners[session]}" for session in broken]
+                return {each: f"the claim of session {each} is not completed: {owners[each]}" for each in broken}
             time.sleep(1)
 
     async def _owners(self) -> dict[str, Owner | None]:
@@ -291,20 +328,7 @@ class Load:
                 ] or ["journals keep growing"]
             time.sleep(2)
 
-    def _compare(self) -> tuple[list[str], list[str]]:
-        """The acknowledged writes that are nowhere, and those that are in several branches and not in the session."""
-        lost, doubled = [], []
-        for session in self.sessions:
-            calls, said = self._contents(session)
-            for wanted, found in ((self.kept.calls[session], calls), (self.kept.messages[session], said)):
-                for id in sorted(wanted):
-                    if not (where := found[id]):
-                        lost.append(f"{session}: {id}")
-                    elif session not in where and len(where) > 1:
-                        doubled.append(f"{session}: {id} in {where}")
-        return lost, doubled
-
-    def _contents(self, session: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    def _contents(self, session: str) -> Contents:
         """The session and the branches that have each tool call, and each message, each as its owner has it."""
         calls: dict[str, list[str]] = defaultdict(list)
         said: dict[str, list[str]] = defaultdict(list)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.xtdb.host_load import ROWS_MAX, Load, Report, cluster
+from tests.xtdb.host_load import ROWS_MAX, Acknowledged, Contents, Load, Report, cluster, compare
 
 
 def loaded(folder: Path, seconds: float) -> Report:
@@ -24,12 +24,46 @@ def loaded(folder: Path, seconds: float) -> Report:
 def require_kept(report: Report) -> None:
     assert report.lost == []
     assert report.doubled == []
+    assert report.unsettled == []
     assert report.unrendered == []
     assert report.unlevel == []
     assert report.different == []
     assert report.faults == []
     assert report.acknowledged > 100
     assert report.rows_per_write < ROWS_MAX
+
+
+def test_writes_of_a_session_whose_claim_is_open_are_unsettled_and_not_lost() -> None:
+    kept = Acknowledged()
+    for session in ("open", "closed"):
+        kept.calls[session] |= {"whole", "in a branch", "nowhere", "in two branches"}
+        kept.messages[session].add("nowhere")
+    contents: dict[str, Contents] = {
+        session: (
+            {
+                "whole": [session],
+                "in a branch": [f"{session}@1"],
+                "in two branches": [f"{session}@1", f"{session}@2"],
+            },
+            {},
+        )
+        for session in ("open", "closed")
+    }
+    compared = compare(kept, contents, {"open"})
+    assert compared.lost == ["closed: nowhere", "closed: nowhere"]
+    assert compared.doubled == ["closed: in two branches in ['closed@1', 'closed@2']"]
+    assert compared.unsettled == [
+        "open: in two branches in ['open@1', 'open@2']", "open: nowhere in []", "open: nowhere in []"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("unsettled", [[], ["the claim of session s1 is not completed"]], ids=["settled", "unsettled"])
+def test_a_load_with_an_unsettled_session_has_not_kept_its_promises(unsettled: list[str]) -> None:
+    report = Report(
+        seed=0, acknowledged=1_000, rows=1_000, lost=[], doubled=[], unsettled=unsettled, unrendered=[], unlevel=[],
+        different=[], level_s=1.0, branches=0, faults=[], actions={}, refusals={},
+    )  # fmt: skip
+    assert report.kept is not bool(unsettled)
 
 
 @pytest.mark.slow
