@@ -23,7 +23,7 @@ from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.indexing.discovery import discover
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions

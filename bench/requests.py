@@ -28,7 +28,7 @@ from ctxd.assembly.measure import estimate_tokens
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
 from ctxd.objects import document as documents
 from ctxd.sessions import transitions

@@ -23,7 +23,7 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
 from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
@@ -31,10 +31,10 @@ from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.offload import in_thread
 from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.process_settings import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
-from ctxd.projection.ownership import Ownership
+from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import context, events, files, objects, secrets, trackers
+from ctxd.rpc.handlers import context, events, file_lookups, objects, secrets, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import sessions as session_methods
@@ -44,8 +44,8 @@ from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
 from ctxd.sandboxes import handlers as sandbox_methods
 from ctxd.sandboxes.directories import Directories
+from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
-from ctxd.sandboxes.registry import Sandboxes
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scan import Scanner
@@ -63,7 +63,7 @@ from ctxd_protocol.places import SANDBOXES_NAME
 from ctxd_protocol.status import DaemonStatus
 
 if TYPE_CHECKING:
-    from ctxd.sharing.hosts import Hosts
+    from ctxd.sharing.session_ownership import Hosts
 
 _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
@@ -243,7 +243,7 @@ class Daemon:
         if shared is None or target is None or projection is None:
             return None
         # What it takes to speak HTTP is loaded only by those who do.
-        from ctxd.sharing.hosts import Hosts
+        from ctxd.sharing.session_ownership import Hosts
 
         hosts = Hosts(
             target.url, sessions, ownership, self._clock, host=shared.host, lease_s=shared.lease_s,
@@ -301,7 +301,7 @@ class Daemon:
                 check_receipt=store.check_receipt,
             ),
             host_methods.handlers(session_methods.handlers(operations, notices), hosts),
-            files.FileCalls(sessions, indexer),
+            file_lookups.FileCalls(sessions, indexer),
             objects.ObjectCalls(sessions),
             secrets.SecretCalls(sessions),
             context.ContextCalls(sessions, assembler, archive),

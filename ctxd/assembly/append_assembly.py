@@ -17,8 +17,8 @@ from ctxd.assembly.references import Material
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.repack import VERSION, Decision, Kind
 from ctxd.assembly.requests import RequestBody, RequestTarget, request_body
+from ctxd.assembly.session_windows import WindowReader, window_blocks
 from ctxd.assembly.window import ToolOutput, WindowItem
-from ctxd.assembly.windows import WindowReader, window_blocks
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context import AssembledContext, BudgetPlan, RequestFormat, SectionSize, ToolDeclaration

@@ -44,7 +44,7 @@ from ctxd.assembly.requests import RequestTarget
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import Models
 from ctxd.objects.document import Stored
 from ctxd.sessions.reconciliation import freshen

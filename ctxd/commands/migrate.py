@@ -68,7 +68,7 @@ def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
     from ctxd import dbfile
     from ctxd.store import statedir
     from ctxd.store.journal import SCHEMA_VERSION
-    from ctxd.store.schema import migrate, migrations_of
+    from ctxd.store.migrations import migrate, migrations_of
 
     with working():
         held = statedir.hold_existing(root)

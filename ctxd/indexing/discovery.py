@@ -16,8 +16,8 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.indexing.host_visibility import PLACED_IN_A_ROW
-from ctxd.indexing.indexer import Indexer
 from ctxd.indexing.shell.paths import PathCandidate
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import AsOf, Document, Stored, file_stub
@@ -65,7 +65,7 @@ async def discover(
     ``valid_time`` (None: now) gets one.
 
     A path that the daemon may not read counts only if its object exists. Decided on the newest versions, without an
-    await before returning (see ``ctxd.indexing.indexer``). Cancel: safe.
+    await before returning (see ``ctxd.indexing.file_indexer``). Cancel: safe.
     """
     indexer.visibility.confine(mounts)
     places = await _places(indexer, mounts, workdir, list(paths))

@@ -201,7 +201,7 @@ class Freshener:
     async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
         """Read the files of one slice of a comparison that was just made, to be captured under ``policy``.
 
-        Decided on the newest versions, without an await before returning (see ``ctxd.indexing.indexer``).
+        Decided on the newest versions, without an await before returning (see ``ctxd.indexing.file_indexer``).
         """
         before = {id: head for id, head in (await self._versions.heads(ids)).items() if head is not None}
         seen: dict[str, _ReadFile] = {}

@@ -19,8 +19,8 @@ from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id, evictions_doc, parts_of
 from ctxd.backends.xtdb.messages import Doc, Evict, Op, PutDoc
 from ctxd.offload import in_thread
+from ctxd.projection.fencing import Fences
 from ctxd.projection.node import Node
-from ctxd.projection.ownership import Fences
 from ctxd.projection.progress import Cursor, advance
 from ctxd.projection.rows import ProjectedRow, Rows, documents
 

@@ -19,8 +19,8 @@ from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
 from ctxd.offload import Lane
 from ctxd.projection.datalog import bounded, plain
 from ctxd.projection.eviction import purged_mark
+from ctxd.projection.fencing import Fences
 from ctxd.projection.node import Node
-from ctxd.projection.ownership import Fences
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
 from ctxd.projection.stream import HighWaterMark
 from ctxd.store.reads import EmbeddedReads, QueryRows

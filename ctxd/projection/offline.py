@@ -21,8 +21,8 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.offload import in_thread
 from ctxd.projection.comparison import Comparison, compare, journal_cursor
+from ctxd.projection.fencing import FENCES, Fences
 from ctxd.projection.node import Connect, Node, connect
-from ctxd.projection.ownership import FENCES, Fences
 from ctxd.projection.progress import Cursor, Halt, fence, moved, requeued
 from ctxd.projection.projection import Projection, Target
 from ctxd.projection.rows import KnownTexts, Rows

@@ -20,8 +20,8 @@ from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.offload import Lane
 from ctxd.projection.eviction import steps
+from ctxd.projection.fencing import Guarded, Ownership, OwnershipLost
 from ctxd.projection.node import Node
-from ctxd.projection.ownership import Guarded, Ownership, OwnershipLost
 from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, moved
 from ctxd.projection.rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 

@@ -22,7 +22,7 @@ from ctxd.rpc.answer_budget import AnswerBudget
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, Table
 from ctxd.rpc.listener import ListenerContext
-from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import Suspended
 from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, timeout_error, with_outcome
 from ctxd.sessions.session import Accepted, WriteRequest, write_request

@@ -26,7 +26,7 @@ from ctxd.rpc.answer_budget import (
 )
 from ctxd.rpc.caller import may_enter, peer_of
 from ctxd.rpc.dispatch import Table
-from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import ConnectionGroup, EventLoop, RoundRobin, TaskPool
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject

@@ -18,7 +18,7 @@ from ctxd.failpoints import hit
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.listener import ListenerContext, ListenerIdentity, SharedState, Timing
-from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import TaskPool
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
 from ctxd_protocol.limits import Limits

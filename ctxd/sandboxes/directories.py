@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.sources import rights
+from ctxd.sources import user_rights
 from ctxd_protocol.context import CurrentContext
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
@@ -125,10 +125,10 @@ def grant(file: int | os.PathLike[str], uid: int | None) -> None:
         os.chown(file, uid, -1)
     else:
         entries = (
-            (rights.OWNER, _READ_WRITE, rights.NO_ID),
-            (rights.USER, _READ_WRITE, uid),
-            (rights.GROUP, 0, rights.NO_ID),
-            (rights.MASK, _READ_WRITE, rights.NO_ID),
-            (rights.OTHERS, 0, rights.NO_ID),
+            (user_rights.OWNER, _READ_WRITE, user_rights.NO_ID),
+            (user_rights.USER, _READ_WRITE, uid),
+            (user_rights.GROUP, 0, user_rights.NO_ID),
+            (user_rights.MASK, _READ_WRITE, user_rights.NO_ID),
+            (user_rights.OTHERS, 0, user_rights.NO_ID),
         )
-        os.setxattr(file, rights.ATTRIBUTE, rights.packed(entries))
+        os.setxattr(file, user_rights.ATTRIBUTE, user_rights.packed(entries))

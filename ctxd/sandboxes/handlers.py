@@ -9,8 +9,8 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
+from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.registration import Registration, new_id
-from ctxd.sandboxes.registry import Sandboxes
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, find_replay, kept_result
 from ctxd.store.writes import Pending, Replay, Write

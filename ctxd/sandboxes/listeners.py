@@ -21,11 +21,11 @@ from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.grants import granted
 from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
-from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.server import Server
-from ctxd.sandboxes.answer_redaction import viewed
+from ctxd.sandboxes.cbor_question import SandboxConnection
+from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration
-from ctxd.sandboxes.sandbox_connection import SandboxConnection
 from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits

@@ -6,7 +6,7 @@ Separate from ``ctxd.sessions.chat``: that reads the chat, also for parts that w
 from ctxd.objects.document import AsOf, system_prompt
 from ctxd.secrets.guard import Capture
 from ctxd.sessions import transitions
-from ctxd.sessions.admission import OperationGroup, admitted
+from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.session import Accepted, Transaction
 from ctxd.sessions.text_capture import captured, off_loop
 from ctxd_protocol.events import starts_turn

@@ -7,12 +7,12 @@ from typing import Final
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import FoundFile, discover, discover_named
-from ctxd.indexing.indexer import Indexed, Indexer
+from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.shell.candidates import candidates
 from ctxd.mounts.mapping import normalise
 from ctxd.offload import Lane
 from ctxd.sessions import transitions
-from ctxd.sessions.admission import OperationGroup, admitted
+from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import attribute, found_for, portions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import NOTHING

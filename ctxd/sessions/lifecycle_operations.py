@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
-from ctxd.sessions.admission import OperationGroup, admitted
+from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import freshen, reconciled
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexed
+from ctxd.indexing.file_indexer import Indexed
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted, is_unread
 from ctxd.sessions import transitions
-from ctxd.sessions.admission import Operation, OperationGroup, admitted
+from ctxd.sessions.operation_steps import Operation, OperationGroup, admitted
 from ctxd.sessions.segments import SessionDelta
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
 from ctxd.sessions.state import SessionState

@@ -3,12 +3,12 @@
 Separate: it imports the module of every topic, and those do not import each other.
 """
 
-from ctxd.indexing.indexer import Indexer
-from ctxd.sessions.admission import Operation
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.file_operations import FileOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.membership_operations import MembershipOperations
+from ctxd.sessions.operation_steps import Operation
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd_protocol.secrets import SecretPolicy

@@ -13,8 +13,8 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import FoundFile
+from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.freshen import Freshened
-from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged
 from ctxd.sessions.session import LiveSession, Transaction, WriteRequest

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.offload import Lane

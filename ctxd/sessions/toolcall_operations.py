@@ -8,7 +8,7 @@ from ctxd.objects.generated_ids import is_reserved
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture
 from ctxd.sessions import transitions
-from ctxd.sessions.admission import OperationGroup, admitted
+from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.segments import CollapseCalls
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
 from ctxd.sessions.text_capture import INLINE_CHARS_MAX, off_loop, toolcall_captured

@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted

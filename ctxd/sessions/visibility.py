@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexed, Indexer
+from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Page, Stored
 from ctxd.objects.generated_ids import segment_id, segments_prefix

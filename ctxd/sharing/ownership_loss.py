@@ -17,8 +17,8 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page, Stored
 from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
 from ctxd.observe.logs import LogEvent
+from ctxd.projection.fencing import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import read_head

@@ -23,7 +23,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, Page, Stored, risen
 from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
 from ctxd.offload import in_thread
-from ctxd.projection.ownership import Fences
+from ctxd.projection.fencing import Fences
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
     INNER,

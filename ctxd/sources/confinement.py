@@ -14,8 +14,8 @@ from itertools import chain
 from typing import Final
 
 from ctxd.mounts.mapping import ancestors
-from ctxd.sources.confined_open import View, open_in_view, resolve_in_view
-from ctxd.sources.rights import User, require
+from ctxd.sources.open_beneath import View, open_in_view, resolve_in_view
+from ctxd.sources.user_rights import User, require
 
 VIEWS_MAX: Final = 16
 """Different views of one directory that are all asked where a symlink leads. Of a directory that more sandboxes share,

@@ -18,7 +18,7 @@ from ctxd.clock import Clock
 from ctxd.mounts.mapping import ancestors
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_in
 from ctxd.offload import Job, LoopHandle
-from ctxd.sources.confined_open import HOPS_MAX
+from ctxd.sources.open_beneath import HOPS_MAX
 
 THREADS: Final = 2
 """Lookups at once on one mount."""

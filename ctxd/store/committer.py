@@ -21,7 +21,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
 from ctxd.secrets.keyfile import load_key
-from ctxd.store import journal, schema
+from ctxd.store import journal, migrations
 from ctxd.store import purge as purging
 from ctxd.store.statedir import StateDir
 from ctxd.store.witness import Head, WitnessFile
@@ -101,7 +101,7 @@ class Committer:
         than this program or no database; ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
         """
         with dbfile.faults():
-            schema.migrate(self._path)
+            migrations.migrate(self._path)
             dbfile.forget_cached_pages(self._path)
             self._close_to_others()
             self._connection = dbfile.open_writer(self._path)
@@ -317,7 +317,7 @@ class Committer:
             hit("purge.unlink")
             left = ()
             self._artifacts.remove_unused(refs, ())
-            for copy in self._path.parent.glob(schema.COPIES):
+            for copy in self._path.parent.glob(migrations.COPIES):
                 erase(copy)
         except BaseException:
             # A commit or an idle moment notices the error: either way the purge is not finished until all is removed.

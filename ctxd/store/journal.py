@@ -20,7 +20,7 @@ from ctxd.objects.document import pack_text, unpack_text
 from ctxd.store.witness import Head
 
 SCHEMA_VERSION: Final = 4
-"""``PRAGMA user_version`` of the file. ``ctxd.store.schema`` migrates a smaller one and refuses a greater."""
+"""``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS journal(

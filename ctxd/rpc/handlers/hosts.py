@@ -17,7 +17,7 @@ from ctxd_protocol.session_types import SessionSummary
 
 if TYPE_CHECKING:
     # What it takes to speak HTTP is loaded only by those who do.
-    from ctxd.sharing.hosts import Hosts
+    from ctxd.sharing.session_ownership import Hosts
 
 _RESUME: Final = "session.resume"
 _PAUSE: Final = "session.pause"

@@ -12,7 +12,7 @@ from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.discovery import discover
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.objects import document as documents
 from ctxd.sessions import transitions

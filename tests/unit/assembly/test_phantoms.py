@@ -12,7 +12,7 @@ from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import context, files, objects, sessions
+from ctxd.rpc.handlers import context, file_lookups, objects, sessions
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.session import LiveSession, write_request
@@ -36,7 +36,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Household]:
 async def call(home: Household, method: str, **params: Any) -> Any:
     handlers = (
         bound(objects.ObjectCalls(home.sessions))
-        | bound(files.FileCalls(home.sessions, home.indexer))
+        | bound(file_lookups.FileCalls(home.sessions, home.indexer))
         | sessions.handlers(Operations(home.sessions, home.indexer, Collapse(), "flag"), NoticeFeeds(home.sessions))
         | bound(context.ContextCalls(home.sessions, home.assembler, home.archive))
     )

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.freshen import Freshened
-from ctxd.indexing.indexer import Indexed, Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Artifact, Document, Stored, is_large
 from ctxd.store.writes import NOT_CACHED, NotCached

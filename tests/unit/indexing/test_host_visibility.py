@@ -4,7 +4,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import discover
-from ctxd.indexing.indexer import Indexed
+from ctxd.indexing.file_indexer import Indexed
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable
 from ctxd_protocol.objects import FilesystemSource

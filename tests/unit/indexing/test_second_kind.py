@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import UNMOUNTED, MountTable
 from ctxd.objects.document import SOURCE_TYPES, AsOf, Document, decode_document, encode_document, file_stub
 from ctxd.objects.generated_ids import file_id

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from ctxd.rpc.dispatch import MethodEntry
-from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd_protocol.jsonrpc import Request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandboxes import Quota

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from ctxd.rpc.calls import WRITE_WINDOW
-from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import (
     CALLS_BESIDE_INTERACTIVE,
     CALLS_BESIDE_WRITES,

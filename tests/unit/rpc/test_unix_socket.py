@@ -17,7 +17,7 @@ from ctxd.errors import StateDirError
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.rpc.caller import Peer, may_enter, peer_of
 from ctxd.rpc.listener import HOST_DESCRIPTORS, ListenerIdentity, SharedState
-from ctxd.rpc.quota import QuotaMeter
+from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.server import Server
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
 from ctxd_protocol.sandboxes import Quota

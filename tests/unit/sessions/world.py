@@ -12,11 +12,11 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import discover
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import files, objects, secrets, sessions
+from ctxd.rpc.handlers import file_lookups, objects, secrets, sessions
 from ctxd.sessions import transitions
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
@@ -45,7 +45,7 @@ class World:
             sessions.handlers(self.operations, self.notices)
             | bound(objects.ObjectCalls(self.sessions))
             | bound(secrets.SecretCalls(self.sessions))
-            | bound(files.FileCalls(self.sessions, self.indexer))
+            | bound(file_lookups.FileCalls(self.sessions, self.indexer))
         )
 
     async def begin(self, method: str, *, caller: Caller = CALLER, **params: Any) -> Any:

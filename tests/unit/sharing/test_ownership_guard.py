@@ -11,8 +11,8 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf, Document
 from ctxd.projection import owners, projection
+from ctxd.projection.fencing import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode

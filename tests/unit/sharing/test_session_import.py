@@ -14,7 +14,7 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_content, toolcall
-from ctxd.projection.ownership import Fence, Fences
+from ctxd.projection.fencing import Fence, Fences
 from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.session import WriteRequest

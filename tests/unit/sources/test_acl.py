@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.sources import rights
+from ctxd.sources import user_rights
 
 ENTRIES = [
-    (rights.OWNER, 6, rights.NO_ID),
-    (rights.USER, 4, 12345),
-    (rights.USER, 6, 12346),
-    (rights.GROUP, 0, rights.NO_ID),
-    (rights.NAMED_GROUP, 5, 30),
-    (rights.MASK, 6, rights.NO_ID),
-    (rights.OTHERS, 0, rights.NO_ID),
+    (user_rights.OWNER, 6, user_rights.NO_ID),
+    (user_rights.USER, 4, 12345),
+    (user_rights.USER, 6, 12346),
+    (user_rights.GROUP, 0, user_rights.NO_ID),
+    (user_rights.NAMED_GROUP, 5, 30),
+    (user_rights.MASK, 6, user_rights.NO_ID),
+    (user_rights.OTHERS, 0, user_rights.NO_ID),
 ]
 
 
@@ -23,18 +23,18 @@ def test_the_kernel_takes_a_list_and_gives_the_same_back(tmp_path: Path) -> None
     file = tmp_path / "file"
     file.touch(mode=0o600)
     try:
-        os.setxattr(file, rights.ATTRIBUTE, rights.packed(ENTRIES))
+        os.setxattr(file, user_rights.ATTRIBUTE, user_rights.packed(ENTRIES))
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
             pytest.skip("this file system keeps no access control lists")
         raise
-    assert rights.unpacked(os.getxattr(file, rights.ATTRIBUTE)) == ENTRIES
+    assert user_rights.unpacked(os.getxattr(file, user_rights.ATTRIBUTE)) == ENTRIES
     assert file.stat().st_mode & 0o777 == 0o660, "the group's rights show the mask"
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"\2\0\0", b"\1\0\0\0", rights.packed(ENTRIES)[:-1], b"\3" + rights.packed(ENTRIES)[1:]]
+    "raw", [b"", b"\2\0\0", b"\1\0\0\0", user_rights.packed(ENTRIES)[:-1], b"\3" + user_rights.packed(ENTRIES)[1:]]
 )
 def test_a_list_of_another_form_is_not_taken_for_an_empty_one(raw: bytes) -> None:
     with pytest.raises(ValueError, match="unknown form"):
-        rights.unpacked(raw)
+        user_rights.unpacked(raw)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ctxd.sources.confinement import VIEWS_MAX, Confinement
-from ctxd.sources.rights import User, require
+from ctxd.sources.user_rights import User, require
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_whatever_is_raised_in_a_later_view_leaves_nothing_open(top: Path, monke
 def test_a_file_system_that_is_mounted_below_is_not_entered(monkeypatch: pytest.MonkeyPatch, by_kernel: bool) -> None:
     if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat("/dev").st_dev:
         pytest.skip("this host has no second file system at hand")
-    monkeypatch.setattr("ctxd.sources.confined_open._KERNEL.can", by_kernel)
+    monkeypatch.setattr("ctxd.sources.open_beneath._KERNEL.can", by_kernel)
     confined = Confinement()
     confined.confine("/dev")
     with TemporaryDirectory(dir="/dev/shm") as folder:

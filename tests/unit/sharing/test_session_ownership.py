@@ -10,10 +10,10 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.projection import owners
+from ctxd.projection.fencing import NO_ROW, Fence, Ownership, fence_document
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership import NO_ROW, Fence, Ownership, fence_document
-from ctxd.sharing import hosts
-from ctxd.sharing.hosts import Hosts
+from ctxd.sharing import session_ownership
+from ctxd.sharing.session_ownership import Hosts
 from ctxd.store.writes import Write
 from tests.fakes.node import MemoryNode
 from tests.unit.sessions.world import world
@@ -54,9 +54,9 @@ class Client(MemoryNode):
 @pytest.fixture
 def node(monkeypatch):
     made = Client()
-    monkeypatch.setattr(hosts, "TIDY_S", 0.005)
-    monkeypatch.setattr(hosts, "COMPLETE_RETRY_S", 0.005)
-    monkeypatch.setattr(hosts, "XtdbClient", lambda url, *, clock: made)
+    monkeypatch.setattr(session_ownership, "TIDY_S", 0.005)
+    monkeypatch.setattr(session_ownership, "COMPLETE_RETRY_S", 0.005)
+    monkeypatch.setattr(session_ownership, "XtdbClient", lambda url, *, clock: made)
     return made
 
 
@@ -89,7 +89,7 @@ async def test_all_claims_are_looked_up_in_one_request(tmp_path, node):
 
 @pytest.mark.requirement("HST-13")
 async def test_a_claim_that_never_took_place_is_not_looked_up_for_ever(tmp_path, node, monkeypatch):
-    monkeypatch.setattr(hosts, "CLAIM_LATE_S", 0.05)
+    monkeypatch.setattr(session_ownership, "CLAIM_LATE_S", 0.05)
     async with claiming(tmp_path, node, "s1") as host:
         await until(lambda: node.looks)
         await until(lambda: not host._claimed)
@@ -122,7 +122,7 @@ async def reading(root: Path, node: Client, monkeypatch: pytest.MonkeyPatch, *se
 
     monkeypatch.setattr(Hosts, "_import_claimed", slow)
     # A bound that has passed before the first request.
-    monkeypatch.setattr(hosts, "ACQUIRE_S", 0.0)
+    monkeypatch.setattr(session_ownership, "ACQUIRE_S", 0.0)
     async with claiming(root, node, *sessions) as host:
         for session in sessions:
             await node.submit(owners.change(session, THEIRS, owners.claimed(THEIRS, host._writer)))
@@ -163,7 +163,7 @@ async def test_a_resume_whose_owner_does_not_settle_names_cause_and_remedy(tmp_p
 
     async with claiming(tmp_path, node) as host:
         monkeypatch.setattr(Hosts, "_step", changed)
-        monkeypatch.setattr(hosts, "ACQUIRE_S", 0.0)
+        monkeypatch.setattr(session_ownership, "ACQUIRE_S", 0.0)
         with pytest.raises(CtxdError, match="owner of session s1 .* did not settle in 0 s") as slow:
             async with host.acquire("s1", "p"):
                 pass

@@ -24,8 +24,8 @@ from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
 from ctxd.projection import owners
+from ctxd.projection.fencing import FENCES, Ownership
 from ctxd.projection.owners import Owner
-from ctxd.projection.ownership import FENCES, Ownership
 from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions, no_session, summary_of
 from ctxd.sessions.segments import read_head

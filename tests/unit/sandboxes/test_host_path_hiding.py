@@ -8,7 +8,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.rpc.caller import Caller
-from ctxd.sandboxes.answer_redaction import redacted, viewed
+from ctxd.sandboxes.host_path_hiding import redacted, viewed
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.objects import FilesystemSource, ObjectVersion
 from ctxd_protocol.session_types import Mount

@@ -6,8 +6,8 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import discover
+from ctxd.indexing.file_indexer import Indexed
 from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
-from ctxd.indexing.indexer import Indexed
 from ctxd.objects.document import Document, file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of

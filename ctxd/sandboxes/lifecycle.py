@@ -28,7 +28,7 @@ from ctxd.sandboxes.registration import Registration
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.settings import SessionSettings
 from ctxd.sources.confinement import Confinement
-from ctxd.sources.rights import User
+from ctxd.sources.user_rights import User
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracker import FILES_MAX
 from ctxd_protocol.context import CurrentContext

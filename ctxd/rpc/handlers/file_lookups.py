@@ -1,7 +1,7 @@
 """``file.resolve`` and ``mount.detect``: lookups of file names. Separate: one module for each family of methods."""
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
 from ctxd.objects.document import AsOf
 from ctxd.rpc.caller import Caller

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd import dbfile
 from ctxd.errors import StateDirError
-from ctxd.store import schema
+from ctxd.store import migrations
 from ctxd.store.journal import SCHEMA_VERSION
 from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
@@ -42,7 +42,7 @@ async def test_a_start_migrates_after_a_copy_and_a_purge_erases_the_copy(older, 
     *_, report = verify(older)
     assert report.worst == "warning" and "ctxd migrate" in report.problems[0].message
     async with running(older) as store:
-        (copy,) = older.glob(schema.COPIES)
+        (copy,) = older.glob(migrations.COPIES)
         assert dbfile.user_version(copy) == 1 and "version_content" in indexes(older)
         assert (await store.get("a", content=True)).document.content == "the text of a"
         await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("a",), lambda hashed: hashed))).wait()
@@ -61,13 +61,13 @@ async def test_a_migration_that_is_cut_resumes(older, monkeypatch, cut):
         if cut == "copying":
             patched.setattr(dbfile, "copy", fail)
         else:
-            patched.setattr(schema, "MIGRATIONS", (schema.Migration(1, "cut", fail),))
+            patched.setattr(migrations, "MIGRATIONS", (migrations.Migration(1, "cut", fail),))
         with pytest.raises(dbfile.DiskFailed):
-            schema.migrate(older / "state.db")
+            migrations.migrate(older / "state.db")
     # A copy that is cut for want of room gives the room back.
     assert dbfile.user_version(older / "state.db") == 1 and not list(older.glob("*.partial"))
-    assert schema.migrate(older / "state.db") is not None
-    assert schema.migrate(older / "state.db") is None and "version_content" in indexes(older)
+    assert migrations.migrate(older / "state.db") is not None
+    assert migrations.migrate(older / "state.db") is None and "version_content" in indexes(older)
 
 
 async def test_a_newer_schema_is_refused_and_nothing_is_touched(older):
@@ -77,7 +77,7 @@ async def test_a_newer_schema_is_refused_and_nothing_is_touched(older):
     connection.close()
     before = (older / "state.db").read_bytes()
     with pytest.raises(StateDirError) as refused:
-        schema.migrate(older / "state.db")
+        migrations.migrate(older / "state.db")
     assert refused.value.exit_code == 78 and (older / "state.db").read_bytes() == before
     *_, report = verify(older)
     (problem,) = [problem.message for problem in report.problems if "schema" in problem.message]
@@ -94,7 +94,7 @@ async def test_the_command_lists_the_steps_and_takes_them(older):
         listed.returncode == 0
         and "schema 1 to 2" in listed.stdout
         and "schema 2 to 3" in listed.stdout
-        and list(older.glob(schema.COPIES)) == []
+        and list(older.glob(migrations.COPIES)) == []
     )
     done = run()
     assert done.returncode == 0 and "migrated" in done.stdout, done.stderr
@@ -114,7 +114,7 @@ async def test_a_schema_that_only_the_log_names_counts(older, tmp_path, version)
     assert database.read_bytes()[60:64] == bytes(4)
     if version > SCHEMA_VERSION:
         with pytest.raises(StateDirError) as refused:
-            schema.migrate(database)
+            migrations.migrate(database)
         assert refused.value.exit_code == 78
     else:
         async with running(database.parent) as store:

@@ -12,7 +12,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import HostFiles, Regular
 from ctxd.sources.port import Missing, Present, Unreadable
-from ctxd.sources.rights import READ, User, allows
+from ctxd.sources.user_rights import READ, User, allows
 from tests.fakes.source import at
 
 ANOTHER = User(65534)

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.sources.confined_open import open_in_view
+from ctxd.sources.open_beneath import open_in_view
 from tests.suites.sandboxed_paths import OWN, VECTORS, make_tree, placed
 
 HOST = "a" * 64

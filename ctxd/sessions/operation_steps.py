@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.indexer import Indexer
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.sessions.reconciliation import until_durable
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, Ticket, Transaction, WriteRequest, again, write_request
