@@ -42,8 +42,9 @@ WRITE_WINDOW: Final = 4
 """Undecided writes of one connection while other connections have some too. A transaction takes all writes that wait,
 and all of them wait for it; 4 are enough to pipeline."""
 
-WRITE_WINDOW_INTERACTIVE: Final = 2
-"""The same while a connection is interactive, whose write waits for the transaction of the others'."""
+WRITES_BESIDE_INTERACTIVE: Final = 4
+"""Undecided writes that all other connections share while one is interactive, one each at least: its write waits for
+the transaction of theirs."""
 
 _CANCEL: Final = msgspec.json.Decoder(CancelParams)
 
@@ -249,7 +250,9 @@ class InFlight:
         scheduler = self._listener.shared.scheduler
         if scheduler.writers == 1:
             return self._listener.limits.in_flight
-        return WRITE_WINDOW_INTERACTIVE if perf_counter() < scheduler.interactive_until else WRITE_WINDOW
+        if perf_counter() < scheduler.interactive_until:
+            return max(1, WRITES_BESIDE_INTERACTIVE // max(1, scheduler.writers - 1))
+        return WRITE_WINDOW
 
     def _beyond(self, quota: QuotaMeter, request: Request, entry: MethodEntry | None) -> ErrorObject | None:
         """The quota's refusal of ``request``; None if it is within the quota."""

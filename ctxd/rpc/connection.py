@@ -160,7 +160,8 @@ class Connection(asyncio.Protocol):
             self._block, self._read_to = (self._block[self._read_to :] + block if self._block else block), 0
         if block and not self._queued and not self._choked:
             self._queued = True
-            self._listener.scheduler.run(self)
+            # As new flows in fair queueing: the one call of an interactive client does not wait for a whole round.
+            self._listener.scheduler.run(self, first=self._single >= _SINGLE_CALLS)
         elif self._items or self._block:
             self._hold()
         elif decoder.fault is not None:

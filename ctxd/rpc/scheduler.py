@@ -70,10 +70,10 @@ class EventLoop(Protocol):
 class RoundRobin:
     """The ready members in the order of their slices; one slice per iteration of the loop.
 
-    While a connection is interactive, slices have few calls, and beside undecided writes the loop stands back for the
-    committing thread. Otherwise neither pays: bulk clients get long slices. ``writers`` counts the connections with an
-    undecided write. ``interactive_until``: the time until which some connection is interactive, in seconds of
-    ``time.perf_counter``; it sends each call after the answer to the one before.
+    While a connection is interactive, its call runs ``first``, slices have few calls, and beside undecided writes the
+    loop stands back for the committing thread. Otherwise neither pays: bulk clients get long slices. ``writers`` counts
+    the connections with an undecided write. ``interactive_until``: the time until which some connection is interactive,
+    in seconds of ``time.perf_counter``; it sends each call after the answer to the one before.
     """
 
     __slots__ = ("_due", "_loop", "_ready", "_rounds", "interactive_until", "writers")
@@ -92,9 +92,10 @@ class RoundRobin:
             return SLICE_LINES
         return CALLS_BESIDE_WRITES if self.writers else CALLS_BESIDE_INTERACTIVE
 
-    def run(self, member: Runnable) -> None:
-        """Run a slice of ``member`` now if no other is ready, else after those. Called by the transport only."""
-        if self._ready or member.run_slice():
+    def run(self, member: Runnable, *, first: bool = False) -> None:
+        """Run a slice of ``member`` now if no other is ready or it is to be ``first``, else after those. Called by the
+        transport only."""
+        if (self._ready and not first) or member.run_slice():
             self.add(member)
 
     def add(self, member: Runnable) -> None:
@@ -144,7 +145,7 @@ class ConnectionGroup:
         self._ready: deque[Runnable] = deque()
         self._queued = False
 
-    def run(self, member: Runnable) -> None:
+    def run(self, member: Runnable, *, first: bool = False) -> None:
         """As ``add``: no slice runs outside the round."""
         self.add(member)
 

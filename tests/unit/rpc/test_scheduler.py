@@ -116,6 +116,22 @@ def test_slices_have_few_calls_while_a_connection_is_interactive_and_many_otherw
 
 
 @pytest.mark.requirement("RPC-9")
+def test_the_call_of_an_interactive_client_does_not_wait_for_the_floods_before_it(services, monkeypatch):
+    monkeypatch.setattr("ctxd.rpc.connection.SLICE_S", 60.0)
+    with Edge(services.handlers()) as edge:
+        asking, answered = interactive(edge)
+        floods = [edge.connect()[0] for _ in range(4)]
+        for flooding in floods:
+            flooding.data_received(CALL * 50)
+        before = answered.written.count(b"\n")
+        asking.data_received(CALL)
+        assert answered.written.count(b"\n") == before + 1
+        asking.data_received(CALL * 50)
+        asking.data_received(CALL)
+        assert answered.written.count(b"\n") <= before + 1 + CALLS_BESIDE_INTERACTIVE, "a flood has its turn"
+
+
+@pytest.mark.requirement("RPC-9")
 def test_calls_that_come_together_or_before_an_answer_make_nobody_interactive(services):
     with Edge(services.handlers()) as edge:
         connection, _ = edge.connect()
