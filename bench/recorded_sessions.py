@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly import repack
+from ctxd.assembly import repack_policy
 from ctxd.transcripts.files import UnknownFormat, read
 from ctxd_protocol.events import (
     CompactionEvent,
@@ -43,7 +43,7 @@ class Call(msgspec.Struct, frozen=True):
 
     arguments: int
     output: int
-    kind: repack.Kind
+    kind: repack_policy.Kind
     subject: str
     digest: bytes
 
@@ -64,7 +64,7 @@ def size(text: str) -> int:
     return len(text) // 4 + 1
 
 
-def subject_of(call: ToolCallEvent, failed: bool) -> tuple[repack.Kind, str]:
+def subject_of(call: ToolCallEvent, failed: bool) -> tuple[repack_policy.Kind, str]:
     """The kind of a call's output, and what it shows."""
     arguments = call.args if isinstance(call.args, dict) else {}
     if call.tool in ("Read", "read"):

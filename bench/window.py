@@ -1,7 +1,8 @@
 """Price and recall of windows over real sessions: full history, naive rules, those of harnesses, the daemon's.
 
-Replays the transcripts below ``$CTXD_TRANSCRIPTS`` of at least 20 requests, in process, with the policy that the daemon
-decides by (``ctxd.assembly.repack``). Nothing here measures time; every figure is exact and the same on every machine.
+Replays the transcripts below ``$CTXD_TRANSCRIPTS`` of at least 20 requests, in process, with the policy of the
+daemon (``ctxd.assembly.repack_policy``). Nothing here measures time; every figure is exact and the same on every
+machine.
 
 Definitions, equal for all policies: a token is 4 characters; before the session stand 12,000 tokens of system prompt
 and tools. Written to the prompt cache a token costs 1.25, read from it 0.1, put out 5. The cache never expires, or, for
@@ -23,7 +24,7 @@ import msgspec
 
 from bench.figures import Figure
 from bench.recorded_sessions import REQUESTS_MIN, ROOT, Call, Request, Session, Text, sessions
-from ctxd.assembly import repack
+from ctxd.assembly import repack_policy
 from ctxd.models import Model
 
 LIMITS: Final = (32_000, 64_000, 100_000, 167_000)
@@ -249,12 +250,12 @@ NAIVE: Final = tuple(
 
 
 class Repacked(Policy):
-    """The policy of ``ctxd.assembly.repack``; where only words are left to remove, the summary that all others use, and
-    beside it the contents that are worth most."""
+    """The policy of ``ctxd.assembly.repack_policy``; where only words are left to remove, the summary that all
+    others use, and beside it the contents that are worth most."""
 
     refers = True
 
-    def __init__(self, rules: repack.Rules) -> None:
+    def __init__(self, rules: repack_policy.Rules) -> None:
         self.rules = rules
         self.window: Window | None = None
         self.carried: dict[str, int] = {}
@@ -266,7 +267,7 @@ class Repacked(Policy):
         if window is not self.window:
             self.window, self.carried = window, {}
         contents, places = self.contents(window)
-        decision = repack.decide(
+        decision = repack_policy.decide(
             contents, self.carried, tokens=window.size, sent=window.cached,
             idle_s=window.idle_s if window.cached else None, model=MODEL, lifetime_s=LIFETIME_S, rules=self.rules,
         )  # fmt: skip
@@ -282,12 +283,12 @@ class Repacked(Policy):
             self.compact(window)
 
     @staticmethod
-    def contents(window: Window) -> tuple[list[repack.Content], dict[str, int]]:
+    def contents(window: Window) -> tuple[list[repack_policy.Content], dict[str, int]]:
         found, places, before = [], {}, PREFIX
         for index, entry in enumerate(window.entries):
             if entry.shown and entry.call is not None:
                 found.append(
-                    repack.Content(
+                    repack_policy.Content(
                         key=entry.key, before=before, tokens=entry.tokens,
                         stub_tokens=min(entry.arguments, ARGUMENTS_KEPT) + min(entry.output, STUB),
                         kind=entry.call.kind, age=window.calls - entry.number, times=entry.times,
@@ -447,17 +448,17 @@ def compared(limit: int, *, gaps: bool, curve: bool) -> Comparison:
         found = total(make, limit, gaps=gaps)
         return msgspec.structs.replace(found, cost=found.cost / full.cost)
 
-    def repacked(rules: repack.Rules) -> Point:
+    def repacked(rules: repack_policy.Rules) -> Point:
         return point(lambda: Repacked(rules))
 
     naive = [point(lambda each=each: Naive(*each)) for each in NAIVE]
-    rules = repack.Rules.of(limit)
+    rules = repack_policy.Rules.of(limit)
     return Comparison(
         full=full,
         cheapest=min((each.cost for each in naive if each.recall >= full.recall), default=1.0),
         recalling=max((each.recall for each in naive if each.cost <= 1), default=full.recall),
         cost=repacked(rules),
-        recall=repacked(repack.Rules.of(limit, "recall")),
+        recall=repacked(repack_policy.Rules.of(limit, "recall")),
         harnesses={name: point(make) for name, make in HARNESSES.items()},
         curve={
             factor: repacked(msgspec.structs.replace(rules, worth_tokens=rules.worth_tokens * factor))

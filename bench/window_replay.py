@@ -23,7 +23,7 @@ from bench.window import LIMITS, MODEL, NAIVE, PREFIX, READ, WRITE, Naive, Polic
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.references import call_name
-from ctxd.assembly.repack import Aim
+from ctxd.assembly.repack_policy import Aim
 from ctxd.models import Models
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.repack import Aim
+from ctxd.assembly.repack_policy import Aim
 from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
 from ctxd.models import Models, ModelsRefused, read_models

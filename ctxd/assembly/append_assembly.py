@@ -15,7 +15,7 @@ from ctxd.assembly.measure import sha256
 from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, WindowPart
 from ctxd.assembly.references import Material
 from ctxd.assembly.render import SEPARATOR
-from ctxd.assembly.repack import VERSION, Decision, Kind
+from ctxd.assembly.repack_policy import VERSION, Decision, Kind
 from ctxd.assembly.requests import RequestBody, RequestTarget, request_body
 from ctxd.assembly.session_windows import WindowReader, window_blocks
 from ctxd.assembly.window import ToolOutput, WindowItem

@@ -32,7 +32,7 @@ from ctxd.assembly.references import (
     short_id,
     tool_name,
 )
-from ctxd.assembly.repack import Kind
+from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.requests import BEGIN, CONTINUE, PROVIDERS
 from ctxd.assembly.window import WindowItem
 from ctxd.objects.document import Stored

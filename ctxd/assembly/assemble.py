@@ -38,8 +38,8 @@ from ctxd.assembly.record import (
     read_record,
 )
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.repack import Aim, Decision, Kind
-from ctxd.assembly.repacking import UNJUDGED_CUTS, Moment, judge, rules_for
+from ctxd.assembly.repack_policy import Aim, Decision, Kind
+from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, judge, rules_for
 from ctxd.assembly.requests import RequestTarget
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock

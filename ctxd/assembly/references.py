@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.assembly.measure import TokenCounter
-from ctxd.assembly.repack import Kind
+from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.window import (
     AssistantText,
     ImageItem,

@@ -2,7 +2,7 @@
 
 An item is immutable: what it shows was sent, or will be sent next, and never changes. A window grows at its end only;
 a *repack* is the one operation that replaces items, and it makes a new window. Facts that change with time, such as age
-or pins, are therefore no part of an item: ``repacking`` adds them for one decision.
+or pins, are therefore no part of an item: ``repack_window`` adds them for one decision.
 
 Providers' formats are rendered from items, so an item has no provider's words in it; only reasoning belongs to one.
 """

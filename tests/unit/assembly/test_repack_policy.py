@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ctxd.assembly.repack import (
+from ctxd.assembly.repack_policy import (
     CUT_TOKENS_MIN,
     GAIN_TOKENS_MIN,
     Content,
