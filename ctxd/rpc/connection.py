@@ -20,7 +20,14 @@ from ctxd.failpoints import ARMED, hit
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
 from ctxd.rpc.listener import ListenerContext
-from ctxd.rpc.scheduler import INTERACTIVE_S, LINE_BYTES, SLICE_LINES, SLICE_S
+from ctxd.rpc.scheduler import (
+    CALLS_BESIDE_INTERACTIVE,
+    CALLS_BESIDE_WRITES,
+    INTERACTIVE_S,
+    LINE_BYTES,
+    SLICE_LINES,
+    SLICE_S,
+)
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import (
@@ -237,7 +244,9 @@ class Connection(asyncio.Protocol):
         """Begin received calls for one slice, and resume reading from the transport once none is left. True if another
         slice could begin more now."""
         listener, tasks, now = self._listener, self._listener.tasks, perf_counter()
-        ends, calls_left = now + SLICE_S, listener.shared.scheduler.calls_max(now)
+        scheduler, ends = listener.shared.scheduler, now + SLICE_S
+        calls_beside = CALLS_BESIDE_WRITES if scheduler.writers else CALLS_BESIDE_INTERACTIVE
+        calls_left = SLICE_LINES if now >= scheduler.interactive_until else calls_beside
         lines, cost, unsent = SLICE_LINES, 0, 0
         frames: list[bytes] = []
         # False once the calls that are left wait for something to end.

@@ -86,12 +86,6 @@ class RoundRobin:
         self.interactive_until = 0.0
         self.writers = 0
 
-    def calls_max(self, now: float) -> int:
-        """Number of calls that a slice may begin that begins ``now``."""
-        if now >= self.interactive_until:
-            return SLICE_LINES
-        return CALLS_BESIDE_WRITES if self.writers else CALLS_BESIDE_INTERACTIVE
-
     def run(self, member: Runnable, *, first: bool = False) -> None:
         """Run a slice of ``member`` now if no other is ready or it is to be ``first``, else after those. Called by the
         transport only."""
