@@ -360,7 +360,11 @@ async def test_no_more_requests_are_under_way_than_announced_and_the_rest_is_ans
             count = 3 * IN_FLIGHT_MAX
             calls = [request(n, "toolcall.record", session="s", id=f"c{n}", tool="t", content="") for n in range(count)]
             await wire.send(b"".join(calls))
-            seen = [(await other.call("daemon.status"))["in_flight"] for _ in range(20)]
+            seen = [0]
+            # Calls are begun one at a time beside a client that waits for each answer.
+            while seen[-1] < IN_FLIGHT_MAX and len(seen) < 2000:
+                seen.append((await other.call("daemon.status"))["in_flight"])
+            seen += [(await other.call("daemon.status"))["in_flight"] for _ in range(20)]
             assert max(seen) == IN_FLIGHT_MAX
             replies = [json.loads(await wire.line()) for _ in range(count)]
             assert sorted(reply["id"] for reply in replies if "result" in reply) == list(range(count))
