@@ -8,15 +8,13 @@ from typing import NoReturn
 import click
 
 from ctxd.commands.output import (
-    EXITS,
     config_option,
-    document_of,
+    end_verified,
     json_option,
     show,
     state_dir_option,
     state_root,
     stepped,
-    summary_of,
     working,
 )
 from ctxd.commands.projection import Place, counted, end, perform, place, projected, url_option
@@ -42,11 +40,13 @@ def migrate(
     """Bring the state directory to the current schema, or to another store. The daemon has to be stopped.
 
     Without --to: the database is copied to state.db.before-N beside it and then migrated, as a start of the daemon
-    also does. What is interrupted resumes when it is run again.
+    also does.
 
-    To "xtdb": the journal is put into the node whole and compared. To "sqlite": the embedded versions are compared with
-    the journal, and folded from it again if they differ; the node is not needed. What is interrupted goes on, or is as
-    it was, when it is run again. Afterwards set "store" in ctxd.toml, and start the daemon.
+    To "xtdb": the whole journal is copied to the node, and the node is compared with it. To "sqlite": the embedded
+    versions are compared with the journal, and rebuilt from it if they differ; the node is not needed. Afterwards set
+    "store" in ctxd.toml, and start the daemon.
+
+    After an interruption, run the command again: it continues, and no data is lost.
 
     \b
     Examples:
@@ -100,6 +100,4 @@ def _to_sqlite(at: Place, as_json: bool) -> NoReturn:
     with working():
         report, folded = checked(at.root, stepped)
     how = f"{count(folded, 'row')} were rebuilt" if folded else "the embedded versions match the journal"
-    document = {**document_of(report), "folded": folded}
-    show(as_json, document, f'{how}: set store = "sqlite" and start the daemon\n{summary_of(report)}')
-    sys.exit(EXITS[report.worst])
+    end_verified(as_json, report, f'{how}: set store = "sqlite" and start the daemon\n', folded=folded)

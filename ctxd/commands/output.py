@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 import msgspec
@@ -55,13 +55,15 @@ def state_root(state_dir: Path | None, config: Path | None) -> Path:
     return load_config({"state_dir": state_dir}, file=config).state_dir
 
 
-def summary_of(report: Any) -> str:  # noqa: ANN401 - a Report, which is imported only where it is needed
-    """Return a verification report as text."""
+def end_verified(as_json: bool, report: Any, before: str = "", **more: Any) -> NoReturn:  # noqa: ANN401
+    """Print a verification report, as text after ``before`` and as JSON with ``more``; exit with its worst finding."""
     problems = [f"{problem.severity}: {problem.message}" for problem in report.problems]
     checked = (
         f"{count(report.rows, 'journal row')}, {count(report.versions, 'version')}, {count(report.contents, 'text')}"
     )
-    return "\n".join([*problems, f"{checked}: {report.worst or 'every hash and the chain are right'}"])
+    summary = "\n".join([*problems, f"{checked}: {report.worst or 'every hash and the chain are right'}"])
+    show(as_json, {**document_of(report), **more}, before + summary)
+    sys.exit(EXITS[report.worst])
 
 
 def document_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - a Report or a Comparison

@@ -1,20 +1,10 @@
 """``ctxd restore``: restore a backup into an empty state directory."""
 
-import sys
 from pathlib import Path
 
 import click
 
-from ctxd.commands.output import (
-    EXITS,
-    AbsolutePath,
-    document_of,
-    json_option,
-    show,
-    stepped,
-    summary_of,
-    working,
-)
+from ctxd.commands.output import AbsolutePath, end_verified, json_option, stepped, working
 
 
 @click.command()
@@ -32,5 +22,4 @@ def restore(directory: Path, as_json: bool, state_dir: Path) -> None:
 
     with working():
         report = put_back(directory, state_dir, stepped)
-    show(as_json, document_of(report), f"{state_dir}: {summary_of(report)}")
-    sys.exit(EXITS[report.worst])
+    end_verified(as_json, report, f"{state_dir}: ")

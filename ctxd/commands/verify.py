@@ -1,21 +1,17 @@
 """``ctxd verify``: every hash, the chain and every table, recomputed."""
 
-import sys
 from pathlib import Path
 from typing import IO, NoReturn
 
 import click
 
 from ctxd.commands.output import (
-    EXITS,
     config_option,
-    document_of,
+    end_verified,
     json_option,
-    show,
     state_dir_option,
     state_root,
     stepped,
-    summary_of,
     working,
 )
 from ctxd.commands.projection import Place, counted, end, perform, place, url_option
@@ -64,8 +60,7 @@ def verify(
             report.residue = search(root, filter(None, map(bytes.strip, absent)), stepped)
             for path in report.residue:
                 report.note("warning", f"{path} holds a line of {absent.name}")
-    show(as_json, document_of(report), summary_of(report))
-    sys.exit(EXITS[report.worst])
+    end_verified(as_json, report)
 
 
 def _compare(at: Place, as_json: bool) -> NoReturn:
