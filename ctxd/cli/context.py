@@ -72,6 +72,12 @@ def context(
     past = turn is not None or assembly is not None
     if sum((past, diff is not None, plan is not None, form is not None)) > 1:
         raise Stop(USAGE, "--turn or --assembly, --diff, --plan and --format exclude each other", hint="choose one")
+    if layout is not None and (past or diff is not None or plan is not None):
+        raise Stop(USAGE, "--layout is of a new assembly", hint="leave it out: a recorded one keeps its own")
+    if model is not None and form is None:
+        raise Stop(USAGE, "--model is of a request", hint="add --format, or leave it out")
+    if as_text and (form is not None or diff is not None or plan is not None):
+        raise Stop(USAGE, "--text excludes --format, --diff and --plan", hint="leave it out")
     with run.client() as client:
         id = session_id(client, session)
         if form is not None:

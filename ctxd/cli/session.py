@@ -15,7 +15,7 @@ from ctxd.cli.failures import stop_for
 from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
 from ctxd.cli.markdown import markdown
 from ctxd.clock import SystemClock
-from ctxd.command_line import Command, Group, Stop
+from ctxd.command_line import INTERRUPTED, Command, Group, Stop
 from ctxd.formatting import age, count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.records import Entry
@@ -29,9 +29,10 @@ from ctxd_protocol.session_types import Mount, SessionStatus, SessionView
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
+"""Events, and bytes of events, of one write of an import: more would hold up other sessions' writes."""
+
 _EVENT_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX - 4096
 """Bytes of one event in JSON that fit a line beside the rest of the call."""
-"""Events, and bytes of events, of one write of an import: more would hold up other sessions' writes."""
 
 
 @click.group(cls=Group, examples="ctx session ls --state active\nctx session new demo --workdir /workspace")
@@ -272,8 +273,10 @@ def import_(run: Invocation, file: Path, wanted: str | None) -> None:
                 for batch in _batches(entry.event for entry in entries):
                     client.session_append(made, events=batch)
                     events += len(batch)
+            except KeyboardInterrupt as interrupt:
+                raise _broken_off(Stop(INTERRUPTED, "interrupted"), made, events, exact=False) from interrupt
             except CallFailed as error:
-                raise _broken_off(stop_for(error), made, events) from error
+                raise _broken_off(stop_for(error), made, events, exact=error.outcome != "unknown") from error
             except (OSError, ValueError, sqlite3.Error) as error:
                 stop = Stop(FAILURE, f"cannot read {file}: {error}", symbol="unreadable")
                 raise _broken_off(stop, made, events) from error
@@ -291,9 +294,11 @@ def _require_storable(file: Path, entry: Entry) -> None:
         raise Stop(FAILURE, message, hint="nothing was imported; remove the event from a copy", symbol="too_large")
 
 
-def _broken_off(stop: Stop, session: str, events: int) -> Stop:
-    """``stop`` with the session that an import left incomplete, and what to do with it."""
-    message = f"{stop.message}; session {session} holds the first {count(events, 'event')}"
+def _broken_off(stop: Stop, session: str, events: int, *, exact: bool = True) -> Stop:
+    """``stop`` with the incomplete session of an import, and its remedy. Not ``exact``: a write was under way."""
+    message = (
+        f"{stop.message}; session {session} holds {'' if exact else 'at least '}the first {count(events, 'event')}"
+    )
     hint = f"run ctx session close {session}, then import again as another session"
     return Stop(stop.code, message, hint=f"{stop.hint}; {hint}" if stop.hint else hint, symbol=stop.symbol)
 

@@ -14,7 +14,8 @@ from ctxd.cli.exit_codes import MEANINGS
 from ctxd.cli.failures import COMMANDS
 from ctxd.cli.main import cli
 from ctxd_protocol.methods import METHODS
-from tests.fakes.daemon import HOLD, Refusal
+from ctxd_protocol.methods.sessions import SessionResult
+from tests.fakes.daemon import HOLD, Refusal, smallest
 from tests.unit.cli.conftest import process
 
 
@@ -140,6 +141,12 @@ def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
         (["context", "s1", "--plan", "many"], "no number of tokens"),
         (["context", "s1", "--diff", "1", "x"], "'x' is no assembly"),
         (["context", "s1", "--turn", "1", "--plan"], "exclude each other"),
+        (["context", "s1", "--turn", "1", "--layout", "append"], "--layout is of a new assembly"),
+        (["context", "s1", "--diff", "1", "2", "--layout", "append"], "--layout is of a new assembly"),
+        (["context", "s1", "--plan", "--layout", "append"], "--layout is of a new assembly"),
+        (["context", "s1", "--model", "m"], "--model is of a request; add --format"),
+        (["context", "s1", "--text", "--format", "openai-chat"], "--text excludes --format, --diff and --plan"),
+        (["context", "s1", "--text", "--plan"], "--text excludes --format, --diff and --plan"),
         (["object", "as-of", "f", "tomorrow"], "invalid time: 'tomorrow'"),
         (["rpc", "sesion.get"], "ctx: there is no method 'sesion.get'; did you mean session.get?"),
         (["rpc", "session.get", "{}"], "its parameters: session"),
@@ -274,6 +281,25 @@ def test_an_interrupt_ends_with_130_and_without_a_trace(daemon):
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=30)
     assert (child.returncode, out, err.strip()) == (130, "", "")
+
+
+@pytest.mark.requirement("SES-22")
+def test_an_import_that_is_interrupted_names_its_session(daemon, tmp_path):
+    prompt = {"type": "user", "sessionId": "S", "uuid": "1", "message": {"content": "hi"}}
+    file = tmp_path / "t.jsonl"
+    file.write_text(json.dumps(prompt) + "\n")
+    daemon.script["session.append"] = lambda seen: HOLD
+    daemon.script["session.create"] = lambda seen: smallest(SessionResult, session="cut")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ctxd.cli.main", "--socket", daemon.path, "session", "import", str(file)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    daemon.wait("session.append")
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    remedy = "run ctx session close cut, then import again as another session"
+    assert (child.returncode, out) == (130, "")
+    assert err == f"ctx: interrupted; session cut holds at least the first 0 events; {remedy}\n"
 
 
 def test_the_executable_is_declared():
