@@ -221,25 +221,24 @@ class Assembler:
     async def _grown(self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None) -> Assembled:
         """The window of ``live`` in the form ``wanted``, grown by what came since and recorded."""
         while True:
-            kept = self._kept(live)
+            kept, cleared = self._kept(live), self._cache.cleared
             if kept.window is None:
                 await self._recall_window(kept)
-            before, cleared = kept.window, self._cache.cleared
+            before = kept.window
             assert before is not None and kept.context_ids is not None, "both were read"
             grown = await grow(self._archive.windows, live, before.window, self._cuts(live, wanted, before.window))
             if cleared == self._cache.cleared:
                 break
         target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
-        if before.record is not None and last is not None and not grown.planned.refs and last.target == target:
-            self._note_repeat(call, before.record.number)
-            if before.answer is None:
-                items, budget = before.window.flat(), live.settings.budget_tokens
-                context = context_of_window(live.session, before.record, items, last, budget)
-                before.answer = Assembled(context, live.barrier)
-            return before.answer
+        is_same = last is not None and not grown.planned.refs and last.target == target
         decision: Decision | None = None
         if target is not None:
-            grown, decision = judge(grown, self._moment(live, before.window, target))
+            moment = self._moment(live, before.window, target)
+            # The budget may be another now.
+            if not is_same or _exceeds(before, moment):
+                grown, decision = judge(grown, moment)
+        if is_same and before.record is not None and (decision is None or decision.reason is None):
+            return self._repeated_window(live, call, before, before.record)
         made, items = self._window_rendered(live, grown, target, chars_max)
         record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
         id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
@@ -257,6 +256,16 @@ class Assembler:
         kept.window = KeptWindow(window, record, made, Assembled(context, pending))
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
+
+    def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
+        """The answer of ``record``, the newest one of the window ``kept``, to which nothing came."""
+        self._note_repeat(call, record.number)
+        if kept.answer is None:
+            assert kept.rendering is not None, "it was compared"
+            items, budget = kept.window.flat(), live.settings.budget_tokens
+            context = context_of_window(live.session, record, items, kept.rendering, budget)
+            kept.answer = Assembled(context, live.barrier)
+        return kept.answer
 
     def _cuts(self, live: LiveSession, wanted: Wanted, window: AppendWindow) -> Mapping[Kind, int]:
         """Tokens to which contents are cut that enter ``window``. Raises: CtxdError invalid_params."""
@@ -463,3 +472,9 @@ class Assembler:
             kept.key = (pending, *kept.key[1:])
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
+
+
+def _exceeds(kept: KeptWindow, moment: Moment) -> bool:
+    """True if the newest request of ``kept`` has more tokens than it may have now."""
+    most = moment.rules.budget_tokens
+    return kept.record is not None and most is not None and kept.record.tokens + moment.tools_tokens > most

@@ -105,10 +105,13 @@ def request_body(items: Sequence[WindowItem], target: RequestTarget, breakpoints
     digest = hashlib.sha256(_encode((target.format, target.model, target.tools, system)))
     # Reasoning is bound to what stood before the reply that it is a part of.
     before, omitted = digest.hexdigest(), []
+    followers: list[WindowItem | None] = [None] * len(items)
+    for at in range(len(items) - 2, -1, -1):
+        after = items[at + 1]
+        followers[at] = followers[at + 1] if isinstance(after, Reasoning) else after
     for at, item in enumerate(items):
         if isinstance(item, Reasoning):
-            follower = next((each for each in items[at + 1 :] if not isinstance(each, Reasoning)), None)
-            refusal = _refusal(item, follower, target, before) or api.cannot_take(item)
+            refusal = _refusal(item, followers[at], target, before) or api.cannot_take(item)
             if refusal is not None:
                 omitted.append(Omitted(place=item.place, kind="reasoning", reason=refusal))
                 continue
@@ -219,10 +222,15 @@ class _Anthropic:
                 arguments = msgspec.json.decode(item.arguments)
                 return {"type": "tool_use", "id": item.call, "name": item.tool, "input": arguments}
             case ToolOutput():
-                content = [{"type": "text", "text": item.text}] if item.text.strip() else []
+                # The API refuses an error without text, and one with images.
+                is_flagged = item.is_error and not item.pictures
+                text = item.text
+                if item.is_error and (item.pictures or not text.strip()):
+                    text = f"{_FAILED}\n{text}" if text.strip() else _FAILED
+                content = [{"type": "text", "text": text}] if text.strip() else []
                 content += [self._image(picture) for picture in item.pictures]
                 block = {"type": "tool_result", "tool_use_id": item.call, "content": content}
-                return {**block, "is_error": True} if item.is_error else block
+                return {**block, "is_error": True} if is_flagged else block
             case UserText() | AssistantText() | Update():
                 return {"type": "text", "text": shown_text(item)}
             case SystemText():

@@ -176,3 +176,22 @@ def test_what_is_purged_is_in_no_request_any_more(tmp_path: Path, restarted: boo
             with pytest.raises(InvalidState) as gone:
                 client.context_show("s", number=before.number)
             assert gone.value.code == "purged"
+
+
+@pytest.mark.requirement("WIN-1")
+def test_a_smaller_budget_holds_at_the_next_request_though_nothing_else_changed(s: SyncSession) -> None:
+    s.user("Read it.")
+    s.record("t1", "Read", "line\n" * 4_000, args={"file_path": "a.py"})
+    assert request(s).tokens > 2_000
+    s.configure(budget_tokens=2_000)
+    made = request(s)
+    assert made.tokens <= 2_000 and made.repacked == "budget"
+    assert request(s).number == made.number
+
+
+@pytest.mark.requirement("REQ-1")
+def test_a_refused_request_in_the_layout_spec_records_nothing(s: SyncSession) -> None:
+    s.user("Hello.")
+    with pytest.raises(InvalidCall):
+        s.assemble(format="openai-chat", layout="spec")
+    assert s.client.context_list(s.id).assemblies == ()

@@ -45,11 +45,12 @@ class ContextCalls:
         wanted = None if params.format == "blocks" or params.format == "text" else params.format
         form = Wanted(wanted, params.model, params.max_tokens, params.tools)
         layout = params.layout or ("spec" if wanted is None else "append")
+        target = target_for(params.session, form, None) if layout == "spec" else None
         assembled = await self._assembler.assemble(
             live, call, chars_max=caller.answer_bytes_max, wanted=form if layout == "append" else None
         )
         assembled = await self._seen_by(caller, params.session, assembled)
-        if layout == "spec" and (target := target_for(params.session, form, None)) is not None:
+        if target is not None:
             assembled = assembled.with_request(spec_request(assembled.context.blocks, target).body)
         text = params.text if params.format is None else params.format == "text"
         blocks = params.blocks if params.format is None else params.format == "blocks"

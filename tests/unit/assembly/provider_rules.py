@@ -64,6 +64,9 @@ def _check_messages(body: dict[str, Any]) -> None:
                 assert isinstance(block["input"], dict)
             if block["type"] == "tool_result":
                 assert all(part["type"] != "text" or part["text"].strip() for part in block["content"])
+                if block.get("is_error"):
+                    kinds = [part["type"] for part in block["content"]]
+                    assert kinds and set(kinds) == {"text"}, "an error has a text, and nothing else"
     assert not asked, "the last call has its output"
     assert all(part["text"].strip() for part in body.get("system", ()))
     assert body["tools"], "calls need declarations"

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ctxd.assembly.append_assembly import Wanted
+from ctxd.assembly.requests import RequestTarget, request_body
+from ctxd.assembly.window import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -46,7 +48,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.just(ThinkingEvent(encrypted="secret", id="rs_2")),
     st.builds(ToolCallEvent, call=call_ids, tool=st.sampled_from(("bash", "my tool/x")), args=arguments),
     st.builds(ToolResultEvent, call=call_ids, text=TEXTS, is_error=st.booleans()),
-    st.builds(ToolResultEvent, call=call_ids, text=TEXTS, attachments=st.just((IMAGE,))),
+    st.builds(ToolResultEvent, call=call_ids, text=TEXTS, is_error=st.booleans(), attachments=st.just((IMAGE,))),
     st.builds(SystemEvent, text=TEXTS),
     st.builds(CompactionEvent, summary=TEXTS),
     st.just(OpaqueEvent(kind="x")),
@@ -187,3 +189,46 @@ async def test_other_tools_are_declared_and_rendered_again(tmp_path: Path) -> No
             check_request(format, made.request or {})
             assert "bash" in json.dumps((made.request or {})["tools"])
             assert (await home.archive.show("s", number=made.number)).context.request == made.request
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("REQ-1")
+@pytest.mark.parametrize("text", ["", " \n", "it failed"])
+@pytest.mark.parametrize("attachments", [(), (IMAGE,)])
+async def test_an_output_of_a_failed_call_is_valid_without_text_and_with_images(
+    tmp_path: Path, text: str, attachments: tuple[Attachment, ...]
+) -> None:
+    async with household(tmp_path) as home:
+        life, live = Life(home), await home.create()
+        called = ToolCallEvent(call="a", tool="bash", args={"command": "false"})
+        life.append(live, [PromptEvent(text="Go"), called])
+        life.append(live, [ToolResultEvent(call="a", text=text, is_error=True, attachments=attachments)])
+        for format in FORMATS:
+            made = await ask(home, live, format)
+            check_request(format, made.request or {})
+            assert (text.strip() or "the tool failed") in json.dumps(made.request)
+            assert not attachments or "iVBOR" in json.dumps(made.request)
+
+
+class _Counted(list[WindowItem]):
+    """A list that counts the items copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.copied += len(found) if isinstance(at, slice) else 0
+        return found
+
+
+def test_a_request_with_much_reasoning_copies_no_tail_of_the_window_for_each() -> None:
+    items = _Counted([UserText(key="u", tokens=1, turn=0, text="Go")])
+    for nth in range(300):
+        same: dict[str, Any] = {"tokens": 1, "turn": 0}
+        items.append(
+            Reasoning(key=f"r{nth}", place=(0, nth), provider="anthropic", model="m", prefix="p", signature="s", **same)
+        )
+        items.append(AssistantText(key=f"a{nth}", text="Done.", **same))
+    items.append(UserText(key="z", tokens=1, turn=0, text="Go"))
+    request_body(items, RequestTarget(format="anthropic-messages", model="m", max_tokens=1))
+    assert items.copied <= len(items)
