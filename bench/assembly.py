@@ -53,7 +53,9 @@ class Bench:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
         archive = Archive(store, self.sessions, spec, estimate_tokens)
-        self.assembler = lambda: Assembler(store, self.sessions, self.indexer, archive, read_models(), clock)
+        self.assembler = lambda: Assembler(
+            store, self.sessions, self.indexer, archive, read_models(), clock, providers={}
+        )
 
     def make_files(self) -> list[Path]:
         paths = [self.root / f"src/module_{n // 100}/file_{n}.py" for n in range(max(SIZES))]

@@ -71,7 +71,7 @@ class World:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         indexer = Indexer(store, HostFiles(clock), HOST)
         archive = Archive(store, self.sessions, spec, estimate_tokens)
-        self.assembler = Assembler(store, self.sessions, indexer, archive, read_models(), clock)
+        self.assembler = Assembler(store, self.sessions, indexer, archive, read_models(), clock, providers={})
 
     async def create(self, name: str, budget_tokens: int | None = None) -> LiveSession:
         settings = SessionSettings(

@@ -62,7 +62,7 @@ class Replay:
     def __init__(self, home: Household, limit: int, aim: Aim, clock: TestClock, run: Run) -> None:
         self.home, self.limit, self.run, self.clock = home, limit, run, clock
         self.assembler = Assembler(
-            home.store, home.sessions, home.indexer, home.archive, MODELS, clock, aim=aim
+            home.store, home.sessions, home.indexer, home.archive, MODELS, clock, providers={}, aim=aim
         )  # fmt: skip
         self.waiting: list[Event] = []
         self.sent: list[str] = []

@@ -291,7 +291,7 @@ class Daemon:
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
         archive = Archive(store, sessions, spec, estimate_tokens)
         models = options.models or read_models()
-        assembler = Assembler(store, sessions, indexer, archive, models, self._clock, aim=options.aim)
+        assembler = Assembler(store, sessions, indexer, archive, models, self._clock, providers={}, aim=options.aim)
         return complete(
             daemon_methods.DaemonCalls(
                 incarnation=store.incarnation,

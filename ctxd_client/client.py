@@ -20,7 +20,7 @@ from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.objects import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, Message, Mount
+from ctxd_protocol.session_types import Collapse, ComponentName, Message, Mount
 
 R = TypeVar("R")
 
@@ -120,6 +120,7 @@ class Client(ClientMethods):
         budget_tokens: int | None = None,
         labels: Mapping[str, str] = EMPTY,
         secrets: SecretPolicy | None = None,
+        components: Sequence[ComponentName] = (),
     ) -> "Session":
         """A handle on one session: an existing one by its id, or with ``agent`` a new one.
 
@@ -145,6 +146,7 @@ class Client(ClientMethods):
                     budget_tokens=budget_tokens,
                     labels=labels,
                     secrets=secrets,
+                    components=components,
                 )
             except Conflict as error:
                 if session is None or error.code != "session_exists":
@@ -166,6 +168,7 @@ class Client(ClientMethods):
                 budget_tokens=budget_tokens,
                 labels=dict(labels),
                 secrets=secrets,
+                components=tuple(components),
             )
         return Session(self, found.session)
 

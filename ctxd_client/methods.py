@@ -162,6 +162,7 @@ class ClientMethods(ABC):
         labels: Mapping[str, str] = EMPTY,
         secrets: Literal["off", "flag", "redact"] | None = None,
         op_id: str | None = None,
+        components: Sequence[Literal["environment", "date", "instructions", "skills"]] = (),
     ) -> SessionResult:
         """Start a session.
 
@@ -170,7 +171,8 @@ class ClientMethods(ABC):
         default the host's. ``detect_filesystems``, for an agent that runs on the host: they lie on the filesystem of
         the device that holds their directory, found by stat; the devices of the system and of the homes are the host's
         filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
-        ``filesystem_id``.
+        ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request bodies,
+        with each change of them; none by default, as a harness with a system prompt of its own has them in that.
 
         Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path).
 
@@ -192,6 +194,7 @@ class ClientMethods(ABC):
                     labels=dict(labels),
                     secrets=secrets,
                     op_id=op_id,
+                    components=tuple(components),
                 ),
                 SessionResult,
             )
@@ -208,6 +211,7 @@ class ClientMethods(ABC):
         labels: Mapping[str, str] | None = None,
         secrets: Literal["off", "flag", "redact"] | None = None,
         op_id: str | None = None,
+        components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 
@@ -230,6 +234,7 @@ class ClientMethods(ABC):
                     labels=None if labels is None else dict(labels),
                     secrets=secrets,
                     op_id=op_id,
+                    components=None if components is None else tuple(components),
                 ),
                 SessionResult,
             )
@@ -1115,6 +1120,7 @@ class SessionMethods:
         labels: Mapping[str, str] | None = None,
         secrets: Literal["off", "flag", "redact"] | None = None,
         op_id: str | None = None,
+        components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 
@@ -1134,6 +1140,7 @@ class SessionMethods:
             labels=labels,
             secrets=secrets,
             op_id=op_id,
+            components=components,
         )
 
     async def view(self) -> SessionResult:

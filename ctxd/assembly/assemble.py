@@ -26,7 +26,7 @@ from ctxd.assembly.append_assembly import (
     tools_text,
 )
 from ctxd.assembly.append_layout import AppendWindow
-from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose, too_long
+from ctxd.assembly.layout_port import Composition, Heads, SectionPieces, View, compose, too_long
 from ctxd.assembly.measure import sha256, stable_prefix
 from ctxd.assembly.record import (
     Assembled,
@@ -43,6 +43,7 @@ from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, judge, rules_for
 from ctxd.assembly.requests import RequestTarget
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
+from ctxd.epochs.component import Component, Provider, combined
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import Models
@@ -55,6 +56,7 @@ from ctxd.store.idempotency import mismatch
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
 from ctxd_protocol.context import BudgetPlan
+from ctxd_protocol.session_types import ComponentName
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of the contexts that are kept. A session whose own is larger is rendered whole at each assembly."""
@@ -79,7 +81,7 @@ class KeptContext(msgspec.Struct, eq=False):
     """
 
     live: LiveSession
-    components: Sequence[Component]
+    components: Sequence[SectionPieces]
     context_ids: set[str] | None
     recalled: bool = False
     key: tuple[Any, ...] | None = None
@@ -151,7 +153,8 @@ class RenderCache:
 class Assembler:
     """Assembles contexts of live sessions, in the layout and with the token counter of ``archive``.
 
-    ``models``: those that requests may be made for. ``aim``: of repacks.
+    ``models``: those that requests may be made for. ``providers``: those of the components that a session may have.
+    ``aim``: of repacks.
     """
 
     def __init__(
@@ -163,10 +166,12 @@ class Assembler:
         models: Models,
         clock: Clock,
         *,
+        providers: Mapping[ComponentName, Provider],
         aim: Aim = "cost",
     ) -> None:
         self._store = store
         self._models = models
+        self._providers = providers
         self._aim: Aim = aim
         self._sessions = sessions
         self._indexer = indexer
@@ -198,6 +203,7 @@ class Assembler:
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._freshen(live, call)
             if wanted is not None:
+                await self._components(live, call.without_id())
                 return await self._grown(live, call, wanted, chars_max)
             while True:
                 kept = await self._rendered(live, chars_max)
@@ -266,6 +272,16 @@ class Assembler:
             context = context_of_window(live.session, record, items, kept.rendering, budget)
             kept.answer = Assembled(context, live.barrier)
         return kept.answer
+
+    async def _components(self, live: LiveSession, call: WriteRequest) -> Mapping[str, Component[Any]]:
+        """The components that the settings of ``live`` name. Raises: CtxdError unsupported, corrupt, store_failed."""
+        groups = []
+        for name in live.settings.components:
+            if name not in self._providers:
+                hint = "Take it out of the session's components: session.configure."
+                raise CtxdError("unsupported", f"this ctxd has no component {name}", hint=hint, outcome="not_applied")
+            groups.append(await self._providers[name](live, call))
+        return combined(*groups)
 
     def _cuts(self, live: LiveSession, wanted: Wanted, window: AppendWindow) -> Mapping[Kind, int]:
         """Tokens to which contents are cut that enter ``window``. Raises: CtxdError invalid_params."""

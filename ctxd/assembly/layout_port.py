@@ -80,7 +80,7 @@ def too_long(session: str, chars: int, chars_max: int) -> CtxdError:
     )
 
 
-class Component(Protocol):
+class SectionPieces(Protocol):
     """Pieces of one section, by key and in order."""
 
     section: str
@@ -95,7 +95,7 @@ class Component(Protocol):
         """
 
 
-Layout = Callable[[], Sequence[Component]]
+Layout = Callable[[], Sequence[SectionPieces]]
 """The components of one session, in the order of the window."""
 
 
@@ -114,7 +114,7 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
         return SEPARATOR.join(self.texts)
 
 
-def compose(components: Sequence[Component], budget_tokens: int | None, count: TokenCounter) -> Composition:
+def compose(components: Sequence[SectionPieces], budget_tokens: int | None, count: TokenCounter) -> Composition:
     """The context of the pieces of ``components`` as they are, without those that the budget leaves out."""
     pieces = [piece for component in components for piece in component.pieces.values()]
     made = plan(pieces, budget_tokens, count)

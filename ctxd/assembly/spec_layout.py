@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from ctxd.assembly.layout_port import Component, View
+from ctxd.assembly.layout_port import SectionPieces, View
 from ctxd.assembly.measure import DropReason, Piece
 from ctxd.assembly.render import (
     POOL_HEADER,
@@ -46,7 +46,7 @@ TEXTS_AT_ONCE: Final = 16
 """Texts loaded at once: at most 16 MiB of what sandboxes record."""
 
 
-def spec() -> Sequence[Component]:
+def spec() -> Sequence[SectionPieces]:
     """The components of one session."""
     return PromptSection(), PoolSection(), ChatSection(), ActiveSection()
 
@@ -60,7 +60,7 @@ class PromptSection:
         self.pieces: dict[str, Piece] = {}
 
     async def update(self, view: View) -> None:
-        """See ``Component``. An empty prompt has no piece."""
+        """See ``SectionPieces``. An empty prompt has no piece."""
         id = system_prompt_id(view.live.session)
         stored = (await view.heads((id,))).get(id)
         if stored is None or (ref := stored.content_ref) is None:
@@ -90,7 +90,7 @@ class PoolSection:
         self._lines: dict[str, tuple[int, str]] = {}
 
     async def update(self, view: View) -> None:
-        """See ``Component``. The version that the piece shows is the session's, of its newest segment."""
+        """See ``SectionPieces``. The version that the piece shows is the session's, of its newest segment."""
         if view.live.mounts is not self._mounts:
             # Every path may be called something else now.
             self._mounts, self._lines = view.live.mounts, {}
@@ -132,7 +132,7 @@ class ChatSection:
         self._end = (0, 0)
 
     async def update(self, view: View) -> None:
-        """See ``Component``. Messages and tool calls do not change: each is read once. A purge drops what is kept."""
+        """See ``SectionPieces``. Immutable messages and calls are read once. A purge drops what is kept."""
         turns = view.live.state.turns
         if self._end != (len(turns) - 1, len(turns[-1])):
             async for page in read_pages(view.live, self._end):
@@ -180,7 +180,7 @@ class ActiveSection:
         self.pieces: dict[str, Piece] = {}
 
     async def update(self, view: View) -> None:
-        """See ``Component``. What is too long is refused before all of it is in memory."""
+        """See ``SectionPieces``. What is too long is refused before all of it is in memory."""
         live, kept = view.live, self.pieces
         heads = await view.heads(live.state.active)
         shown = {id: stored for id, stored in heads.items() if stored is not None and stored.content_ref is not None}

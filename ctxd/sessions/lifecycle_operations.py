@@ -65,6 +65,7 @@ class LifecycleOperations(OperationGroup):
             budget_tokens=params.budget_tokens,
             labels=params.labels,
             secrets=self._policy if params.secrets is None else params.secrets,
+            components=params.components,
         )
         kept = kept_result(request, _Created(session))
         made = await self.sessions.create(request, session, settings, params.system_prompt, kept)
@@ -97,7 +98,7 @@ class LifecycleOperations(OperationGroup):
         """Change settings; those left out stay as they are."""
         given: dict[str, Any] = {
             name: value
-            for name in ("workdir", "mounts", "collapse", "labels", "secrets")
+            for name in ("workdir", "mounts", "collapse", "labels", "secrets", "components")
             if (value := getattr(params, name)) is not None
         }
         if params.mounts is not None:

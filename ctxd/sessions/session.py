@@ -284,6 +284,7 @@ class LiveSession:
             metadata_pool=tuple(state.pool),
             active_set=tuple(state.active),
             pinned_set=tuple(state.pinned),
+            components=settings.components,
         )
 
     async def admit(

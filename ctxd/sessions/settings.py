@@ -12,7 +12,7 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, Mount, SessionStatus
+from ctxd_protocol.session_types import Collapse, ComponentName, Mount, SessionStatus
 
 _FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 
@@ -42,6 +42,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     labels: dict[str, str] = {}
     secrets: SecretPolicy = DEFAULT
     renamed: dict[str, str] = {}
+    components: tuple[ComponentName, ...] = ()
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:
@@ -75,7 +76,8 @@ def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str)
             )
     mount_table(settings, host_filesystem_id)
     labels = Capture(guard, settings.secrets).value(settings.labels)
-    return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels)
+    components = tuple(dict.fromkeys(settings.components))
+    return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels, components=components)
 
 
 def mount_table(settings: SessionSettings, host_filesystem_id: str) -> MountTable:

@@ -7,6 +7,8 @@ import msgspec
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 SessionStatus = Literal["active", "paused", "closed"]
+ComponentName = Literal["environment", "date", "instructions", "skills"]
+"""A part of the system context that the daemon reads and keeps up to date in a request."""
 ContextLevel = Literal["active", "inactive", "indexed"]
 """Whole content in the window; a metadata line; known but unseen (spec 1 §3.2)."""
 
@@ -102,6 +104,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     metadata_pool: tuple[str, ...]
     active_set: tuple[str, ...]
     pinned_set: tuple[str, ...]
+    components: tuple[ComponentName, ...] = ()
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

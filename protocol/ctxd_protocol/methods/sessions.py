@@ -23,6 +23,7 @@ from ctxd_protocol.objects import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import (
     Collapse,
+    ComponentName,
     ContextLevel,
     Message,
     Mount,
@@ -55,7 +56,8 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     default the host's. ``detect_filesystems``, for an agent that runs on the host: they lie on the filesystem of the
     device that holds their directory, found by stat; the devices of the system and of the homes are the host's
     filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
-    ``filesystem_id``.
+    ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request
+    bodies, with each change of them; none by default, as a harness with a system prompt of its own has them in that.
     """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -70,6 +72,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     secrets: SecretPolicy | None = None
     op_id: OpIdText | None = None
+    components: tuple[ComponentName, ...] = ()
 
 
 class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
     labels: dict[str, str] | None = None
     secrets: SecretPolicy | None = None
     op_id: OpIdText | None = None
+    components: tuple[ComponentName, ...] | None = None
 
 
 class SessionResult(Result, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ class Household:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
         self.archive = Archive(store, self.sessions, spec, estimate_tokens)
-        self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, MODELS, clock)
+        self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, MODELS, clock, providers={})
 
     async def create(
         self,

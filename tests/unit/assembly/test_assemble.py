@@ -108,7 +108,9 @@ async def test_an_unchanged_repeat_is_answered_with_the_record_and_writes_nothin
         before = await head_seq(home)
         assert await home.assemble() == first
         assert await head_seq(home) == before
-        fresh = assemble.Assembler(home.store, home.sessions, home.indexer, home.archive, MODELS, TestClock())
+        fresh = assemble.Assembler(
+            home.store, home.sessions, home.indexer, home.archive, MODELS, TestClock(), providers={}
+        )
         again = await fresh.assemble(live, WriteRequest("context.assemble", "p"))
         assert again.context == first
         assert await head_seq(home) == before

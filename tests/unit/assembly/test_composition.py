@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ctxd.assembly.layout_port import Component, Composition, Heads, View, compose
+from ctxd.assembly.layout_port import Composition, Heads, SectionPieces, View, compose
 from ctxd.assembly.measure import Piece, TokenCounter, estimate_tokens, stable_prefix
 from ctxd.assembly.record import Recorded, context_of
 from ctxd.assembly.spec_layout import spec
@@ -104,7 +104,9 @@ class World:
         usual = {"heads": self.heads_of, "contents": self.contents_of, "count": self.count}
         return View(live=self.live, **(usual | rest))
 
-    async def composed(self, components: Sequence[Component] | None = None, budget: int | None = None) -> Composition:
+    async def composed(
+        self, components: Sequence[SectionPieces] | None = None, budget: int | None = None
+    ) -> Composition:
         """The context as of now, of ``components`` or from scratch."""
         components = components or spec()
         for component in components:

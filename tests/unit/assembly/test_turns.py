@@ -63,7 +63,7 @@ async def test_others_have_turns_while_a_large_pool_is_rendered(tmp_path: Path) 
         assert assembled.pending is not None
         await assembled.pending.wait()
         assert "4321" in assembled.context.text
-        fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, MODELS, SystemClock())
+        fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, MODELS, SystemClock(), providers={})
         assert (
             await fresh.assemble(live, WriteRequest("context.assemble", "p"))
         ).context.text == assembled.context.text

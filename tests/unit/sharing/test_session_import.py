@@ -38,7 +38,7 @@ class Host:
         self.origin = LocalSession(w.store)
         self.fences = Fences()
         self.archive = Archive(w.store, w.sessions, spec, estimate_tokens)
-        self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, MODELS, SystemClock())
+        self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, MODELS, SystemClock(), providers={})
 
     async def assemble(self, session: str = "s1") -> str:
         live = await self.w.sessions.live(session)
