@@ -22,8 +22,8 @@ from bench.recorded_sessions import REQUESTS_MIN, ROOT, Request, read_events, se
 from bench.window import LIMITS, MODEL, NAIVE, PREFIX, READ, WRITE, Naive, Policy, total
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.references import call_name
 from ctxd.assembly.repack_policy import Aim
+from ctxd.assembly.stored_items import call_name
 from ctxd.models import Models
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest

@@ -22,6 +22,7 @@ from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
+from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
@@ -29,12 +30,11 @@ from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.offload import in_thread
-from ctxd.options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.process_settings import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import context, events, file_lookups, objects, secrets, trackers
+from ctxd.rpc.handlers import context, events, file_lookups, objects, purge_scan_export, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import sessions as session_methods
@@ -49,7 +49,8 @@ from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scan import Scanner
-from ctxd.service.supervisor import Supervisor, alone
+from ctxd.service.service_manager import ServiceManager, alone
+from ctxd.service.watchdog import ping_watchdog
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
@@ -91,15 +92,15 @@ class Daemon:
         clock: Clock,
         log: FilteringBoundLogger,
         *,
-        supervisor: Supervisor | None = None,
+        service_manager: ServiceManager | None = None,
         settings: Settings | None = None,
         threshold: Threshold | None = None,
     ) -> None:
-        """``supervisor`` None: no service manager is notified. ``settings`` None: they are not read again.
+        """``service_manager`` None: no service manager is notified. ``settings`` None: they are not read again.
 
         ``threshold`` is that of ``log``.
         """
-        self._supervisor = supervisor or alone()
+        self._service_manager = service_manager or alone()
         self._settings = settings
         self._threshold = threshold
         self._options = options
@@ -136,7 +137,12 @@ class Daemon:
             hosts = await self._joined(sessions, ownership, projection, host)
 
             listeners = SandboxListeners(
-                clock, log, sessions=sessions, limits=options.limits, timing=options.timing, supervisor=self._supervisor
+                clock,
+                log,
+                sessions=sessions,
+                limits=options.limits,
+                timing=options.timing,
+                service_manager=self._service_manager,
             )
             directories = Directories(options.socket.parent / SANDBOXES_NAME)
             sandboxes = Sandboxes(
@@ -162,13 +168,13 @@ class Daemon:
 
     async def _open(self, running: AsyncExitStack, parts: Parts, hosts: "Hosts | None") -> None:
         """Start what serves: other hosts, the sockets of sandboxes, the host's socket, trackers and metrics."""
-        running.callback(self._supervisor.close)
+        running.callback(self._service_manager.close)
         if hosts is not None:
             await running.enter_async_context(part(hosts.run))
         await running.enter_async_context(part(parts.listeners.run))
         # Before the host's socket: a harness that is back at once finds its sandboxes.
         await parts.sandboxes.start()
-        handed = self._supervisor.listening()
+        handed = self._service_manager.listening()
         await running.enter_async_context(part(partial(parts.server.run, handed, lasting=handed is not None)))
         await running.enter_async_context(part(parts.sandboxes.run))
         if parts.tracking is not None:
@@ -178,13 +184,13 @@ class Daemon:
             await running.enter_async_context(part(partial(serve_metrics, bound, partial(self._metrics, parts))))
         self._ready_at = self._clock.monotonic()
         self._log.info("daemon.ready", **self._place(parts.store))
-        await self._supervisor.ready(self._state_text())
+        await self._service_manager.ready(self._state_text())
         await running.enter_async_context(part(self._watch))
 
     async def _drain(self, parts: Parts) -> None:
         """Answer what was begun, and return once everything accepted is durable."""
         self._draining = True
-        await self._supervisor.stopping()
+        await self._service_manager.stopping()
         async with anyio.create_task_group() as draining:
             draining.start_soon(parts.server.drain)
             draining.start_soon(parts.listeners.drain)
@@ -196,8 +202,8 @@ class Daemon:
             if number != signal.SIGHUP or self._settings is None or has_terminal():
                 self._log.info("daemon.stopping", signal=signal.Signals(number).name)
                 return
-            await self._supervisor.reloading(self._clock.monotonic())
-            await self._supervisor.ready(await self._reload(self._settings, parts))
+            await self._service_manager.reloading(self._clock.monotonic())
+            await self._service_manager.ready(await self._reload(self._settings, parts))
 
     async def _reload(self, settings: Settings, parts: Parts) -> str:
         """Take up what has changed. Returns: what came of it, in words."""
@@ -216,7 +222,7 @@ class Daemon:
 
     async def _watch(self, *, task_status: TaskStatus[None]) -> None:
         task_status.started()
-        await self._supervisor.watch(self._clock, self._log, works=self._works, status=self._state_text)
+        await ping_watchdog(self._service_manager, self._clock, self._log, works=self._works, status=self._state_text)
 
     async def _works(self) -> None:
         """Return once the store's thread has committed what waited for it, and has read something."""
@@ -303,7 +309,7 @@ class Daemon:
             host_methods.handlers(session_methods.handlers(operations, notices), hosts),
             file_lookups.FileCalls(sessions, indexer),
             objects.ObjectCalls(sessions),
-            secrets.SecretCalls(sessions),
+            purge_scan_export.SecretCalls(sessions),
             context.ContextCalls(sessions, assembler, archive),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
@@ -325,7 +331,7 @@ class Daemon:
     async def _metrics(self, parts: Parts) -> bytes:
         """The figures of this moment, as Prometheus reads them."""
         # What it takes to write them is loaded only by those who do.
-        from ctxd.prometheus import Figures, exposition
+        from ctxd.prometheus_metrics import Figures, exposition
 
         tracking = parts.tracking
         figures = Figures(
@@ -381,7 +387,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
 
     Raises: StateDirError if it cannot start.
     """
-    supervisor = Supervisor.of(os.environ)
+    service_manager = ServiceManager.of(os.environ)
     have_descriptors()
     spare_the_collector()
     return_large_blocks()
@@ -391,10 +397,10 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     threshold = Threshold(config.log_level)
     log = open_log(threshold, None if config.log_format == "auto" else config.log_format, redact=redact)
     daemon = Daemon(
-        with_passed_socket(options_of(config, scanner, ephemeral=ephemeral), supervisor.host_path(), config),
+        with_passed_socket(options_of(config, scanner, ephemeral=ephemeral), service_manager.host_path(), config),
         SystemClock(),
         log,
-        supervisor=supervisor,
+        service_manager=service_manager,
         settings=None if reread is None else Settings(config, reread),
         threshold=threshold,
     )

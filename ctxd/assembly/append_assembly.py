@@ -10,15 +10,15 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_layout import AppendWindow, Planned, Planner
+from ctxd.assembly.append_planner import AppendWindow, Planned, Planner
+from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, WindowPart
 from ctxd.assembly.measure import sha256
-from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, WindowPart
-from ctxd.assembly.references import Material
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.repack_policy import VERSION, Decision, Kind
-from ctxd.assembly.requests import RequestBody, RequestTarget, request_body
-from ctxd.assembly.session_windows import WindowReader, window_blocks
+from ctxd.assembly.request_bodies import RequestBody, RequestTarget, request_body
+from ctxd.assembly.stored_items import Material
 from ctxd.assembly.window import ToolOutput, WindowItem
+from ctxd.assembly.window_reader import WindowReader, window_blocks
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context import AssembledContext, BudgetPlan, RequestFormat, SectionSize, ToolDeclaration

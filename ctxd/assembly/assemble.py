@@ -25,10 +25,8 @@ from ctxd.assembly.append_assembly import (
     tools_hash,
     tools_text,
 )
-from ctxd.assembly.append_layout import AppendWindow
-from ctxd.assembly.layout_port import Composition, Heads, SectionPieces, View, compose, too_long
-from ctxd.assembly.measure import sha256, stable_prefix
-from ctxd.assembly.record import (
+from ctxd.assembly.append_planner import AppendWindow
+from ctxd.assembly.assembly_record import (
     Assembled,
     Recorded,
     context_of,
@@ -37,10 +35,12 @@ from ctxd.assembly.record import (
     note_request,
     read_record,
 )
+from ctxd.assembly.composition import Composition, Heads, SectionPieces, View, compose, too_long
+from ctxd.assembly.measure import sha256, stable_prefix
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.repack_policy import Aim, Decision, Kind
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, judge, rules_for
-from ctxd.assembly.requests import RequestTarget
+from ctxd.assembly.request_bodies import RequestTarget
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
 from ctxd.epochs.component import Component, Provider, combined

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from contextlib import aclosing
 
 from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall
-from ctxd.assembly.layout_port import Composition, Heads, Layout, View, compose
+from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, context_of, read_record
+from ctxd.assembly.composition import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
-from ctxd.assembly.record import WINDOW_RENDERER, Assembled, Recorded, context_of, read_record
-from ctxd.assembly.references import ObjectRef
 from ctxd.assembly.render import RENDERER
-from ctxd.assembly.session_windows import WindowReader
+from ctxd.assembly.stored_items import ObjectRef
+from ctxd.assembly.window_reader import WindowReader
 from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import assemblies_prefix, assembly_id

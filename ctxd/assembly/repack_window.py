@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly.append_assembly import Grown
-from ctxd.assembly.append_layout import AppendWindow
-from ctxd.assembly.references import ITEM_TOKENS, STUB, CallFacts, EventRef, Ref, TextRef, items_of, short_use
+from ctxd.assembly.append_planner import AppendWindow
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
+from ctxd.assembly.stored_items import ITEM_TOKENS, STUB, CallFacts, EventRef, Ref, TextRef, items_of, short_use
 from ctxd.assembly.window import (
     AssistantText,
     ImageItem,

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from ctxd.assembly.layout_port import SectionPieces, View
+from ctxd.assembly.composition import SectionPieces, View
 from ctxd.assembly.measure import DropReason, Piece
 from ctxd.assembly.render import (
     POOL_HEADER,

@@ -1,4 +1,4 @@
-"""HTTP server of the daemon's metrics on a Unix socket.
+"""HTTP server of the daemon's metrics on a Unix socket. ``ctxd/prometheus_metrics.py`` owns their names and labels.
 
 The socket has mode 0600, so a user who may read the metrics may call the daemon too. A client that sends slowly, much
 or often costs a bounded number of connections, bytes and seconds.

@@ -23,9 +23,9 @@ from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
 from ctxd.offload import Lane, in_thread
+from ctxd.projection.as_of_reads import NodeReads
 from ctxd.projection.fencing import FENCES, Fences, Ownership, OwnershipLost
 from ctxd.projection.node import Connect, Node, connect
-from ctxd.projection.node_reads import NodeReads
 from ctxd.projection.progress import (
     THROTTLE_AT,
     Cursor,

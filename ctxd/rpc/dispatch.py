@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.grants import reachable
+from ctxd.rpc.grants import in_own_session, reachable
 from ctxd.rpc.wire_errors import MalformedParams, params_error
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import METHODS
@@ -143,11 +143,7 @@ def _scoped(method: Method, handler: Handler, bound: bool) -> Handler:
         return handler
 
     def within(caller: Caller, params: Any, *request: WriteRequest) -> Coroutine[Any, Any, Answer] | Answer:  # noqa: ANN401
-        if params.session is None:
-            params = msgspec.structs.replace(params, session=caller.session)
-        elif not caller.may_name(params.session):
-            raise CtxdError("session_not_found", "there is no such session")
-        return handler(caller, params, *request)
+        return handler(caller, in_own_session(caller, params), *request)
 
     return within
 

@@ -1,12 +1,16 @@
-"""Methods that a connection may call: by its capability, and by the grants of its sandbox.
+"""Grants: the methods that a connection may call, by its capability and its sandbox, and the sessions it may name.
 
 On its own because it decides what a sandbox can do. A method that is not reachable is not in the connection's method
-table, so there is no check to forget.
+table, and every method that takes a session is bound to the caller's sessions there, so there is no check to forget.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
 from ctxd_protocol.methods import GRANTS, METHODS
 from ctxd_protocol.methods.row import Capability
 from ctxd_protocol.sandboxes import Grant
@@ -23,3 +27,15 @@ def reachable(capability: Capability) -> frozenset[str]:
 def granted(grants: Iterable[Grant]) -> frozenset[str]:
     """The names of the methods that a sandbox with ``grants`` may call."""
     return reachable("observe").union(*(GRANTS[grant] for grant in grants))
+
+
+def in_own_session(caller: Caller, params: Any) -> Any:  # noqa: ANN401 - any method's own struct with a session
+    """Return ``params`` of a call from a bound ``caller``, with the caller's session where they name none.
+
+    Raises: CtxdError session_not_found for a session that is not the caller's, as if it did not exist.
+    """
+    if params.session is None:
+        return msgspec.structs.replace(params, session=caller.session)
+    if not caller.may_name(params.session):
+        raise CtxdError("session_not_found", "there is no such session")
+    return params

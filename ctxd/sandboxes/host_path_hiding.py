@@ -2,7 +2,7 @@
 
 Redaction goes by type, not by method: wherever a result holds a mount, a source, an object's version or a notice, the
 paths of the host and the sessions of others are replaced. So a new method needs nothing here. Which versions a sandbox
-may see is decided in ``ctxd.sessions.visibility``.
+may see is decided in ``ctxd.sessions.sandbox_file_visibility``.
 """
 
 import re

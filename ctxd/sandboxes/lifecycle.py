@@ -1,4 +1,4 @@
-"""Registry of sandboxes, from registration to the end of their lease.
+"""Lifecycle of sandboxes, from registration to the end of their lease.
 
 Owns the registrations, their leases and the file with each sandbox's current context; the listeners serve the sockets.
 Promises: what was acknowledged is there after a restart, at the same path; a sandbox whose lease ended has no socket

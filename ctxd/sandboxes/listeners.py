@@ -26,7 +26,7 @@ from ctxd.rpc.server import Server
 from ctxd.sandboxes.cbor_question import SandboxConnection
 from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration
-from ctxd.service.supervisor import KEPT_PREFIX, Supervisor
+from ctxd.service.service_manager import KEPT_PREFIX, ServiceManager
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
 from ctxd_protocol.session_types import Mount
@@ -66,11 +66,11 @@ class SandboxListeners:
         sessions: Sessions,
         limits: Limits,
         timing: Timing,
-        supervisor: Supervisor,
+        service_manager: ServiceManager,
     ) -> None:
-        """``limits`` and ``timing`` are the host's; a sandbox has shorter lines. ``supervisor`` keeps the sockets while
-        no daemon runs."""
-        self._supervisor = supervisor
+        """``limits`` and ``timing`` are the host's; a sandbox has shorter lines. ``service_manager`` keeps the
+        sockets while no daemon runs."""
+        self._service_manager = service_manager
         self._clock = clock
         self._log = log
         self._sessions = sessions
@@ -130,7 +130,7 @@ class SandboxListeners:
         async def keep(*, task_status: TaskStatus[None]) -> None:
             try:
                 with made.scope:
-                    await server.run(bound, lasting=self._supervisor.keeps, task_status=task_status)
+                    await server.run(bound, lasting=self._service_manager.present, task_status=task_status)
             finally:
                 made.ended.set()
 
@@ -141,17 +141,17 @@ class SandboxListeners:
 
         Raises: StateDirError.
         """
-        bound = self._supervisor.kept(kept_as(sandbox), str(path))
+        bound = self._service_manager.kept(kept_as(sandbox), str(path))
         if bound is None:
             bound = await in_thread(server.bind)
-            await self._supervisor.keep(kept_as(sandbox), bound)
+            await self._service_manager.keep(kept_as(sandbox), bound)
         return bound
 
     async def close_others(self, sandboxes: Container[str]) -> None:
         """Close the sockets that were kept from an earlier run for any but ``sandboxes``."""
-        for name in self._supervisor.unclaimed():
+        for name in self._service_manager.unclaimed():
             if name.removeprefix(KEPT_PREFIX) not in sandboxes:
-                await self._supervisor.forget(name)
+                await self._service_manager.forget(name)
 
     def retime(self, timing: Timing) -> None:
         """Go by ``timing`` from the next call on."""
@@ -163,13 +163,13 @@ class SandboxListeners:
         """Stop listening for ``sandbox``, and end its connections; nothing if it has none."""
         made = self._open.pop(sandbox, None)
         if made is not None:
-            if self._supervisor.keeps:
-                # Who connects before the supervisor has let go too is refused, and not left waiting.
+            if self._service_manager.present:
+                # Who connects before the service manager has let go too is refused, and not left waiting.
                 with suppress(OSError):
                     made.bound.shutdown(socket.SHUT_RDWR)
             made.scope.cancel()
             await made.ended.wait()
-            await self._supervisor.forget(kept_as(sandbox))
+            await self._service_manager.forget(kept_as(sandbox))
 
     def figures(self, sandbox: str) -> SocketFigures:
         """Figures of the socket of ``sandbox``."""
@@ -199,7 +199,7 @@ class SandboxListeners:
 
 
 def kept_as(sandbox: str) -> str:
-    """The name under which the socket of ``sandbox`` is kept by a supervisor."""
+    """The name under which the socket of ``sandbox`` is kept by a service manager."""
     return KEPT_PREFIX + sandbox
 
 

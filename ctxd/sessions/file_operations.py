@@ -15,9 +15,9 @@ from ctxd.sessions import transitions
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import attribute, found_for, portions
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.sandbox_file_visibility import as_first_seen
 from ctxd.sessions.segments import NOTHING
 from ctxd.sessions.session import Accepted, Transaction
-from ctxd.sessions.visibility import as_first_seen
 from ctxd_protocol.methods import files as file_methods
 
 OUTPUT_INLINE_CHARS_MAX: Final = 16 * 1024

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from ctxd.daemon import Daemon
+from ctxd.daemon_options import Options
 from ctxd.observe.logs import open_log
-from ctxd.options import Options
 from ctxd_client import connect
 from tests.unit.store.running import SteppingClock
 

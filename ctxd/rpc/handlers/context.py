@@ -2,9 +2,9 @@
 
 from ctxd.assembly.append_assembly import Wanted, target_for
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.record import Assembled, summary
+from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.requests import spec_request
+from ctxd.assembly.request_bodies import spec_request
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ctxd.assembly import assemble
-from ctxd.assembly.record import Recorded, new_context_id
+from ctxd.assembly.assembly_record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.objects.document import AsOf, Stored

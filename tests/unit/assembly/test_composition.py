@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ctxd.assembly.layout_port import Composition, Heads, SectionPieces, View, compose
+from ctxd.assembly.assembly_record import Recorded, context_of
+from ctxd.assembly.composition import Composition, Heads, SectionPieces, View, compose
 from ctxd.assembly.measure import Piece, TokenCounter, estimate_tokens, stable_prefix
-from ctxd.assembly.record import Recorded, context_of
 from ctxd.assembly.spec_layout import spec
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.assembly.measure import estimate_tokens
-from ctxd.assembly.references import cut
+from ctxd.assembly.stored_items import cut
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context import AssembledContext

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ctxd.assembly.append_assembly import Wanted
-from ctxd.assembly.requests import RequestTarget, request_body
+from ctxd.assembly.request_bodies import RequestTarget, request_body
 from ctxd.assembly.window import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions

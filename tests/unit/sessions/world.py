@@ -16,7 +16,7 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers import file_lookups, objects, secrets, sessions
+from ctxd.rpc.handlers import file_lookups, objects, purge_scan_export, sessions
 from ctxd.sessions import transitions
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
@@ -44,7 +44,7 @@ class World:
         self.handlers = (
             sessions.handlers(self.operations, self.notices)
             | bound(objects.ObjectCalls(self.sessions))
-            | bound(secrets.SecretCalls(self.sessions))
+            | bound(purge_scan_export.SecretCalls(self.sessions))
             | bound(file_lookups.FileCalls(self.sessions, self.indexer))
         )
 

@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_layout import AppendWindow, Arrivals, FileState, Planned
+from ctxd.assembly.append_planner import AppendWindow, Arrivals, FileState, Planned
+from ctxd.assembly.assembly_record import Recorded, note_request
 from ctxd.assembly.measure import TokenCounter
-from ctxd.assembly.record import Recorded, note_request
-from ctxd.assembly.references import WHOLE, CallFacts, EventRef, Material, ObjectRef, Place, Ref, call_facts, items_of
 from ctxd.assembly.render import SEPARATOR
-from ctxd.assembly.requests import shown_text
+from ctxd.assembly.request_bodies import shown_text
+from ctxd.assembly.stored_items import WHOLE, CallFacts, EventRef, Material, ObjectRef, Place, Ref, call_facts, items_of
 from ctxd.assembly.window import ImageItem, Reasoning, SystemText, ToolOutput, ToolUse, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Stored

@@ -1,7 +1,6 @@
-"""Options of a daemon, derived from the settings.
+"""Options of a daemon: each part's own settings, derived from ``Config``, and what a running daemon can read again.
 
-Owns the step from what an operator writes to what the parts are handed. Builds no part, and opens nothing but the files
-of the rules for secrets and of the models.
+Builds no part, and opens nothing but the files of the rules for secrets and of the models.
 """
 
 import dataclasses

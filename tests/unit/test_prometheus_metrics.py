@@ -6,7 +6,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from ctxd.observe.call_counts import Tally
-from ctxd.prometheus import Figures, exposition, process
+from ctxd.prometheus_metrics import Figures, exposition, process
 from ctxd.store.committer import Durations
 from ctxd_protocol.status import DaemonStatus
 from tests.fakes.daemon import smallest

@@ -1,4 +1,5 @@
-"""Layout port: a context is a row of pieces, which components render and keep between assemblies.
+"""Composition of a context in the layout ``spec``: a row of pieces, which components render and keep between
+assemblies.
 
 A layout is a function that makes the components of one session, in the order of the window. A component brings its
 pieces up to date with a ``View``, a session as it is now, and keeps them by key, so that an unchanged object is not

@@ -1,22 +1,18 @@
 """The daemon's side of a service manager: systemd, or another that speaks its protocol.
 
-Owns the passed sockets and the notifications: ready, reloading, stopping, and watchdog pings,
-which are sent only after the store has made progress. A held socket accepts connections while no daemon runs.
+Owns the passed sockets and the notifications: ready, reloading, stopping and status. ``watchdog.py`` decides when the
+watchdog is pinged. A held socket accepts connections while no daemon runs.
 """
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, Final
 
-import anyio
-from structlog.typing import FilteringBoundLogger
-
-from ctxd.clock import Clock
 from ctxd.service import socket_activation
-from ctxd.service.notify import Notify
+from ctxd.service.sd_notify import Notify
 
-STATUS_S: Final = 10.0
+_STATUS_S: Final = 10.0
 """Seconds between status updates without a watchdog."""
 
 KEPT_PREFIX: Final = "sbx-"
@@ -25,7 +21,7 @@ KEPT_PREFIX: Final = "sbx-"
 Listening = dict[str, list[socket.socket]]
 
 
-class Supervisor:
+class ServiceManager:
     """Passed sockets and the notification socket. ``watchdog_s`` None: no watchdog."""
 
     def __init__(self, notify: Notify, listening: Listening, watchdog_s: float | None) -> None:
@@ -38,15 +34,15 @@ class Supervisor:
         self._host = [each for name, found in listening.items() if name not in kept for each in found]
 
     @classmethod
-    def of(cls, environ: MutableMapping[str, str]) -> "Supervisor":
-        """Return the supervisor described by ``environ``, and remove its variables there."""
+    def of(cls, environ: MutableMapping[str, str]) -> "ServiceManager":
+        """Return the service manager described by ``environ``, and remove its variables there."""
         return cls(Notify.of(environ), socket_activation.take(environ), _watchdog_s(environ))
 
     # --- sockets
 
     @property
-    def keeps(self) -> bool:
-        """True if the manager can hold sockets during a restart."""
+    def present(self) -> bool:
+        """True if a service manager started this daemon; it can hold sockets during a restart."""
         return self._notify.wanted
 
     def host_path(self) -> str:
@@ -99,38 +95,14 @@ class Supervisor:
         """The daemon finishes what it has begun, and ends."""
         await self._notify.send(STOPPING=1, STATUS="stopping")
 
-    async def watch(
-        self,
-        clock: Clock,
-        log: FilteringBoundLogger,
-        *,
-        works: Callable[[], Awaitable[None]],
-        status: Callable[[], str],
-    ) -> None:
-        """Ping the watchdog twice per interval if ``works`` returns within a quarter, and send ``status()`` when
-        it changes. Runs until cancelled, which is safe.
+    @property
+    def ping_period_s(self) -> float:
+        """Seconds between two calls of ``report_alive``: half the watchdog's interval. Without a watchdog, only the
+        status is sent."""
+        return _STATUS_S if self._watchdog_s is None else self._watchdog_s / 2
 
-        The ping proves that the event loop runs, ``works`` that the store commits.
-        """
-        if not self._notify.wanted:
-            return
-        period = STATUS_S if self._watchdog_s is None else self._watchdog_s / 2
-        late_since: float | None = None
-        while True:
-            began = clock.monotonic()
-            # Less than the rest of the interval, so that the ping still arrives within it.
-            with anyio.move_on_after(period / 2) as waited:
-                await works()
-            if not waited.cancelled_caught:
-                late_since = None
-                await self._alive(status())
-                await clock.sleep(max(0.0, began + period - clock.monotonic()))
-            else:
-                late_since = began if late_since is None else late_since
-                late_s = clock.monotonic() - late_since
-                log.error("service.no_progress", seconds=round(late_s, 3))
-
-    async def _alive(self, text: str) -> None:
+    async def report_alive(self, text: str) -> None:
+        """Ping the watchdog, if there is one, and send the status ``text`` if it changed."""
         fields: dict[str, Any] = {} if self._watchdog_s is None else {"WATCHDOG": 1}
         if text != self._status:
             self._status = fields["STATUS"] = text
@@ -138,15 +110,15 @@ class Supervisor:
             await self._notify.send(**fields)
 
     def close(self) -> None:
-        """Let go of what was not asked for."""
+        """Close the passed sockets that were not taken over, and the notification socket."""
         for listener in (*self._host, *self._kept.values()):
             listener.close()
         self._notify.close()
 
 
-def alone() -> Supervisor:
-    """Return the supervisor of a daemon without a service manager."""
-    return Supervisor(Notify(None), {}, None)
+def alone() -> ServiceManager:
+    """Return the service manager of a daemon without a service manager."""
+    return ServiceManager(Notify(None), {}, None)
 
 
 def refuse(listener: socket.socket) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from ctxd.observe.logs import open_log
 from ctxd.service import socket_activation
-from ctxd.service.notify import Notify
-from ctxd.service.supervisor import Supervisor, alone
+from ctxd.service.sd_notify import Notify
+from ctxd.service.service_manager import ServiceManager, alone
+from ctxd.service.watchdog import ping_watchdog
 
 
 class TurningClock:
@@ -124,7 +125,7 @@ async def test_an_abstract_address_is_understood() -> None:
 @pytest.mark.anyio
 async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: socket.socket, tmp_path: Path) -> None:
     environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "40000"}
-    supervisor, said = Supervisor.of(environ), StringIO()
+    service_manager, said = ServiceManager.of(environ), StringIO()
     assert environ == {}
     stuck = False
 
@@ -136,7 +137,7 @@ async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: s
         log = open_log(format="json", stream=said)
 
         async def watch() -> None:
-            await supervisor.watch(TurningClock(), log, works=works, status=lambda: "ready")
+            await ping_watchdog(service_manager, TurningClock(), log, works=works, status=lambda: "ready")
 
         group.start_soon(watch)
         first = await anyio.to_thread.run_sync(manager.recv, 4096)
@@ -154,10 +155,10 @@ async def test_no_sign_of_life_is_given_while_work_does_not_come_back(manager: s
         with pytest.raises(BlockingIOError):
             manager.recv(4096)
         group.cancel_scope.cancel()
-    supervisor.close()
+    service_manager.close()
 
 
 def test_only_a_manager_that_is_notified_keeps_sockets(tmp_path: Path) -> None:
-    with closing(Supervisor.of({"NOTIFY_SOCKET": str(tmp_path / "notify")})) as supervisor:
-        assert supervisor.keeps is True
-    assert alone().keeps is False
+    with closing(ServiceManager.of({"NOTIFY_SOCKET": str(tmp_path / "notify")})) as service_manager:
+        assert service_manager.present is True
+    assert alone().present is False

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ctxd.config import load
+from ctxd.daemon_options import options_of, with_passed_socket
 from ctxd.errors import StateDirError
-from ctxd.options import options_of, with_passed_socket
 from ctxd.secrets.scan import Scanner
 
 

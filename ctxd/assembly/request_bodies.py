@@ -3,7 +3,8 @@
 A body is a JSON value that the provider's API accepts as it is: roles alternate where they must, each tool call is
 followed by its output, and no text is blank. It is rendered so that a window that grew gives a body that grew: all
 bytes of a body, but for the brackets that close it and cache markers, begin the next one. For that, a window has to
-hold three things: system texts first; all outputs of a reply directly behind the reply; a user's item at the end.
+hold three things, which ``append_planner.py`` ensures: system texts first; all outputs of a reply directly behind the
+reply; a user's item at the end.
 
 Reasoning goes back only to the model that wrote it and only behind the messages that this model had: providers refuse
 it elsewhere, some of them with the whole request.

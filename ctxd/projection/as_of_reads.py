@@ -17,7 +17,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
 from ctxd.offload import Lane
-from ctxd.projection.datalog import bounded, plain
+from ctxd.projection.client_queries import bounded, plain
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import Fences
 from ctxd.projection.node import Node

@@ -1,4 +1,4 @@
-"""Layout ``append``: a baseline, then the conversation in order, then what changed. Pure.
+"""Planner of the layout ``append``: a baseline, then the conversation in order, then what changed. Pure.
 
 A window is planned in batches, one for each request: what came since the last one is added at its end. The promise: a
 batch depends on the session and on what the window has already, never on how the window would look if it were made
@@ -15,7 +15,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from ctxd.assembly.references import (
+from ctxd.assembly.repack_policy import Kind
+from ctxd.assembly.request_bodies import BEGIN, CONTINUE, PROVIDERS
+from ctxd.assembly.stored_items import (
     WHOLE,
     CallFacts,
     EventRef,
@@ -32,8 +34,6 @@ from ctxd.assembly.references import (
     short_id,
     tool_name,
 )
-from ctxd.assembly.repack_policy import Kind
-from ctxd.assembly.requests import BEGIN, CONTINUE, PROVIDERS
 from ctxd.assembly.window import WindowItem
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of

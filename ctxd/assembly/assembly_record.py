@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.assembly.append_layout import AppendWindow, LastRequest, NotedObject
-from ctxd.assembly.layout_port import Composition
-from ctxd.assembly.references import Ref
+from ctxd.assembly.append_planner import AppendWindow, LastRequest, NotedObject
+from ctxd.assembly.composition import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR
+from ctxd.assembly.stored_items import Ref
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import assembly_id
