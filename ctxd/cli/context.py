@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from ctxd.cli.arguments import session_id
+from ctxd.cli.common_options import Invocation, common, session_argument
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
-from ctxd.cli.invocation import Invocation, common, session_argument
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell

@@ -1,6 +1,6 @@
 """Two texts compared as ``diff -u`` does it, so that ``patch`` takes what is printed."""
 
-from ctxd.cli.invocation import Invocation
+from ctxd.cli.common_options import Invocation
 from ctxd.terminal import Colour, cell
 
 _COLOURS: dict[str, Colour] = {"+": "green", "-": "red", "@": "cyan"}

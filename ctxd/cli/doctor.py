@@ -9,8 +9,8 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.cli import daemon_checks, host_checks
+from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import CHECK_FAILED, OK
-from ctxd.cli.invocation import Invocation, common
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command
 from ctxd.config import Config, ConfigError, load

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.git_hook import install, uninstall
-from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Group
 
 

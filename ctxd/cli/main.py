@@ -7,8 +7,8 @@ from typing import Any, Final
 import click
 
 from ctxd import __version__
+from ctxd.cli.common_options import Invocation, adopt, common, common_options
 from ctxd.cli.exit_codes import FAILURE, MEANINGS, USAGE
-from ctxd.cli.invocation import Invocation, adopt, common, common_options
 from ctxd.command_line import SHELLS, Command, Group, Stop, completion_script
 from ctxd.command_line import run as run_program
 

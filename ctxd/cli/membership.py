@@ -5,8 +5,8 @@ from collections.abc import Callable
 import click
 
 from ctxd.cli.arguments import object_id, session_id
+from ctxd.cli.common_options import Invocation, common, session_option
 from ctxd.cli.id_completion import objects as complete_objects
-from ctxd.cli.invocation import Invocation, common, session_option
 from ctxd.command_line import Command
 from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient

@@ -7,8 +7,8 @@ from typing import Any
 import click
 import msgspec
 
+from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import USAGE
-from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Stop
 from ctxd_client.wire import Call
 from ctxd_protocol.methods import METHODS

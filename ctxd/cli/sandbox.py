@@ -2,7 +2,7 @@
 
 import click
 
-from ctxd.cli.invocation import Invocation, common, listing
+from ctxd.cli.common_options import Invocation, common, listing
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
 from ctxd.formatting import age, count

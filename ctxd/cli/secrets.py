@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from ctxd.cli.arguments import object_id, session_id, session_if_any
+from ctxd.cli.common_options import Invocation, common, object_argument, session_option
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK, USAGE
-from ctxd.cli.invocation import Invocation, common, object_argument, session_option
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short
 from ctxd_client.sync import SyncClient

@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from ctxd.cli.arguments import session_id
+from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_argument
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.failures import stop_for
-from ctxd.cli.invocation import Invocation, common, listing, note_next_page, paged, session_argument
 from ctxd.cli.markdown import markdown
 from ctxd.clock import SystemClock
 from ctxd.command_line import INTERRUPTED, Command, Group, Stop

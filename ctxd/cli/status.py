@@ -2,7 +2,7 @@
 
 import click
 
-from ctxd.cli.invocation import Invocation, common
+from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.tracker import followed
 from ctxd.command_line import Command
 from ctxd.formatting import count, span

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ctxd.cli.invocation import Invocation, common
+from ctxd.cli.common_options import Invocation, common
 from ctxd.command_line import Command
 from ctxd.formatting import count, span
 from ctxd.terminal import Screen, cell

@@ -10,8 +10,8 @@ from typing import Any, Final
 import click
 import msgspec
 
+from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, USAGE
-from ctxd.cli.invocation import Invocation, common
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell

@@ -3,7 +3,7 @@
 import click
 
 from ctxd.cli.arguments import session_id
-from ctxd.cli.invocation import Invocation, common, session_argument
+from ctxd.cli.common_options import Invocation, common, session_argument
 from ctxd.command_line import Command
 from ctxd.formatting import moment, short
 from ctxd.terminal import cell

@@ -122,7 +122,7 @@ def adopt(invocation: Invocation, options: dict[str, Any]) -> None:
 
 
 session_argument = click.argument("session", required=False, shell_complete=complete_sessions)
-"""A session by id or unique prefix; see ``resolve.session_id`` for the default."""
+"""A session by id or unique prefix; see ``default_session.session_id`` for the default."""
 
 session_option = click.option(
     "-s",
@@ -133,4 +133,4 @@ session_option = click.option(
 )
 
 object_argument = click.argument("object", shell_complete=complete_objects)
-"""An object by id, unique prefix or path; see ``resolve.object_id``."""
+"""An object by id, unique prefix or path; see ``object_by_path.object_id``."""
