@@ -7,8 +7,8 @@ from typing import Final, get_args
 import click
 import msgspec
 
-from ctxd.cli.arguments import session_id
 from ctxd.cli.common_options import Invocation, common, session_argument
+from ctxd.cli.default_session import session_id
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
 from ctxd.command_line import Command, Stop

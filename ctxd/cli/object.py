@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
-from ctxd.cli.arguments import moment_ms, object_id, session_if_any
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, object_argument, paged, session_option
+from ctxd.cli.default_session import session_if_any
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.object_by_path import object_id
+from ctxd.cli.revisions import moment_ms
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
 from ctxd.formatting import count, moment, short, size

@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from ctxd.cli.arguments import session_id
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_argument
+from ctxd.cli.default_session import session_id
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.failures import stop_for
 from ctxd.cli.markdown import markdown

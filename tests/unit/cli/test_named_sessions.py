@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd import formatting
-from ctxd.cli.arguments import moment_ms
 from ctxd.cli.context import BAR_COLUMNS, bar
+from ctxd.cli.revisions import moment_ms
 from ctxd.command_line import Stop
 from ctxd.formatting import count
 from ctxd_protocol.context import AssembledContext, SectionSize
