@@ -19,8 +19,8 @@ from ctxd_client.errors import CallFailed, ConnectionLost, from_wire
 from ctxd_client.wire import Call, Events
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.events import NoticeEvent, UnsubscribeParams
-from ctxd_protocol.methods.row import WriteResult
 
 RECEIVE_BYTES: Final = 256 * 1024
 """Bytes taken from the socket at once. Larger saves wake-ups on large answers; it is also what the kernel buffers at

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, TimedOut, Unavailable
 from ctxd_client.paths import SocketPlace, remedy
 from ctxd_client.wire import Call
-from ctxd_protocol.methods.row import Method
+from ctxd_protocol.methods.declaration import Method
 
 PASSING: Final = frozenset({"draining", "rate_limited", "store_backlog_full", "store_failed"})
 """Codes that pass within seconds by themselves: another daemon takes over, or a queue empties."""

@@ -14,8 +14,8 @@ from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import FrameDecoder, FrameFault
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, Limits
 from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.declaration import Params
 from ctxd_protocol.methods.events import NoticeEvent
-from ctxd_protocol.methods.row import Params
 
 ANSWER_BYTES_MAX: Final = 8 * FRAME_BYTES_HOST_MAX
 """Bytes of one line from the daemon. Only guards this process's memory: a whole context with blocks may far exceed a

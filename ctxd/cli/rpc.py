@@ -12,7 +12,7 @@ from ctxd.cli.exit_codes import USAGE
 from ctxd.command_line import Command, Stop
 from ctxd_client.wire import Call
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.methods.row import Params
+from ctxd_protocol.methods.declaration import Params
 
 
 def _completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:

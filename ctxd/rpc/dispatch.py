@@ -16,7 +16,7 @@ from ctxd.rpc.grants import in_own_session, reachable
 from ctxd.rpc.wire_errors import MalformedParams, params_error
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.methods.row import Capability, Method
+from ctxd_protocol.methods.declaration import Capability, Method
 
 Answer = msgspec.Struct | Accepted | dict[str, Any] | Raw
 AsyncHandler = Callable[..., Coroutine[Any, Any, Answer]]

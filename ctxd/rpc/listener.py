@@ -32,7 +32,7 @@ from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import BlockReader, error_object
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.row import Capability
+from ctxd_protocol.methods.declaration import Capability
 
 HOST_DESCRIPTORS: Final = 64
 """File descriptors that sandboxes leave to the host's connections, besides ``DESCRIPTORS_RESERVED``."""

@@ -22,7 +22,7 @@ from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import TaskPool
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.row import Capability
+from ctxd_protocol.methods.declaration import Capability
 
 CONNECTIONS_MAX: Final = 4096
 """Connections of one listener at once. More are refused politely; each costs a descriptor and some 10 KB."""

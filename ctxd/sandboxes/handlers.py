@@ -15,7 +15,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, find_replay, kept_result
 from ctxd.store.writes import Pending, Replay, Write
 from ctxd_protocol.methods import sandboxes as wire
-from ctxd_protocol.methods.row import Nothing, WriteResult
+from ctxd_protocol.methods.declaration import Nothing, WriteResult
 
 _USER: Final = "uid:"
 """Prefix of the principals of the host's users; their number follows."""

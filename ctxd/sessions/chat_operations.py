@@ -12,7 +12,7 @@ from ctxd.sessions.text_capture import captured, off_loop
 from ctxd_protocol.events import starts_turn
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.methods import sessions as session_methods
-from ctxd_protocol.methods.row import WriteResult
+from ctxd_protocol.methods.declaration import WriteResult
 
 
 class ChatOperations(OperationGroup):

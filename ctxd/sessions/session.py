@@ -48,7 +48,7 @@ from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
 from ctxd_protocol.events import Event, PromptEvent, starts_turn
 from ctxd_protocol.ids import chat_id, system_prompt_id
-from ctxd_protocol.methods.row import Capability
+from ctxd_protocol.methods.declaration import Capability
 from ctxd_protocol.objects import Receipt
 from ctxd_protocol.session_types import SessionView
 

@@ -61,7 +61,7 @@ from ctxd_protocol.methods.objects import (
     ObjectSessionsParams,
     ObjectSessionsResult,
 )
-from ctxd_protocol.methods.row import Nothing, SessionParams, WriteResult
+from ctxd_protocol.methods.declaration import Nothing, SessionParams, WriteResult
 from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, SandboxRegisterParams, SandboxResult
 from ctxd_protocol.methods.sessions import (
     ChatParams,

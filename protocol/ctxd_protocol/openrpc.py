@@ -15,7 +15,7 @@ from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.methods import METHODS, NOTIFICATIONS
 from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS
-from ctxd_protocol.methods.row import Method
+from ctxd_protocol.methods.declaration import Method
 
 _REF: Final = "#/components/schemas/{name}"
 

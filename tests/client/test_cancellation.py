@@ -10,7 +10,7 @@ from ctxd_client import connect
 from ctxd_client.connection import AsyncConnection
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.row import Nothing
+from ctxd_protocol.methods.declaration import Nothing
 from ctxd_protocol.status import DaemonStatus
 from tests.fakes.daemon import HELLO, HOLD, WAIT_S
 

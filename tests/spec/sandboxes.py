@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.methods.row import Method
+from ctxd_protocol.methods.declaration import Method
 from ctxd_protocol.sandboxes import Quota, SandboxView
 from tests.client.running import Running
 

@@ -10,7 +10,7 @@ import pytest
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import GRANTS, METHODS
-from ctxd_protocol.methods.row import Method
+from ctxd_protocol.methods.declaration import Method
 from ctxd_protocol.sandboxes import GRANTS_DEFAULT, SandboxView
 from tests.spec.sandboxes import BOX, ROOMY, inside, sample, wire
 

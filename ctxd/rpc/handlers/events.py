@@ -10,8 +10,8 @@ from typing import Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.notices import NoticeFeeds, Subscription
+from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult, UnsubscribeParams
-from ctxd_protocol.methods.row import WriteResult
 
 SUBSCRIPTIONS_MAX: Final = 64
 """Subscriptions of one connection: one for each session a harness runs side by side, with room."""

@@ -12,7 +12,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, AsyncHandler
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import sessions as wire
-from ctxd_protocol.methods.row import Nothing, SessionParams
+from ctxd_protocol.methods.declaration import Nothing, SessionParams
 from ctxd_protocol.session_types import SessionSummary
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ctxd.sessions.segments import events_size, text_size
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.methods import sessions as wire
-from ctxd_protocol.methods.row import SessionParams
+from ctxd_protocol.methods.declaration import SessionParams
 from ctxd_protocol.session_types import Turn
 
 

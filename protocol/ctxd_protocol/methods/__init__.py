@@ -8,7 +8,7 @@ nothing, not even its ``op_id``: sent again later, it is decided anew.
 from typing import Any, Final, get_args
 
 from ctxd_protocol.methods import context, daemon, events, files, objects, sandboxes, sessions
-from ctxd_protocol.methods.row import Method
+from ctxd_protocol.methods.declaration import Method
 from ctxd_protocol.sandboxes import Grant
 
 METHODS: Final[dict[str, Method]] = {

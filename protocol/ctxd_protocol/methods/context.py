@@ -14,7 +14,15 @@ from ctxd_protocol.context import (
     ToolDeclaration,
 )
 from ctxd_protocol.ids import OpIdText, SessionIdText
-from ctxd_protocol.methods.row import ACTIVE_ERRORS, SESSION_ERRORS, Method, PageSize, Params, Result, SessionParams
+from ctxd_protocol.methods.declaration import (
+    ACTIVE_ERRORS,
+    SESSION_ERRORS,
+    Method,
+    PageSize,
+    Params,
+    Result,
+    SessionParams,
+)
 
 
 class ContextCurrentParams(Params, frozen=True, kw_only=True):

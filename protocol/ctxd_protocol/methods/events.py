@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ctxd_protocol.methods.row import Method, Params, Result, SessionParams, WriteResult
+from ctxd_protocol.methods.declaration import Method, Params, Result, SessionParams, WriteResult
 from ctxd_protocol.session_types import Notice
 
 

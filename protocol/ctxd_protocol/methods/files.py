@@ -6,7 +6,7 @@ import msgspec
 
 from ctxd_protocol.ids import OpIdText, SessionIdText, ToolcallIdText
 from ctxd_protocol.limits import PATHS_MAX
-from ctxd_protocol.methods.row import (
+from ctxd_protocol.methods.declaration import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
     Method,

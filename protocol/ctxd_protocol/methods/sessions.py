@@ -6,7 +6,7 @@ import msgspec
 
 from ctxd_protocol.events import Event
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
-from ctxd_protocol.methods.row import (
+from ctxd_protocol.methods.declaration import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
     Method,

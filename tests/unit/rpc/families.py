@@ -8,7 +8,7 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.session import Accepted
 from ctxd.store.writes import Pending
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.methods.row import WriteResult
+from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.sessions import MembershipResult, SessionAppendResult
 from ctxd_protocol.objects import Receipt
 

@@ -6,7 +6,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.rpc.listener import Timing
 from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.methods.row import WriteResult
+from ctxd_protocol.methods.declaration import WriteResult
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import RECEIPT, Services
 

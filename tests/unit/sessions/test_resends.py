@@ -12,7 +12,7 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.session import write_request
 from ctxd_protocol.events import PromptEvent
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.methods.row import Method
+from ctxd_protocol.methods.declaration import Method
 from ctxd_protocol.methods.sessions import SessionAppendParams
 from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, code_of, say, settled, world

@@ -1,4 +1,4 @@
-"""Method rows: one declaration for each method, and the types that all families share."""
+"""Declarations of methods, one row each, and the types that all families share."""
 
 import inspect
 from typing import Annotated, Any, Final, Literal, get_args
