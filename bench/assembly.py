@@ -31,7 +31,7 @@ from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
-from ctxd_protocol.events import PromptEvent
+from ctxd_protocol.event_types import PromptEvent
 
 SIZES = (1_000, 10_000)
 ACTIVE = 50

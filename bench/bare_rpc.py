@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.context import ContextCurrentParams
 
 

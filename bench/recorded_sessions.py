@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.assembly import repack_policy
 from ctxd.transcripts.files import UnknownFormat, read
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
     PromptEvent,

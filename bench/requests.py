@@ -38,8 +38,8 @@ from ctxd.sessions.settings import SessionSettings
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd.transcripts.files import UnknownFormat, read
-from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.events import (
+from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
     PromptEvent,

@@ -29,8 +29,8 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.store import VersionStore
-from ctxd_protocol.events import PromptEvent, ResponseEvent
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.event_types import PromptEvent, ResponseEvent
+from ctxd_protocol.object_types import FilesystemSource
 
 SIZES = (1_000, 3_000, 10_000)
 OBJECTS_PER_TURN = 20

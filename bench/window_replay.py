@@ -27,7 +27,7 @@ from ctxd.assembly.stored_items import call_name
 from ctxd.models import Models
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
     PromptEvent,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ctxd_client.sync import SyncSession as SyncSession
     from ctxd_client.sync import connect_sync as connect_sync
     from ctxd_client.values import ToolRecorded as ToolRecorded
-    from ctxd_protocol.sandboxes import Quota as Quota
+    from ctxd_protocol.sandbox_types import Quota as Quota
     from ctxd_protocol.session_types import Collapse as Collapse
     from ctxd_protocol.session_types import Message as Message
     from ctxd_protocol.session_types import Mount as Mount
@@ -54,7 +54,7 @@ _HOMES = {
         "TooLarge",
         "Unavailable",
     ),
-    "ctxd_protocol.sandboxes": ("Quota",),
+    "ctxd_protocol.sandbox_types": ("Quota",),
     "ctxd_protocol.session_types": ("Collapse", "Message", "Mount"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

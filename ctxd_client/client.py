@@ -18,7 +18,7 @@ from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.sessions import SessionAppendResult
-from ctxd_protocol.objects import Receipt, ToolcallStatus
+from ctxd_protocol.object_types import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import Collapse, ComponentName, Message, Mount
 

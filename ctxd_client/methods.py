@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from ctxd_client.wire import EMPTY, Call
-from ctxd_protocol.context import AssembledContext, CurrentContext, ToolDeclaration
-from ctxd_protocol.events import (
+from ctxd_protocol.context_types import AssembledContext, CurrentContext, ToolDeclaration
+from ctxd_protocol.event_types import (
     CompactionEvent,
     OpaqueEvent,
     PromptEvent,
@@ -27,6 +27,7 @@ from ctxd_protocol.methods.context import (
     ShowParams,
 )
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
+from ctxd_protocol.methods.declaration import Nothing, SessionParams, WriteResult
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult, UnsubscribeParams
 from ctxd_protocol.methods.files import (
     FileDiscoverParams,
@@ -61,7 +62,6 @@ from ctxd_protocol.methods.objects import (
     ObjectSessionsParams,
     ObjectSessionsResult,
 )
-from ctxd_protocol.methods.declaration import Nothing, SessionParams, WriteResult
 from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, SandboxRegisterParams, SandboxResult
 from ctxd_protocol.methods.sessions import (
     ChatParams,
@@ -88,8 +88,8 @@ from ctxd_protocol.methods.sessions import (
     SessionWriteParams,
     SystemPromptParams,
 )
-from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.sandbox_types import Quota
 from ctxd_protocol.session_types import Collapse, Message, Mount
 from ctxd_protocol.status import DaemonStatus
 

@@ -21,7 +21,7 @@ from ctxd.assembly.window import ToolOutput, WindowItem
 from ctxd.assembly.window_reader import WindowReader, window_blocks
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import LiveSession
-from ctxd_protocol.context import AssembledContext, BudgetPlan, RequestFormat, SectionSize, ToolDeclaration
+from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestFormat, SectionSize, ToolDeclaration
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
 MAX_TOKENS: Final = 8_192

@@ -37,8 +37,8 @@ from ctxd.assembly.stored_items import (
 from ctxd.assembly.window import WindowItem
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
-from ctxd_protocol.context import RequestFormat
-from ctxd_protocol.events import (
+from ctxd_protocol.context_types import RequestFormat
+from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
     PromptEvent,

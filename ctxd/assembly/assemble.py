@@ -55,7 +55,7 @@ from ctxd.sessions.session import LiveSession, Ticket, WriteRequest
 from ctxd.store.idempotency import mismatch
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
-from ctxd_protocol.context import BudgetPlan
+from ctxd_protocol.context_types import BudgetPlan
 from ctxd_protocol.session_types import ComponentName
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024

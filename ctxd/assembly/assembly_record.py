@@ -20,7 +20,7 @@ from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store.writes import Pending
-from ctxd_protocol.context import (
+from ctxd_protocol.context_types import (
     AssembledContext,
     AssemblyRecord,
     Block,
@@ -29,7 +29,7 @@ from ctxd_protocol.context import (
     SectionSize,
 )
 from ctxd_protocol.ids import context_id
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 ID_DIGITS = (8, 12, 16)
 """Hex digits of a context id: more only where fewer are taken by other content of the session."""

@@ -17,7 +17,7 @@ from ctxd.assembly.render import SEPARATOR
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
 from ctxd.sessions.session import LiveSession
-from ctxd_protocol.context import BudgetPlan
+from ctxd_protocol.context_types import BudgetPlan
 
 Heads = Mapping[str, Stored | None]
 """Versions by id of the object; None, or no entry, for an object without one."""

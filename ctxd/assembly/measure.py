@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.assembly.render import SEPARATOR
-from ctxd_protocol.context import BudgetPlan, Dropped
+from ctxd_protocol.context_types import BudgetPlan, Dropped
 
 TokenCounter = Callable[[str], float]
 """Tokens of a text. Fractions are for estimates: a sum is rounded up, not each of its terms."""

@@ -40,7 +40,7 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.models import Model
-from ctxd_protocol.context import RepackReason
+from ctxd_protocol.context_types import RepackReason
 
 VERSION: Final = 1
 """Version of the policy, recorded with each request. It changes with every decision that would be another."""

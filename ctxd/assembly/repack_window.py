@@ -28,7 +28,7 @@ from ctxd.assembly.window import (
     stubbed,
 )
 from ctxd.models import Model
-from ctxd_protocol.context import RepackReason
+from ctxd_protocol.context_types import RepackReason
 
 _LINE_TOKENS: Final = 40
 """Tokens of the line in a cut output that gives its length and how to load it."""

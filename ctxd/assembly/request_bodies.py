@@ -29,7 +29,7 @@ from ctxd.assembly.window import (
     UserText,
     WindowItem,
 )
-from ctxd_protocol.context import Block, Omitted, RequestFormat, ToolDeclaration
+from ctxd_protocol.context_types import Block, Omitted, RequestFormat, ToolDeclaration
 
 PROVIDERS: Final[dict[RequestFormat, str | None]] = {
     "anthropic-messages": "anthropic",

@@ -28,7 +28,7 @@ from ctxd.objects.kinds import is_binary, state_of
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
-from ctxd_protocol.events import message_of
+from ctxd_protocol.event_types import message_of
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 
 Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated explicitly", "recent tool call", "read"]

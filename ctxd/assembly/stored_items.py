@@ -30,7 +30,7 @@ from ctxd.assembly.window import (
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.kinds import is_binary, is_purged
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
     Event,

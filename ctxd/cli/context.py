@@ -16,9 +16,9 @@ from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.context import AssembledContext, Block, BudgetPlan, Layout, RequestFormat, SectionSize
+from ctxd_protocol.context_types import AssembledContext, Block, BudgetPlan, Layout, RequestFormat, SectionSize
 from ctxd_protocol.limits import PATHS_MAX
-from ctxd_protocol.objects import ObjectVersion
+from ctxd_protocol.object_types import ObjectVersion
 
 BAR_COLUMNS: Final = 72
 """Columns of the bar of sections. Each section that is not empty gets at least one."""

@@ -19,7 +19,7 @@ from ctxd_client.errors import CallFailed, TimedOut
 from ctxd_client.paths import find_socket
 from ctxd_client.sync import connect_sync
 from ctxd_protocol.places import SYSTEM_SOCKET, SYSTEM_STATE_DIR
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.status import DaemonStatus
 
 ANSWER_S_MAX: Final = 5.0

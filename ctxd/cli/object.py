@@ -18,7 +18,7 @@ from ctxd.formatting import count, moment, short, size
 from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.objects import ObjectType, ObjectVersion
+from ctxd_protocol.object_types import ObjectType, ObjectVersion
 from ctxd_protocol.session_types import ContextLevel
 
 

@@ -10,7 +10,7 @@ from ctxd.cli.common_options import Invocation, common
 from ctxd.command_line import Command
 from ctxd.formatting import count, span
 from ctxd.terminal import Screen, cell
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.status import DaemonStatus
 from ctxd_protocol.trackers import Watching
 

@@ -17,7 +17,7 @@ from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.files import UnknownFormat, read
 from ctxd.transcripts.records import Entry, total_usage
-from ctxd_protocol.events import Event
+from ctxd_protocol.event_types import Event
 
 _TEXT_CHARS: Final = 200
 

@@ -13,7 +13,7 @@ import anyio
 
 from ctxd.examples.scripted import CHECK, FIX, LOOK, READ, Model, ModelStep, ToolCall, make_tree, scripted
 from ctxd_client import CallFailed, Session, connect
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 
 SYSTEM_PROMPT = "You fix small Python projects. Look before you change, and run the tests afterwards."

@@ -5,7 +5,7 @@ import shutil
 import sys
 from typing import Final
 
-from ctxd_protocol.context import AssembledContext, Block
+from ctxd_protocol.context_types import AssembledContext, Block
 
 COLOURS: Final = {"system_prompt": "45", "metadata_pool": "44", "chat": "42", "active_content": "43"}
 """The background of a section in the bar, as terminals number it; ``OTHER`` for one that is not listed."""

@@ -27,7 +27,7 @@ from ctxd.sources.filesystem import Look, Regular
 from ctxd.sources.port import LEADS_OUT, Missing, Special, Unreadable
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 
 BASES_MAX: Final = 16
 """Directories of one command whose work tree is looked for. A command that ran git in more of them is no command."""

@@ -30,7 +30,7 @@ from ctxd.sources.port import Missing, Present, SourceAdapter
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
-from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source, source_label
+from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source, source_label
 from ctxd_protocol.secrets import SecretPolicy
 
 Cause = Literal["read", "edit", "check"]

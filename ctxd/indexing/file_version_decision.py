@@ -29,7 +29,7 @@ from ctxd.sources.port import (
 )
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.methods.files import FileKind, FileOutcome
-from ctxd_protocol.objects import Source
+from ctxd_protocol.object_types import Source
 from ctxd_protocol.secrets import SecretPolicy
 
 SANDBOXES: Final = "sandboxes"

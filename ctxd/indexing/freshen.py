@@ -25,7 +25,7 @@ from ctxd.sources.port import FINGERPRINT_BYTES, SourceAdapter, Stamp, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.objects import Source
+from ctxd_protocol.object_types import Source
 from ctxd_protocol.secrets import SecretPolicy
 
 ENTRIES_MAX: Final = 100_000

@@ -15,7 +15,7 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, mount_prefix
 from ctxd.sources.filesystem import HostFiles
-from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source
+from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source
 from ctxd_protocol.session_types import Mount
 
 PLACED_IN_A_ROW: Final = 500

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Final
 
 from ctxd.errors import CtxdError
-from ctxd_protocol.objects import FilesystemSource, Source, filesystem_source, source_label
+from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source, source_label
 from ctxd_protocol.session_types import Mount
 
 PATH_BYTES_MAX: Final = 4096

@@ -20,7 +20,7 @@ from ctxd.objects.hashing import BASE64, content_hash, identity_hash
 from ctxd.secrets.policy import DEFAULT, keeps_bytes, to_payload
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource, Source, ToolcallStatus, filesystem_source, source_label
+from ctxd_protocol.object_types import FilesystemSource, Source, ToolcallStatus, filesystem_source, source_label
 from ctxd_protocol.secrets import Secrets
 
 Content = str | bytes

@@ -12,7 +12,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import KINDS
 from ctxd_protocol.ids import ObjectId
-from ctxd_protocol.objects import FilesystemSource, Source, source_label
+from ctxd_protocol.object_types import FilesystemSource, Source, source_label
 
 INFRASTRUCTURE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.visible and kind.of_session)
 """Prefixes of ids of infrastructure objects (spec 1 §2.1)."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
-from ctxd_protocol.objects import Source
+from ctxd_protocol.object_types import Source
 
 BASE64: Final = "base64"
 """The ``encoding`` of content that is no text."""

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import BASE64
-from ctxd_protocol.objects import ObjectState, ObjectType
+from ctxd_protocol.object_types import ObjectState, ObjectType
 
 
 class EntityKind(NamedTuple):

@@ -13,7 +13,7 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd_protocol.methods import GRANTS, METHODS
 from ctxd_protocol.methods.declaration import Capability
-from ctxd_protocol.sandboxes import Grant
+from ctxd_protocol.sandbox_types import Grant
 
 _LEVEL: Final[dict[Capability, int]] = {"observe": 0, "session": 1, "host": 2}
 

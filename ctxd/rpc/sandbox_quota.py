@@ -13,7 +13,7 @@ from ctxd.formatting import count
 from ctxd.rpc.dispatch import MethodEntry
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import Request, error_object
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.sandbox_types import Quota
 
 _BURST_S: Final = 2.0
 """Seconds' worth of calls that may come at once."""

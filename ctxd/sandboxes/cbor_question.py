@@ -13,7 +13,7 @@ import cbor2
 from ctxd.errors import CtxdError
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.listener import ListenerContext
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 
 _MAPS: Final = range(0xA0, 0xC0)
 """The first bytes of CBOR maps."""

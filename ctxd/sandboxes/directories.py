@@ -18,7 +18,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.sources import user_rights
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
 

@@ -18,7 +18,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.sessions.session import Accepted
 from ctxd_protocol.methods.files import FileResolveResult
-from ctxd_protocol.objects import FilesystemSource, ObjectVersion, Source
+from ctxd_protocol.object_types import FilesystemSource, ObjectVersion, Source
 from ctxd_protocol.session_types import Mount, Notice
 
 _PATH: Final = re.compile(r"(?<![\w/<])/[^\s'\":,;()<>]+")

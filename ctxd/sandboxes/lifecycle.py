@@ -31,8 +31,8 @@ from ctxd.sources.confinement import Confinement
 from ctxd.sources.user_rights import User
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracker import FILES_MAX
-from ctxd_protocol.context import CurrentContext
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
 from ctxd_protocol.status import SandboxesStatus
 

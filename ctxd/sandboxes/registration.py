@@ -17,7 +17,7 @@ from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd_protocol.methods import GRANTS
-from ctxd_protocol.sandboxes import Grant, Quota
+from ctxd_protocol.sandbox_types import Grant, Quota
 from ctxd_protocol.session_types import Mount
 
 PREFIX: Final = "sandbox:"

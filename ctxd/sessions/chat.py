@@ -14,7 +14,7 @@ from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.segments import events_of, events_size, read_segment
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place
-from ctxd_protocol.events import Event, message_of, starts_turn
+from ctxd_protocol.event_types import Event, message_of, starts_turn
 from ctxd_protocol.session_types import Message, Turn
 
 BATCH_CHARS = 512 * 1024

@@ -9,7 +9,7 @@ from ctxd.sessions import transitions
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.session import Accepted, Transaction
 from ctxd.sessions.text_capture import captured, off_loop
-from ctxd_protocol.events import starts_turn
+from ctxd_protocol.event_types import starts_turn
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.methods.declaration import WriteResult

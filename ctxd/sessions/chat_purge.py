@@ -25,7 +25,7 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.sessions.session import LiveSession
-from ctxd_protocol.events import Attachment, Event
+from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.ids import session_object_id
 
 PURGED_TEXT: Final = "[purged]"

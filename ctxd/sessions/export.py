@@ -24,7 +24,7 @@ from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place, SessionState
 from ctxd.sessions.text_capture import captured, off_loop
 from ctxd.store.store import VersionStore
-from ctxd_protocol.events import Event, message_of
+from ctxd_protocol.event_types import Event, message_of
 from ctxd_protocol.ids import system_prompt_id
 
 PROMPT: Final = 0

@@ -15,7 +15,7 @@ from ctxd.sessions.session import Accepted, Actor, Transaction, WriteRequest, ke
 from ctxd.sessions.settings import SessionSettings, normalised
 from ctxd.store.writes import Replay
 from ctxd_protocol.methods import sessions as session_methods
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import Collapse, SessionView
 

@@ -23,7 +23,7 @@ from ctxd.store.purge import KIND, counted
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.ids import chat_id
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 _HISTORY: Final = 500
 

@@ -27,9 +27,9 @@ from ctxd.sessions.settings import SessionSettings, mount_table, normalised
 from ctxd.sessions.state import SessionState
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.ids import session_object_id
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import SessionStatus, SessionSummary
 
 NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)

@@ -30,9 +30,9 @@ from ctxd.sessions.segments import ENTERING, ActivateObjects
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
 from ctxd.store.store import VersionStore
-from ctxd_protocol.context import Block
+from ctxd_protocol.context_types import Block
 from ctxd_protocol.methods.files import FileIndexResult
-from ctxd_protocol.objects import filesystem_source
+from ctxd_protocol.object_types import filesystem_source
 
 CONFIRMED_MAX: Final = 10_000
 """Versions remembered as the sandbox's own to see; beyond that the oldest are looked up again."""

@@ -17,7 +17,15 @@ from ctxd.objects.document import Document, Stored, text_of
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions.settings import SessionSettings
-from ctxd_protocol.events import Event, OpaqueEvent, PromptEvent, ResponseEvent, ToolResultEvent, event_of, message_of
+from ctxd_protocol.event_types import (
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    ToolResultEvent,
+    event_of,
+    message_of,
+)
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.session_types import Message
 

@@ -46,10 +46,10 @@ from ctxd.sessions.settings import SessionSettings
 from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
-from ctxd_protocol.events import Event, PromptEvent, starts_turn
+from ctxd_protocol.event_types import Event, PromptEvent, starts_turn
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.methods.declaration import Capability
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import SessionView
 
 

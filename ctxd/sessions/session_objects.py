@@ -18,7 +18,7 @@ from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, te
 from ctxd.sessions.state import SessionState, fold
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
-from ctxd_protocol.objects import VersionRow
+from ctxd_protocol.object_types import VersionRow
 from ctxd_protocol.session_types import Message
 
 _PAGE = 1000

@@ -29,7 +29,7 @@ from ctxd.sessions.segments import (
     chars_of,
     mark_of,
 )
-from ctxd_protocol.events import starts_turn
+from ctxd_protocol.event_types import starts_turn
 from ctxd_protocol.session_types import ContextLevel, Message
 
 SNAPSHOT_TAIL_MIN: Final = 256

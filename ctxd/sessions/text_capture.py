@@ -16,9 +16,9 @@ from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import keeps_bytes
 from ctxd.sessions.segments import events_size
-from ctxd_protocol.events import Attachment, Event
+from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.methods.files import ToolcallRecordParams
-from ctxd_protocol.objects import source_label
+from ctxd_protocol.object_types import source_label
 from ctxd_protocol.secrets import SecretFound, SecretPolicy
 
 INLINE_CHARS_MAX: Final = 64 * 1024

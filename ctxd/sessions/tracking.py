@@ -28,7 +28,7 @@ from ctxd.sessions.settings import mount_table
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked_files import State, TrackedFile
 from ctxd.trackers.tracker import FileTrackers, Followed
-from ctxd_protocol.objects import filesystem_source, source_label
+from ctxd_protocol.object_types import filesystem_source, source_label
 
 CONFIGURE: Final = "session.configure"
 """The kind of a write that may change the mounts of a session."""

@@ -30,9 +30,9 @@ from ctxd.sessions.segments import (
     segment_document,
     to_text,
 )
-from ctxd_protocol.events import Event, ToolResultEvent
+from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
-from ctxd_protocol.objects import source_label
+from ctxd_protocol.object_types import source_label
 from ctxd_protocol.session_types import Mount
 
 DELETES_MAX: Final = 1_000

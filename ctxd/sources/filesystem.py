@@ -34,7 +34,7 @@ from ctxd.sources.port import (
     fingerprint_of,
 )
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 
 THREADS: Final = 4
 """Lookups that read at once, and on each mount those for which reading takes long."""

@@ -1,6 +1,6 @@
 """Port for sources: what sourced objects are bound to, whatever its kind.
 
-A kind is a member of ``ctxd_protocol.objects.Source``, a row in ``ctxd.objects.document.SOURCE_TYPES``, and a
+A kind is a member of ``ctxd_protocol.object_types.Source``, a row in ``ctxd.objects.document.SOURCE_TYPES``, and a
 ``SourceAdapter``, which the indexer reads all its sources through. A reading is a value in every case: only a broken
 daemon raises.
 """
@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
 
-from ctxd_protocol.objects import Source
+from ctxd_protocol.object_types import Source
 
 _FINGERPRINT: Final = struct.Struct("<16sQ16s")
 

@@ -21,7 +21,7 @@ from ctxd.store.committer import Committer, StateRemoved
 from ctxd.store.health import Health
 from ctxd.store.writes import Pending, QueuedWrite
 from ctxd_protocol.error_codes import ErrorCode
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 T = TypeVar("T")
 

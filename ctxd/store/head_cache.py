@@ -21,7 +21,7 @@ from ctxd.store.idempotency import BloomFilter, Operation
 from ctxd.store.journal import Body
 from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
 from ctxd.store.writes import NOT_CACHED, NotCached
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 LARGE_HEAD_BYTES: Final = 4096
 """Bytes of a tool call's arguments from which on they are counted."""

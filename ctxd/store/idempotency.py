@@ -11,7 +11,7 @@ from typing import Final
 from ctxd.errors import CtxdError
 from ctxd.store.journal import Body
 from ctxd.store.writes import QueuedWrite, Replay
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 _BITS: Final = 27
 """Bits of an index: 16 MiB in memory. With a million keys one lookup in 3,400 is left to the database, with ten one in

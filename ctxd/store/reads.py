@@ -18,7 +18,7 @@ from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, 
 from ctxd.offload import Lane
 from ctxd.store import journal
 from ctxd.store.writes import Change
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 T = TypeVar("T")
 

@@ -48,7 +48,7 @@ from ctxd.store.writes import (
     StoreFailed,
     Write,
 )
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.status import StoreStatus
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from blake3 import blake3
 from ctxd.objects.document import Artifact, Document, encode_content, encode_document
 from ctxd.store import journal
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 Restate = Callable[[Document], Document | None]
 """Function from a version with its content to its replacement without the purged part; None if it has none."""

@@ -23,7 +23,7 @@ from ctxd.transcripts.records import (
     text_of,
     usage_of,
 )
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
     Event,

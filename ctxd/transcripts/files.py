@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ctxd.transcripts import claude_code, codex, opencode, pi
 from ctxd.transcripts.records import DAMAGED, Entry, Line, Record, decoded, lines, opaque, record_of
-from ctxd_protocol.events import OpaqueEvent
+from ctxd_protocol.event_types import OpaqueEvent
 
 Format = Literal[
     "claude-code",

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from ctxd_protocol.events import Attachment, Event, OpaqueEvent, Usage
+from ctxd_protocol.event_types import Attachment, Event, OpaqueEvent, Usage
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 Record = Mapping[str, Any]

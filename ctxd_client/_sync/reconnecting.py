@@ -13,7 +13,7 @@ from ctxd_client.paths import SocketPlace
 from ctxd_client.retry import Retry, greet_s, late, may_repeat, pause_s, settled, unreachable
 from ctxd_client.wire import Call
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 R = TypeVar("R")
 

@@ -6,9 +6,9 @@ Each ``assert_type`` fails the check where a result is ``Any``.
 from typing import assert_type
 
 from ctxd_client import CallFailed, Client, Collapse, Message, Mount, Session, connect, connect_sync
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.methods.sessions import SessionAppendResult, SessionResult
-from ctxd_protocol.objects import ObjectVersion
+from ctxd_protocol.object_types import ObjectVersion
 from ctxd_protocol.session_types import Notice, SessionView
 
 

@@ -23,7 +23,7 @@ from ctxd_client.errors import CLASSES
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.sessions import SessionResult
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import Mount, SessionView
 from tests.fakes.daemon import HELLO, HOLD, Refusal, smallest
 

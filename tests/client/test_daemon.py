@@ -7,7 +7,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from ctxd_client import Client, Conflict, InvalidState, NotFound, connect, connect_sync
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from ctxd_client import Client, connect
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 from tests.crash.daemon import DaemonProcess
 

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ctxd_client import CallFailed, connect_sync
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.sandbox_types import Quota
 from tests.fakes.service_manager import ServiceManager, service_manager
 
 pytestmark = pytest.mark.timeout(60)

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from ctxd_client import connect
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
 from tests.crash.daemon import daemon_process
 

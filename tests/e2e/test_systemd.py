@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ctxd_client import SyncClient, connect_sync
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
 from tests.e2e.booted import REPOSITORY, WAIT_S, Booted, CannotBoot, booted
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import SyncClient, connect_sync
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.e2e.transcripts import Ran, Said, steps

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctxd.transcripts.files import UnknownFormat, read
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     Event,
     OpaqueEvent,
     PromptEvent,

@@ -9,7 +9,7 @@ import msgspec
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Stamp, decoded_text, fingerprint_of
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.objects import Source
+from ctxd_protocol.object_types import Source
 
 VOLUME = 3
 

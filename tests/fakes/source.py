@@ -10,7 +10,7 @@ from ctxd.sources.confinement import Confinement
 from ctxd.sources.filesystem import HostFiles, Look, Regular, SpecialKind, signature
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable, decoded_text
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 
 DEVICE = 7
 

@@ -23,7 +23,7 @@ import pytest
 from ctxd_client import CallFailed, connect_sync, wire
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.errors import ErrorObject
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
 from tests.client.running import Running
 from tests.spec.sandboxes import BOX, ROOMY

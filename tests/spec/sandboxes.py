@@ -11,7 +11,7 @@ import msgspec
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.declaration import Method
-from ctxd_protocol.sandboxes import Quota, SandboxView
+from ctxd_protocol.sandbox_types import Quota, SandboxView
 from tests.client.running import Running
 
 BOX = "b" * 64

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import SyncClient, SyncSession
-from ctxd_protocol.objects import ObjectVersion
+from ctxd_protocol.object_types import ObjectVersion
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
 STUB = "[image/png, 272 bytes: object.get returns them in base64]"

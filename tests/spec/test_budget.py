@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Collapse, SessionView
 
 Start = Callable[..., SyncSession]

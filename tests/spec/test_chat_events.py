@@ -12,7 +12,7 @@ import pytest
 from ctxd.transcripts.files import read
 from ctxd_client import SyncSession, connect_sync
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
     Event,

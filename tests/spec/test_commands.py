@@ -19,7 +19,7 @@ import pytest
 from ctxd.cli.main import cli
 from ctxd.formatting import moment
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.events import ResponseEvent, ThinkingEvent
+from ctxd_protocol.event_types import ResponseEvent, ThinkingEvent
 from tests.client.running import Running
 from tests.unit.assembly.provider_rules import check_request
 

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.mounts import mount

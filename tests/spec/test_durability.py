@@ -16,7 +16,7 @@ import pytest
 from ctxd_client import DaemonFault, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.crash.daemon import DaemonProcess, daemon_process

@@ -9,7 +9,7 @@ import pytest
 import rfc8785
 
 from ctxd_client import SyncClient, SyncSession
-from ctxd_protocol.objects import ObjectVersion
+from ctxd_protocol.object_types import ObjectVersion
 from ctxd_protocol.session_types import Message, Mount
 from tests.spec.refusal import refused
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.objects import VersionRow
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.object_types import VersionRow
+from ctxd_protocol.sandbox_types import SandboxView
 from tests.client.running import Running
 from tests.spec.refusal import refused
 from tests.spec.sandboxes import inside

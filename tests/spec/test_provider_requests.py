@@ -9,8 +9,8 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncSession
-from ctxd_protocol.context import AssembledContext, Omitted
-from ctxd_protocol.events import (
+from ctxd_protocol.context_types import AssembledContext, Omitted
+from ctxd_protocol.event_types import (
     Attachment,
     PromptEvent,
     ResponseEvent,

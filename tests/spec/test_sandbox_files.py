@@ -8,7 +8,7 @@ import pytest
 
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.sandboxes import SandboxView
+from ctxd_protocol.sandbox_types import SandboxView
 from tests.spec.sandboxes import inside
 from tests.suites.sandboxed_paths import OWN, VECTORS, make_tree, placed
 

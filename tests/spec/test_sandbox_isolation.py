@@ -11,7 +11,7 @@ from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import GRANTS, METHODS
 from ctxd_protocol.methods.declaration import Method
-from ctxd_protocol.sandboxes import GRANTS_DEFAULT, SandboxView
+from ctxd_protocol.sandbox_types import GRANTS_DEFAULT, SandboxView
 from tests.spec.sandboxes import BOX, ROOMY, inside, sample, wire
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.sandboxes import Quota, SandboxView
+from ctxd_protocol.sandbox_types import Quota, SandboxView
 from tests.spec.sandboxes import at_once, sample, wire
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.sandboxes import Quota, SandboxView
+from ctxd_protocol.sandbox_types import Quota, SandboxView
 from ctxd_protocol.session_types import Mount
 from ctxd_protocol.trackers import Tracker
 from tests.client.running import Running

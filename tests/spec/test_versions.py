@@ -8,7 +8,7 @@ import pytest
 
 from ctxd_client import SyncClient, SyncSession, connect, connect_sync
 from ctxd_protocol.methods.files import FileIndexResult
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.refusal import refused

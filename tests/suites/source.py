@@ -19,7 +19,7 @@ from ctxd.sources.port import (
     size_of,
 )
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource, Source
+from ctxd_protocol.object_types import FilesystemSource, Source
 
 
 class Tree(Protocol):

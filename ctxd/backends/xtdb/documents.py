@@ -22,7 +22,7 @@ from ctxd.backends.xtdb.messages import Doc
 from ctxd.objects.document import Content, Document, decode_document, encode_content, encode_document, source_of
 from ctxd.objects.generated_ids import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource, Source
+from ctxd_protocol.object_types import FilesystemSource, Source
 
 FIXED_VALID_TIME: Final = 946_684_800_000
 """2000-01-01T00:00:00Z in ms: the valid time of entities without one of their own, such as texts."""

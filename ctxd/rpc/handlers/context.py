@@ -9,7 +9,7 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.context import (
     AssembleParams,
     AssemblyListParams,

@@ -11,7 +11,7 @@ from ctxd.rpc.grants import reachable
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS, SERVER_NAME, HelloParams, HelloResult
 from ctxd_protocol.methods.declaration import Nothing
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.openrpc import document
 from ctxd_protocol.status import DaemonStatus
 

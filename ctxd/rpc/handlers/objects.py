@@ -20,7 +20,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
-from ctxd_protocol.objects import ObjectType, ObjectVersion, source_label
+from ctxd_protocol.object_types import ObjectType, ObjectVersion, source_label
 
 _CURSOR = "Give next_cursor as it was."
 

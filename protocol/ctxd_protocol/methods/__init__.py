@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from ctxd_protocol.methods import context, daemon, events, files, objects, sandboxes, sessions
 from ctxd_protocol.methods.declaration import Method
-from ctxd_protocol.sandboxes import Grant
+from ctxd_protocol.sandbox_types import Grant
 
 METHODS: Final[dict[str, Method]] = {
     row.name: row for family in (daemon, sessions, files, objects, context, events, sandboxes) for row in family.ROWS

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ctxd_protocol.context import (
+from ctxd_protocol.context_types import (
     AssembledContext,
     AssemblyRecord,
     BudgetPlan,

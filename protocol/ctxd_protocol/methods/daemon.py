@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.declaration import Method, Nothing, Params, Result
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.status import DaemonStatus
 
 PROTOCOL_VERSIONS: Final[tuple[int, ...]] = (1,)

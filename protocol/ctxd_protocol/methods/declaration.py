@@ -8,8 +8,8 @@ import msgspec
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.ids import SessionIdText
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sandboxes import Grant
+from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.sandbox_types import Grant
 
 PathText = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_ITEMS_MAX)]

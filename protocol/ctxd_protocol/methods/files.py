@@ -17,7 +17,7 @@ from ctxd_protocol.methods.declaration import (
     Result,
     SessionParams,
 )
-from ctxd_protocol.objects import Receipt, ToolcallStatus
+from ctxd_protocol.object_types import Receipt, ToolcallStatus
 from ctxd_protocol.session_types import Mount
 from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 

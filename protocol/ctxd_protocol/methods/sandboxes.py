@@ -6,8 +6,8 @@ import msgspec
 
 from ctxd_protocol.ids import ID_PATTERN, OpIdText, SessionIdText
 from ctxd_protocol.methods.declaration import Method, Nothing, Params, Result, WriteResult
-from ctxd_protocol.objects import Receipt
-from ctxd_protocol.sandboxes import GRANTS_DEFAULT, Grant, Quota, SandboxView
+from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.sandbox_types import GRANTS_DEFAULT, Grant, Quota, SandboxView
 from ctxd_protocol.session_types import Mount
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from ctxd_protocol.events import Event
+from ctxd_protocol.event_types import Event
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
 from ctxd_protocol.methods.declaration import (
     ACTIVE_ERRORS,
@@ -19,7 +19,7 @@ from ctxd_protocol.methods.declaration import (
     SessionParams,
     WriteResult,
 )
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import (
     Collapse,

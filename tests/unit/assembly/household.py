@@ -21,8 +21,8 @@ from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.settings import SessionSettings
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
-from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.events import event_of
+from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.event_types import event_of
 from ctxd_protocol.ids import chat_id
 from ctxd_protocol.session_types import Message, Mount
 

@@ -13,7 +13,7 @@ from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions import transitions
 from ctxd.sessions.session import WriteRequest
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
 from ctxd_protocol.session_types import Message, Mount
 from tests.unit.assembly.household import MODELS, Household, TestClock, household

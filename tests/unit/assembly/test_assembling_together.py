@@ -11,7 +11,7 @@ from ctxd import failpoints
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd_protocol.context import AssembledContext
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.household import Household, household
 from tests.unit.assembly.parsing import parse

@@ -2,7 +2,7 @@ import random
 
 from ctxd.assembly.measure import DropReason, Piece, estimate_tokens, plan, size_bytes
 from ctxd.assembly.render import render_active
-from ctxd_protocol.context import BudgetPlan
+from ctxd_protocol.context_types import BudgetPlan
 from tests.unit.assembly.reference import ActiveContent, Context, render
 
 

@@ -30,9 +30,9 @@ from ctxd.sessions.segments import (
     SegmentOperation,
 )
 from ctxd.sessions.state import SessionState, apply
-from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.events import event_of
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.event_types import event_of
+from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.session_types import Message, Mount
 from tests.unit.assembly.parsing import parse
 

@@ -9,8 +9,8 @@ from ctxd.assembly.append_assembly import Wanted
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd_protocol.context import AssembledContext, RequestFormat
-from ctxd_protocol.events import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.context_types import AssembledContext, RequestFormat
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.assembly.household import Household, TestClock, household
 from tests.unit.assembly.provider_rules import FORMATS, check_request
 

@@ -9,8 +9,8 @@ from ctxd.assembly.measure import estimate_tokens
 from ctxd.assembly.stored_items import cut
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd_protocol.context import AssembledContext
-from ctxd_protocol.events import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.assembly.household import Household, TestClock, household
 from tests.unit.assembly.provider_rules import check_request
 from tests.unit.assembly.test_request_states import ask, plain

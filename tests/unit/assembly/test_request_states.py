@@ -16,8 +16,8 @@ from ctxd.assembly.window import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd_protocol.context import AssembledContext, RequestFormat, ToolDeclaration
-from ctxd_protocol.events import (
+from ctxd_protocol.context_types import AssembledContext, RequestFormat, ToolDeclaration
+from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
     Event,

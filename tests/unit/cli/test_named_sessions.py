@@ -11,7 +11,7 @@ from ctxd.cli.context import BAR_COLUMNS, bar
 from ctxd.cli.revisions import moment_ms
 from ctxd.command_line import Stop
 from ctxd.formatting import count
-from ctxd_protocol.context import AssembledContext, SectionSize
+from ctxd_protocol.context_types import AssembledContext, SectionSize
 from tests.fakes.daemon import Refusal, smallest
 
 

@@ -12,7 +12,7 @@ from ctxd.objects.document import Document, file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
 from ctxd_protocol.limits import FILE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, World
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from ctxd.indexing.file_version_decision import (
 from ctxd.objects.document import Document, Stored, file_binary, file_stub, file_text, file_tombstone, file_too_large
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import source_hash
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 
 SOURCE = FilesystemSource("host", "/a")
 ID = file_id(SOURCE)

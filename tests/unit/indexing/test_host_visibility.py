@@ -7,7 +7,7 @@ from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexed
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.session_types import Mount
 from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, World
 

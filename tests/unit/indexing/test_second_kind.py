@@ -16,7 +16,7 @@ from ctxd.objects.kinds import state_of
 from ctxd.sources.port import Reading
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
-from ctxd_protocol.objects import FilesystemSource, source_label
+from ctxd_protocol.object_types import FilesystemSource, source_label
 from ctxd_protocol.session_types import Mount
 from tests.fakes.memory_source import MemoryBlobs, MemorySource, blob
 from tests.fakes.source import FakeFiles

@@ -8,7 +8,7 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.mounts.detect import Detected, from_docker_inspect, from_mountinfo
 from ctxd.mounts.mapping import MountTable
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.session_types import Mount
 
 CONTAINER = "4f" * 32

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import UNMOUNTED, MountTable, ancestors, normalise
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.session_types import Mount
 
 HOST, BOX, DISK = "host", "box", "disk"

@@ -16,7 +16,7 @@ from ctxd.objects.generated_ids import (
     segment_id,
     segments_prefix,
 )
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 
 ONE = "a" * 64
 

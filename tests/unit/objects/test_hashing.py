@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[3] / "protocol/vectors/hashes.json").read_text("utf-8"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from ctxd.objects import generated_ids
 from ctxd.objects.kinds import KINDS, OBJECT_TYPES, type_of
-from ctxd_protocol.objects import ObjectType
+from ctxd_protocol.object_types import ObjectType
 
 
 def test_the_visible_kinds_are_the_types_of_the_protocol() -> None:

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
     Event,

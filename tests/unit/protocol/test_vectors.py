@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ctxd_protocol import ids
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from tests.fakes.loopback import WAIT_S, serving
 
 VECTORS = Path(__file__).parents[3] / "protocol" / "vectors"

@@ -7,10 +7,10 @@ import anyio
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import Accepted
 from ctxd.store.writes import Pending
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.sessions import MembershipResult, SessionAppendResult
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 
 class Services:

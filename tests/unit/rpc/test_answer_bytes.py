@@ -8,7 +8,7 @@ import pytest
 from ctxd.rpc.answer_budget import MIB, SANDBOX_ANSWER_BYTES_MAX, SANDBOX_BYTES, SANDBOXES_BYTES, AnswerBudget
 from ctxd.rpc.listener import SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.sandbox_types import Quota
 from tests.fakes.edge import Edge, Loop
 from tests.fakes.loopback import frame
 

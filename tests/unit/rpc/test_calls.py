@@ -5,7 +5,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.listener import Timing
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.declaration import WriteResult
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import RECEIPT, Services

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from ctxd.rpc.listener import Timing
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.limits import Limits
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import Services

@@ -7,7 +7,7 @@ from ctxd.rpc.dispatch import MethodEntry
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd_protocol.jsonrpc import Request
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.sandbox_types import Quota
 
 
 class Use:

@@ -17,7 +17,7 @@ from ctxd.rpc.scheduler import (
     RoundRobin,
 )
 from ctxd_protocol.limits import IN_FLIGHT_MAX
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.sandbox_types import Quota
 from tests.fakes.edge import Edge, Loop
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import RECEIPT, Services

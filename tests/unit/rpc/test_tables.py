@@ -17,7 +17,7 @@ from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.daemon import HelloParams
 from ctxd_protocol.methods.declaration import Nothing
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import Services
 

@@ -20,7 +20,7 @@ from ctxd.rpc.listener import HOST_DESCRIPTORS, ListenerIdentity, SharedState
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.server import Server
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
-from ctxd_protocol.sandboxes import Quota
+from ctxd_protocol.sandbox_types import Quota
 from tests.fakes.loopback import serving
 from tests.unit.rpc.families import Services
 

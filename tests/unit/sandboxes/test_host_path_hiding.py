@@ -10,7 +10,7 @@ from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.rpc.caller import Caller
 from ctxd.sandboxes.host_path_hiding import redacted, viewed
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.objects import FilesystemSource, ObjectVersion
+from ctxd_protocol.object_types import FilesystemSource, ObjectVersion
 from ctxd_protocol.session_types import Mount
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from ctxd.errors import CtxdError
 from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.lifecycle import RESTART_GRACE_S, Lease
 from ctxd.sandboxes.registration import Registration, new_id, require_plain_roots
-from ctxd_protocol.context import CurrentContext
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.session_types import Mount
 
 CURRENT = CurrentContext(context_id="ctx-1", session="s", turn=1, assembly=1)

@@ -10,7 +10,7 @@ from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, WriteRequest
 from ctxd.store.verify import verify
-from ctxd_protocol.events import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.sessions.world import code_of, record, say, world
 
 pytestmark = pytest.mark.anyio

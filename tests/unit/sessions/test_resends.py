@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import write_request
-from ctxd_protocol.events import PromptEvent
+from ctxd_protocol.event_types import PromptEvent
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.declaration import Method
 from ctxd_protocol.methods.sessions import SessionAppendParams

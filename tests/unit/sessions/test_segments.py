@@ -32,7 +32,7 @@ from ctxd.sessions.segments import (
     segment_document,
 )
 from ctxd.sessions.state import SessionState, apply, fold, snapshot
-from ctxd_protocol.events import PromptEvent, ResponseEvent, ThinkingEvent
+from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent
 from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, record, world
 

@@ -26,7 +26,7 @@ from ctxd.sessions.segments import (
     segment_document,
 )
 from ctxd.sessions.state import SessionState, apply, check, fold, snapshot
-from ctxd_protocol.events import event_of
+from ctxd_protocol.event_types import event_of
 from ctxd_protocol.session_types import Collapse, Message
 
 FILES = [f"{n:064x}" for n in range(6)]

@@ -6,7 +6,7 @@ from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
-from ctxd_protocol.events import Event, PromptEvent, ToolResultEvent, event_of
+from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of
 from ctxd_protocol.session_types import Collapse, Message
 
 WINDOW = Collapse()

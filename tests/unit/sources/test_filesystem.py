@@ -18,7 +18,7 @@ from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import RACY_NS, HostFiles
 from ctxd.sources.path_lookups import Lookups
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Unreadable
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 from tests.fakes.source import at
 from tests.suites.source import FilesSuite
 

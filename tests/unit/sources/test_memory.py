@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd_protocol.objects import Source
+from ctxd_protocol.object_types import Source
 from tests.fakes.memory_source import MemoryBlobs, blob
 from tests.suites.source import SourceSuite
 

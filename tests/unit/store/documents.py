@@ -6,7 +6,7 @@ from ctxd import dbfile
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.store.writes import Write
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 
 
 def document(id: str, content: str | bytes | None = None, type: str = "toolcall", **payload: Any) -> Document:

@@ -12,7 +12,7 @@ from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.reads import Reader
 from ctxd.store.verify import Report, digest, verify
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import put, running
 

@@ -10,7 +10,7 @@ import pytest
 from ctxd.transcripts import claude_code, codex, opencode, pi, records
 from ctxd.transcripts.files import UnknownFormat, format_of, read
 from ctxd.transcripts.records import Line, attachment_of, decoded, lines, milliseconds, total_usage
-from ctxd_protocol.events import (
+from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
     OpaqueEvent,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.transcripts.files import read
-from ctxd_protocol.events import OpaqueEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import OpaqueEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
 
 ROOT = Path(os.environ.get("CTXD_TRANSCRIPTS") or Path(__file__).resolve().parents[4] / "shared/data/transcripts")
 FILES = sorted(path for path in ROOT.rglob("*") if path.suffix in {".jsonl", ".json", ".db"})

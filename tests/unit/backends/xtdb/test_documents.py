@@ -16,7 +16,7 @@ from ctxd.backends.xtdb import messages, transit
 from ctxd.objects.document import SOURCE_TYPES, Document, decode_document, encode_document, file_stub
 from ctxd.objects.generated_ids import file_id
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
-from ctxd_protocol.objects import FilesystemSource
+from ctxd_protocol.object_types import FilesystemSource
 from tests.fakes.memory_source import MemorySource, blob
 
 WRITER = "0123456789abcdef" * 2

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ctxd_protocol.objects import Receipt
+from ctxd_protocol.object_types import Receipt
 
 Section = str
 """A section of the context. The layout names them: ``system_prompt``, ``metadata_pool``, ``chat`` and
