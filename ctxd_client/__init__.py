@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ctxd_client.errors import TimedOut as TimedOut
     from ctxd_client.errors import TooLarge as TooLarge
     from ctxd_client.errors import Unavailable as Unavailable
+    from ctxd_client.handle_values import ToolRecorded as ToolRecorded
     from ctxd_client.notices import Notices as Notices
     from ctxd_client.sync import SyncClient as SyncClient
     from ctxd_client.sync import SyncSession as SyncSession
     from ctxd_client.sync import connect_sync as connect_sync
-    from ctxd_client.values import ToolRecorded as ToolRecorded
     from ctxd_protocol.sandbox_types import Quota as Quota
     from ctxd_protocol.session_types import Collapse as Collapse
     from ctxd_protocol.session_types import Message as Message
@@ -38,7 +38,7 @@ _HOMES = {
     "ctxd_client.client": ("Client", "Session", "connect"),
     "ctxd_client.notices": ("Notices",),
     "ctxd_client.sync": ("SyncClient", "SyncSession", "connect_sync"),
-    "ctxd_client.values": ("ToolRecorded",),
+    "ctxd_client.handle_values": ("ToolRecorded",),
     "ctxd_client.errors": (
         "CallFailed",
         "Closed",

@@ -10,9 +10,9 @@ from typing import Self
 
 from ctxd_client.connection import AsyncConnection
 from ctxd_client.errors import ConnectionLost
+from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_client.reconnecting import ReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client.values import NoticeCursor
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult

@@ -11,9 +11,9 @@ from typing import Self
 
 from ctxd_client.blocking_connection import BlockingConnection
 from ctxd_client.errors import ConnectionLost
+from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_client._sync.reconnecting import SyncReconnectingConnection
 from ctxd_client.retry import Retry
-from ctxd_client.values import NoticeCursor
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd_client import connect, connect_sync
-from ctxd_client.values import NoticeCursor
+from ctxd_client.notice_cursor import NoticeCursor
 from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.session_types import Notice
 from tests.fakes.daemon import Refusal, drop, once

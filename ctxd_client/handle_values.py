@@ -1,4 +1,4 @@
-"""Values of both clients: arguments and results of handles, and the position of a reader of notices."""
+"""Arguments and results of a session's handle that both clients share, and their conversions."""
 
 import base64
 import os
@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_protocol.methods.files import ToolcallRecordResult, ToolObserveResult
-from ctxd_protocol.methods.sessions import NoticesResult
-from ctxd_protocol.session_types import Mount, Notice, SessionView
+from ctxd_protocol.session_types import Mount, SessionView
 
 
 class ToolRecorded(NamedTuple):
@@ -63,38 +62,3 @@ def split_content(content: str | bytes | None) -> tuple[str | None, str | None]:
     if isinstance(content, bytes):
         return None, base64.b64encode(content).decode()
     return content, None
-
-
-class NoticeCursor:
-    """Position of a reader of notices: the newest sequence seen, and the notices seen at it. Pure.
-
-    Several notices may share one journal sequence, since one write can change several files. Those seen at the newest
-    sequence are remembered, so that reading it again repeats nothing and misses nothing.
-    """
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-        self._seen: set[tuple[str, str]] = set()
-
-    @property
-    def reread_from(self) -> int:
-        """The ``after`` that misses nothing; ``fresh`` filters repeats."""
-        return self.after - 1 if self._seen else self.after
-
-    def fresh(self, notice: Notice) -> bool:
-        """True if ``notice`` is new; it counts as seen from now on."""
-        mark = (notice.object, notice.change)
-        if notice.seq < self.after or (notice.seq == self.after and (not self._seen or mark in self._seen)):
-            return False
-        if notice.seq > self.after:
-            self.after, self._seen = notice.seq, set()
-        self._seen.add(mark)
-        return True
-
-    def more_behind(self, page: NoticesResult, limit: int) -> bool:
-        """True if the journal may hold more behind ``page``. A full page without anything new is stepped over."""
-        if len(page.notices) < limit:
-            return False
-        if page.notices[-1].seq <= self.after:
-            self.after, self._seen = max(self.after, page.next_after), set()
-        return True
