@@ -171,10 +171,16 @@ class Indexer:
         policy = policy if head is None else stricter(policy, captured_under(head.document.payload))
         seen = await self._received(content, policy, "")
         then = await self.versions.get(id, AsOf(valid_time=valid_time))
+        await self._require_unpurged(id, then)
+        document = await self.freshener.built(id, source, seen, then.document if then else None)
+        # A purge may have come while the content was converted in a thread.
+        await self._require_unpurged(id, then)
+        return self._concluded(id, source, seen, then, document)
+
+    async def _require_unpurged(self, id: str, then: Stored | None) -> None:
+        head = await newest(self.versions, id)
         if any(known is not None and is_purged(known.document) for known in (head, then)):
             raise purged(id)
-        document = await self.freshener.built(id, source, seen, then.document if then else None)
-        return self._concluded(id, source, seen, then, document)
 
     async def _received(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
         work = partial(self._builder.seen_in, content, policy, author)

@@ -8,9 +8,10 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexed
 from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
-from ctxd.objects.document import Document, file_text
+from ctxd.objects.document import AsOf, Document, file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
+from ctxd.store.purge import purged_document
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource
 from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, World
@@ -333,3 +334,31 @@ async def test_a_path_that_leads_nowhere_is_refused(world: World) -> None:
 
 def other_version(known: Indexed, content: bytes) -> Document:
     return file_text(known.object, known.source, content.decode(), source_hash(content))
+
+
+@pytest.mark.requirement("SEC-8")
+@pytest.mark.parametrize("moment", ["lookup", "keep"])
+async def test_a_purge_while_content_of_a_past_time_is_converted_refuses_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    content = b"secret " * INLINE_BYTES_MAX
+    id = (await world.read("/w/a.py", content)).object
+    keep = world.versions.keep
+
+    def purge() -> None:
+        world.versions.put(purged_document(world.versions.head(id), str), floor_vt=10)
+
+    async def version_then(id: str, at: AsOf) -> None:
+        if moment == "lookup":
+            purge()
+
+    async def purge_and_keep(document: Document) -> Document:
+        if moment == "keep":
+            purge()
+        return await keep(document)
+
+    monkeypatch.setattr(world.versions, "get", version_then, raising=False)
+    monkeypatch.setattr(world.versions, "keep", purge_and_keep)
+    with pytest.raises(CtxdError) as caught:
+        await world.indexer.index_past(MOUNTS, "/w", "/w/a.py", content, 1, "flag")
+    assert caught.value.code == "purged"
