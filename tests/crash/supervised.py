@@ -16,6 +16,7 @@ from tests.crash.daemon import STOP_S_MAX, DaemonProcess, NotReady
 from tests.crash.history import Event
 from tests.crash.storm import CLIENTS, Storm
 from tests.fakes.service_manager import ServiceManager
+from tests.waiting import until
 
 LOAD_S = (0.05, 0.4)
 """Seconds of load between two restarts, least and most, from when every client was answered: no call is caught by
@@ -83,9 +84,9 @@ class Restarts:
     async def _all_answered(self) -> None:
         """Wait until every client has had an answer since now."""
         events, first = self.storm.recorder.events, len(self.storm.recorder.events)
-        with anyio.fail_after(ANSWERED_S_MAX):
-            while len({event.client for event in events[first:] if event.type == "ok"}) < CLIENTS:
-                await anyio.sleep(0.005)
+        await until(
+            lambda: len({event.client for event in events[first:] if event.type == "ok"}) >= CLIENTS, ANSWERED_S_MAX
+        )
 
     def stalls(self, number: int) -> list[float]:
         """How long the calls took that were under way in a restart by that signal, in seconds, shortest first."""

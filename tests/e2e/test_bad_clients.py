@@ -16,6 +16,7 @@ import pytest
 
 from tests.crash.daemon import DaemonProcess
 from tests.crash.wire import Wire
+from tests.waiting import until
 
 OTHERS = 100
 """Reads, and as many durable writes, of another client beside each kind of abuse. How long they take is a figure of
@@ -178,9 +179,11 @@ async def read_and_write(socket: Path, count: int) -> None:
 
 async def settled(daemon: DaemonProcess, fds: int) -> None:
     """Wait until nobody is connected and no file is open that was not before."""
-    with anyio.fail_after(SETTLES_S_MAX):
-        while (await status(daemon))["connections"] > 1 or daemon.fd_count() > fds:
-            await anyio.sleep(0.05)
+
+    async def is_settled() -> bool:
+        return (await status(daemon))["connections"] <= 1 and daemon.fd_count() <= fds
+
+    await until(is_settled, SETTLES_S_MAX)
 
 
 @pytest.mark.anyio
@@ -217,13 +220,11 @@ async def test_clients_that_do_not_read_are_let_go(daemon: DaemonProcess) -> Non
             for _ in range(UNREADING):
                 plain = stack.enter_context(connected(daemon.socket))
                 plain.sendall(b"".join(request % number for number in range(20)))
-            await until_connected(wire, lambda connections: connections == 1 + UNREADING)
-            await until_connected(wire, lambda connections: connections == 1)
+            for count in (1 + UNREADING, 1):
+
+                async def is_connected(count: int = count) -> bool:
+                    connections: int = (await wire.call("daemon.status"))["connections"]
+                    return connections == count
+
+                await until(is_connected, SETTLES_S_MAX)
             assert daemon.fd_count() <= fds + LAZY_FDS
-
-
-async def until_connected(wire: Wire, enough: Callable[[int], bool]) -> None:
-    """Wait until the daemon has so many connections."""
-    with anyio.fail_after(SETTLES_S_MAX):
-        while not enough((await wire.call("daemon.status"))["connections"]):
-            await anyio.sleep(0.02)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import leftovers
+from tests.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 60.0
@@ -38,15 +38,6 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def until_there_are(count: int, folder: Path, output: Path) -> list[str]:
-    """The names in ``folder`` once it has so many."""
-    ends = time.monotonic() + ENDS_S_MAX
-    while len(found := os.listdir(folder)) < count:
-        assert time.monotonic() < ends, output.read_text()
-        time.sleep(0.02)
-    return found
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_daemons_of_tests_that_do_not_end_in_order_are_ended(
     tmp_path: Path, stack: ExitStack, number: signal.Signals
@@ -68,14 +59,13 @@ def test_daemons_of_tests_that_do_not_end_in_order_are_ended(
         tests = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out, start_new_session=True)
     stack.callback(tests.wait, ENDS_S_MAX)
     stack.callback(tests.kill)
-    daemons, marks, workers = zip(*(name.split() for name in until_there_are(2, started, output)), strict=True)
+    block_until(lambda: len(os.listdir(started)) == 2 or tests.poll() is not None, ENDS_S_MAX)
+    assert tests.poll() is None, output.read_text()
+    daemons, marks, workers = zip(*(name.split() for name in os.listdir(started)), strict=True)
     assert [pid for pid in daemons if not Path("/proc", pid).exists()] == []
     tests.send_signal(number)
     if number == signal.SIGKILL:
         for worker in workers:
             os.kill(int(worker), number)
     tests.wait(ENDS_S_MAX)
-    ends = time.monotonic() + ENDS_S_MAX
-    while left := [pid for mark in marks for pid in leftovers.marked(mark)]:
-        assert time.monotonic() < ends, left
-        time.sleep(0.02)
+    block_until(lambda: not [pid for mark in marks for pid in leftovers.marked(mark)])

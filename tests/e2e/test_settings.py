@@ -18,6 +18,7 @@ import pytest
 from ctxd.config import SETTINGS
 from tests.crash.daemon import DaemonProcess
 from tests.crash.wire import Gone, Refused, Wire
+from tests.waiting import until
 
 WAIT_S_MAX = 10.0
 SILENT_CALLS = 200
@@ -111,9 +112,7 @@ async def refusal(wire: Wire) -> Any:
 
 
 async def until_logged(daemon: Configured, text: str) -> None:
-    with anyio.fail_after(WAIT_S_MAX):
-        while text not in daemon.said():
-            await anyio.sleep(0.02)
+    await until(lambda: text in daemon.said())
 
 
 async def test_places_rights_and_logs_are_as_configured(daemon: Configured, group: grp.struct_group) -> None:

@@ -12,7 +12,6 @@ the product is the same on both stores.
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +26,7 @@ from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
 from tests.client.running import Running
 from tests.spec.sandboxes import BOX, ROOMY
+from tests.waiting import block_until
 
 _NUMBER = itertools.count(1)
 
@@ -83,16 +83,15 @@ def shared_daemon(store: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def _require_level(running: Running) -> None:
-    """Wait until the node has all that the tests wrote. Polls, with a bound."""
-    until = time.monotonic() + LEVEL_S_MAX
+    """Wait until the node has all that the tests wrote."""
     with connect_sync(running.socket) as client:
-        while True:
+
+        def is_level() -> bool:
             found = client.daemon_status().store.projection
             assert found is not None and found.quarantined == (), found
-            if found.state == "projecting" and found.lag_rows == 0:
-                return
-            assert time.monotonic() < until, found
-            time.sleep(0.05)
+            return found.state == "projecting" and found.lag_rows == 0
+
+        block_until(is_level, LEVEL_S_MAX)
 
 
 @pytest.fixture

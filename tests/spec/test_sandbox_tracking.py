@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from ctxd_protocol.session_types import Mount
 from ctxd_protocol.trackers import Tracker
 from tests.client.running import Running
 from tests.suites.sandboxed_paths import OWN, VECTORS, make_tree, placed
-
-WAIT_S_MAX = 30.0
+from tests.waiting import block_until
 
 
 @pytest.fixture
@@ -30,13 +28,12 @@ def daemon(tmp_path: Path) -> Iterator[Running]:
 
 def followed(client: SyncClient, session: str, count: int) -> set[str]:
     """The files of ``session`` that are followed, once there are at least ``count``."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while True:
+
+    def look() -> set[str]:
         found = {each.path for each in client.tracker_list(session=session).trackers if each.state != "orphaned"}
-        if len(found) >= count:
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+        return found if len(found) >= count else set()
+
+    return block_until(look)
 
 
 @pytest.mark.requirement("BOX-5")
@@ -97,12 +94,7 @@ def test_no_path_has_the_daemon_watch_a_directory_that_the_sandbox_has_not_mount
                 said += 1
         (root / "project/last").write_text("1\n")
         agent.file_index(own.id, "last")
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not any(each.path.endswith("/last") and each.state == "attached" for each in rows(client, own.id)):
-        assert time.monotonic() < deadline, "\n".join(
-            map(str, [(each.path, each.state, each.by, each.reason) for each in rows(client, own.id)])
-        )
-        time.sleep(0.02)
+    block_until(lambda: any(each.path.endswith("/last") and each.state == "attached" for each in rows(client, own.id)))
     mounted = [root / name for name in ("project", "data", "other")]
     inside = {place.stat().st_ino for top in mounted for place in (top, *top.rglob("*")) if place.is_dir()}
     now = watched(pid) - before

@@ -10,6 +10,7 @@ import pytest
 
 from ctxd import offload
 from ctxd.offload import Job, Lane, LoopHandle, ThreadPool, background, in_thread
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -128,10 +129,8 @@ async def test_an_idle_thread_keeps_no_reference_to_its_work(monkeypatch: pytest
     gone = weakref.ref(kept)
     await ran(pool, kept)
     del kept
-    with anyio.fail_after(5):
-        while gone() is not None:
-            await anyio.sleep(0.01)
-        await _idle_thread(pool, monkeypatch)
+    await until(lambda: gone() is None)
+    await _idle_thread(pool, monkeypatch)
 
 
 async def test_a_thread_without_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +145,7 @@ async def _idle_thread(pool: ThreadPool, monkeypatch: pytest.MonkeyPatch) -> thr
     found: list[threading.Thread] = []
     monkeypatch.setattr(offload, "IDLE_S", 0.05)
     await ran(pool, lambda: found.append(threading.current_thread()))
-    while found[0].is_alive():
-        await anyio.sleep(0.01)
+    await until(lambda: not found[0].is_alive())
     return found[0]
 
 

@@ -1,11 +1,11 @@
 """Budget of the way from a journal row to the XTDB node."""
 
-import time
 from itertools import count
 from pathlib import Path
 
 from ctxd_client import connect_sync
 from tests.traced import traced
+from tests.waiting import block_until
 from tests.xtdb.running import Node
 
 PROJECT = (17, 122)
@@ -20,17 +20,14 @@ def test_a_row_reaches_the_node_within_its_budget(memory_node: Node, tmp_path: P
         numbers = count()
         client.session("projected", agent="a")
 
+        def is_level() -> bool:
+            found = client.daemon_status().store.projection
+            return found is not None and found.state == "projecting" and not found.lag_rows
+
         def project() -> None:
             id = f"row-{next(numbers)}"
             client.toolcall_record("projected", id=id, tool="bash", content="x" * 200, op_id=id)
-            ends = time.monotonic() + LEVEL_S
-            while (
-                (found := client.daemon_status().store.projection) is None
-                or found.lag_rows
-                or found.state != "projecting"
-            ):
-                assert time.monotonic() < ends, found
-                time.sleep(0.01)
+            block_until(is_level, LEVEL_S)
 
         for _ in range(5):
             project()

@@ -30,6 +30,7 @@ from tests.crash.storm import Storm
 from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
+from tests.waiting import block_until
 from tests.xtdb.running import Node, node
 
 LEVEL_S = 60
@@ -63,14 +64,16 @@ def projection(daemon: DaemonProcess) -> ProjectionStatus:
     return found
 
 
-async def until(daemon: DaemonProcess, state: str = "projecting", lag: int = 0) -> ProjectionStatus:
-    """The daemon's projection, once it is in ``state``, at most ``lag`` rows behind. Asked for at intervals."""
-    with anyio.fail_after(LEVEL_S):
-        while True:
-            found = await run_sync(projection, daemon)
-            if found.state == state and found.lag_rows <= lag:
-                return found
-            await anyio.sleep(0.05)
+async def reached(daemon: DaemonProcess, state: str = "projecting", lag: int = 0) -> ProjectionStatus:
+    """The daemon's projection, once it is in ``state``, at most ``lag`` rows behind."""
+
+    def look() -> ProjectionStatus | None:
+        found = projection(daemon)
+        return found if found.state == state and found.lag_rows <= lag else None
+
+    found = await run_sync(block_until, look, LEVEL_S)
+    assert found is not None
+    return found
 
 
 async def difference(daemon: DaemonProcess, at: Node) -> Comparison:
@@ -106,7 +109,7 @@ class TestKills:
                     await storm.start()
 
         await storm.under_load(nemesis, large=0.02)
-        await until(daemon)
+        await reached(daemon)
         await storm.judge()
         found = await difference(daemon, kept)
         assert found.problems == [] and found.equal
@@ -132,28 +135,28 @@ class TestKills:
                     await storm.start()
 
         await storm.under_load(nemesis)
-        await until(daemon)
+        await reached(daemon)
         await storm.judge()
         assert (await difference(daemon, kept)).problems == []
 
     @pytest.mark.requirement("PRJ-2")
     async def test_a_node_that_stands_still_or_is_away_delays_no_write(self, daemon: DaemonProcess, kept: Node) -> None:
         await daemon.start()
-        await until(daemon)
+        await reached(daemon)
         with connect_sync(str(daemon.socket)) as client:
             s = client.session("s", agent="a")
             kept.pause()
             for n in range(200):
                 s.user(f"while it stands still {n}")
             kept.cont()
-            await until(daemon)
+            await reached(daemon)
             kept.kill()
             for n in range(200):
                 s.user(f"while it is away {n}")
-            away = await until(daemon, "unreachable", lag=10**6)
+            away = await reached(daemon, "unreachable", lag=10**6)
             assert away.lag_rows >= 200 and away.reason
             kept.start()
-            await until(daemon)
+            await reached(daemon)
         assert await daemon.stop() == 0
         assert (await difference(daemon, kept)).problems == []
 
@@ -166,12 +169,12 @@ class TestAnotherPast:
             s = client.session("s", agent="a")
             for n in range(100):
                 s.user(f"before {n}")
-            before = await until(daemon)
+            before = await reached(daemon)
             kept.stop()
             kept.wipe()
             kept.start()
             s.user("after")
-            await until(daemon)
+            await reached(daemon)
         assert f'"rows": {before.seq}' in daemon.said(100_000) and "projection.lost" in daemon.said(100_000)
         assert await daemon.stop() == 0
         found = await difference(daemon, kept)
@@ -186,19 +189,19 @@ class TestAnotherPast:
             s = client.session("s", agent="a")
             for n in range(50):
                 s.user(f"before {n}")
-            await until(daemon)
+            await reached(daemon)
             kept.stop()
             shutil.copytree(kept.data, tmp_path / "older")
             kept.start()
             for n in range(50):
                 s.user(f"meanwhile {n}")
-            await until(daemon)
+            await reached(daemon)
             kept.kill()
             kept.wipe()
             shutil.copytree(tmp_path / "older", kept.data)
             kept.start()
             s.user("after")
-            await until(daemon)
+            await reached(daemon)
             assert s.chat().turn_count == 101
         assert "projection.lost" in daemon.said(100_000)
         assert await daemon.stop() == 0
@@ -279,7 +282,7 @@ class TestCommands:
             with connect_sync(str(daemon.socket)) as client:
                 client.session("s", agent="a").user("on the node")
                 assert client.daemon_status().store.backend == "xtdb"
-            await until(daemon)
+            await reached(daemon)
             done = await run_sync(lambda: ctxd(*to_xtdb))
             assert done.returncode == 75, "while a daemon runs"
             assert await daemon.stop() == 0

@@ -15,6 +15,7 @@ from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.household import Household, household
 from tests.unit.assembly.parsing import parse
+from tests.waiting import until
 
 
 async def work(home: Household, live: LiveSession, seed: int, made: list[AssembledContext]) -> None:
@@ -206,9 +207,7 @@ async def test_a_version_that_was_lost_is_not_taken_for_the_one_that_got_its_seq
 
 async def writable(home: Household) -> None:
     """Return once the store takes writes again; it tells nobody of that, so it is asked."""
-    with anyio.fail_after(10):
-        while home.store.status().state != "ok":
-            await anyio.sleep(0.01)
+    await until(lambda: home.store.status().state == "ok")
 
 
 @pytest.mark.anyio

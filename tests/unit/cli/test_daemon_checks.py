@@ -1,7 +1,6 @@
 """The checks of ``ctx doctor`` that look at a running daemon: real sandboxes, a real bubblewrap."""
 
 import os
-import time
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ from ctxd_protocol.session_types import Mount
 from ctxd_protocol.trackers import Watching
 from tests.client.running import Running
 from tests.unit.cli.test_host_checks import verdict
+from tests.waiting import block_until
 
 
 @pytest.fixture
@@ -61,9 +61,7 @@ def test_what_is_followed_is_what_the_daemon_says_of_itself(ctx, tmp_path):
         with connect_sync(following.socket) as client:
             made = client.session_create("a").session.session
             client.file_index(made, str(tmp_path / "a.py"))
-            # Bounded by the time that a test may take.
-            while client.daemon_status().tracking.directories == 0:
-                time.sleep(0.02)
+            block_until(lambda: client.daemon_status().tracking.directories)
         ran = ctx("--socket", following.socket, "doctor", "--json")
     (found,) = (each["found"] for each in ran.json["items"] if each["name"] == "followed files")
     assert found == "1 in 1 directory by polling"

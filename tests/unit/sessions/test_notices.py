@@ -11,6 +11,7 @@ from ctxd.sessions import notices as module
 from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.session_types import Notice
 from tests.unit.sessions.world import World, world
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -225,9 +226,7 @@ async def test_a_read_that_was_lost_is_not_told_of(tmp_path: Path) -> None:
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
             with pytest.raises(CtxdError):
                 await w.read("reader", path)
-        with anyio.fail_after(10):
-            while w.store.status().state != "ok":
-                await anyio.sleep(0.01)
+        await until(lambda: w.store.status().state == "ok")
         await edit(w, "writer", path, "two")
         assert heard.notices == await told(w, "reader") == []
 

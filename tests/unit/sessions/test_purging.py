@@ -9,9 +9,9 @@ from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, WriteRequest
-from ctxd.store.verify import verify
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.sessions.world import code_of, record, say, world
+from tests.unit.store.running import verified
 
 pytestmark = pytest.mark.anyio
 CALL = WriteRequest("object.purge", "host")
@@ -55,8 +55,7 @@ async def test_a_session_outlives_the_purge_of_an_object_that_quotes_its_bundle(
         assert (await purge(w.store, w.sessions.guard, CALL, "quote")).receipt is None
     async with world(tmp_path / "state") as w:
         assert (await w.sessions.live("s1")).state.turn == before.turn + 1
-    *_, report = verify(tmp_path / "state")
-    assert report.problems == []
+    verified(tmp_path / "state")
 
 
 @pytest.mark.requirement("SEC-8")
@@ -80,8 +79,7 @@ async def test_a_tool_call_is_purged_from_the_chat_of_its_session_too(tmp_path: 
         assert kept[1] == ToolCallEvent(call="c1", tool="bash")
         assert kept[2] == ToolResultEvent(call="c1", text="[purged]")
         assert kept[3] == ResponseEvent(text="[purged]")
-    *_, report = verify(tmp_path / "state")
-    assert report.problems == []
+    verified(tmp_path / "state")
     files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
     assert [path for path in files if b"the secret" in path.read_bytes()] == []
 

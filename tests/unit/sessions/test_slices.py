@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from ctxd import failpoints, limits
@@ -10,6 +9,7 @@ from ctxd.errors import CtxdError
 from ctxd.indexing import freshen
 from tests.unit.assembly.household import household
 from tests.unit.sessions.world import World, world
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,9 +55,7 @@ async def test_each_slice_is_on_the_disk_before_the_next_is_read(tmp_path: Path)
         assert (caught.value.code, caught.value.outcome) == ("disk_full", "not_applied")
         texts = [(await w.store.get(id, content=True)).document.content for id in ids]
         assert texts == ["another", "one", "one"]
-        with anyio.fail_after(10):
-            while w.store.status().state != "ok":
-                await anyio.sleep(0.01)
+        await until(lambda: w.store.status().state == "ok")
         assert (await w.call("session.get", session="s")).session.state == "paused"
         resumed = await w.call("session.resume", session="s", op_id="op")
         assert (resumed.reconciled.updated, resumed.reconciled.unchanged) == (tuple(ids[1:]), 1)

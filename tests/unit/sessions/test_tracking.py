@@ -23,7 +23,16 @@ from tests.unit.sessions.world import world as running
 from tests.unit.trackers.following import make_file_trackers, make_trackers
 from tests.waiting import until
 
-WAIT_S_MAX = 20.0
+
+async def until_versions(world: World, id: str, count: int) -> None:
+    """Return once ``id`` has ``count`` versions."""
+
+    async def there_are() -> bool:
+        return len(await world.store.history(id)) >= count
+
+    await until(there_are)
+
+
 EDIT = WriteRequest("file.index", "host")
 
 
@@ -81,18 +90,14 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
             marker.write_text("2")
             fake.write(str(marker))
             # The tracker has dealt with what came after, so it has let this be.
-            with anyio.fail_after(WAIT_S_MAX):
-                while len(await world.store.history(other)) < 2:
-                    await anyio.sleep(0.01)
+            await until_versions(world, other, 2)
             indexed = await world.indexer.index(live.mounts, "/", str(file), cause="edit")
             assert indexed.outcome == "updated"
             delta = transitions.read(live.state, indexed.object)
             live.commit(EDIT, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
         file.write_text("3, nobody's")
         fake.write(str(file))
-        with anyio.fail_after(WAIT_S_MAX):
-            while len(await world.store.history(id)) < 3:
-                await anyio.sleep(0.01)
+        await until_versions(world, id, 3)
         assert (await authors(world, id))[1:] == [("file.index", "s"), (KIND, None)]
 
 
@@ -147,9 +152,7 @@ async def found_by_a_tracker(tmp_path: Path, *readers: str) -> AsyncIterator[tup
         # In one step: a file that is written in place is empty for a moment, which would be a version of its own.
         (tmp_path / "new").write_text("2")
         (tmp_path / "new").replace(file)
-        with anyio.fail_after(WAIT_S_MAX):
-            while len(await world.store.history(id)) < 2:
-                await anyio.sleep(0.01)
+        await until_versions(world, id, 2)
         assert (await authors(world, id))[-1] == (KIND, None)
         yield world, file, id
 
@@ -210,7 +213,5 @@ async def test_a_change_that_the_store_could_not_take_is_stored_once_it_can(tmp_
         await followed(made, id)
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
             file.write_text("2")
-            with anyio.fail_after(WAIT_S_MAX):
-                while len(await world.store.history(id)) < 2:
-                    await anyio.sleep(0.05)
+            await until_versions(world, id, 2)
             assert await authors(world, id) == [("file.index", "s"), (KIND, None)]

@@ -21,11 +21,10 @@ from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
-from ctxd.store.verify import verify
 from ctxd.store.writes import Write
 from tests.unit.assembly.household import MODELS
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
-from tests.unit.store.running import SteppingClock
+from tests.unit.store.running import SteppingClock, verified
 
 pytestmark = pytest.mark.anyio
 
@@ -93,11 +92,6 @@ def state_of(view):
     return {name: getattr(view, name) for name in view.__struct_fields__ if name not in ("updated_at",)}
 
 
-def clean(root: Path) -> None:
-    *_, report = verify(root)
-    assert report.problems == []
-
-
 @pytest.mark.requirement("HST-1")
 async def test_a_session_taken_in_has_the_same_sets_chat_and_bytes(tmp_path: Path) -> None:
     async with two(tmp_path) as (a, b):
@@ -114,8 +108,8 @@ async def test_a_session_taken_in_has_the_same_sets_chat_and_bytes(tmp_path: Pat
         file = next(id for id in after.session_index if len(id) == 64)
         rows = [await each.w.call("object.history", object=file) for each in (a, b)]
         assert [r.content_hash for r in rows[1].versions] == [r.content_hash for r in rows[0].versions]
-    clean(tmp_path / "a")
-    clean(tmp_path / "b")
+    verified(tmp_path / "a")
+    verified(tmp_path / "b")
 
 
 async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> None:
@@ -134,7 +128,7 @@ async def test_a_long_session_keeps_its_bundles_and_goes_on(tmp_path: Path) -> N
         live = await b.w.sessions.live("s1")
         assert live.state.segments == 601
         assert live.seqs == sorted(live.seqs)
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("VER-6")
@@ -180,7 +174,7 @@ async def test_typed_events_come_along_with_the_results_of_renamed_tool_calls(tm
         moved = [msgspec.structs.replace(row.event, object="c") if n == 3 else row.event for n, row in enumerate(here)]
         assert moved == [row.event for row in there]
         assert [(row.turn, row.place) for row in here] == [(row.turn, row.place) for row in there]
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 class Forgetful(LocalSession):
@@ -213,7 +207,7 @@ async def test_an_object_whose_text_was_purged_elsewhere_is_purged_and_the_rest_
             assert payload.get("purged", False) is purged
         assert a.origin.asked < 10
         assert "out 298" in await b.assemble()
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 async def test_a_session_goes_on_elsewhere_and_comes_back(tmp_path: Path) -> None:
@@ -230,7 +224,7 @@ async def test_a_session_goes_on_elsewhere_and_comes_back(tmp_path: Path) -> Non
         again = await a.assemble()
         assert "a-call" in again
         assert "id=b-call " in again
-    clean(tmp_path / "a")
+    verified(tmp_path / "a")
 
 
 async def test_a_session_that_has_a_bundle_can_be_loaded_after_its_return(tmp_path: Path) -> None:
@@ -241,7 +235,7 @@ async def test_a_session_that_has_a_bundle_can_be_loaded_after_its_return(tmp_pa
         await b.take(a)
         await a.take(b)
         assert (await a.w.sessions.live("s1")).state == (await b.w.sessions.live("s1")).state
-    clean(tmp_path / "a")
+    verified(tmp_path / "a")
 
 
 async def test_what_was_written_here_meanwhile_does_not_survive_a_return(tmp_path: Path) -> None:
@@ -256,7 +250,7 @@ async def test_what_was_written_here_meanwhile_does_not_survive_a_return(tmp_pat
         assert (await a.w.sessions.live("s1")).state == (await b.w.sessions.live("s1")).state
         assert await a.shown() == await b.shown()
         assert "late-3" not in (await a.w.sessions.live("s1")).state.index
-    clean(tmp_path / "a")
+    verified(tmp_path / "a")
 
 
 @pytest.mark.requirement("HST-4")
@@ -269,7 +263,7 @@ async def test_a_branch_has_all_that_its_session_had(tmp_path: Path) -> None:
         assert await a.shown("s1@branch") == texts
         await say(a.w, "s1@branch", ("user", "on the branch"))
         assert "on the branch" not in await a.assemble("s1")
-    clean(tmp_path / "a")
+    verified(tmp_path / "a")
 
 
 @pytest.mark.requirement("HST-6")
@@ -296,7 +290,7 @@ async def test_a_tool_call_whose_id_is_taken_is_told_apart_and_shown_as_before(t
         assert again.outcome == "unchanged"
         await a.take(b)
         assert await a.assemble() == text
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("HST-1")
@@ -322,7 +316,7 @@ async def test_an_entering_session_is_none_and_can_be_taken_in_again(tmp_path: P
         await b.take(a)
         assert await b.shown() == texts
         assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("HST-1")
@@ -355,7 +349,7 @@ async def test_a_record_shows_the_versions_it_saw_also_if_another_session_writes
         assert await b.shown() == texts
         # What the other session wrote since is current again.
         assert "newer" in await b.assemble("other")
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 async def rows_of(each: Host) -> int:
@@ -380,8 +374,8 @@ async def test_a_session_that_comes_back_is_copied_from_where_it_left(tmp_path: 
             assert await rows_of(other) - before <= 4
             assert (await other.shown())[-1] == text
             assert (await other.w.sessions.live("s1")).state == (await one.w.sessions.live("s1")).state
-    clean(tmp_path / "a")
-    clean(tmp_path / "b")
+    verified(tmp_path / "a")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("HST-11")
@@ -393,7 +387,7 @@ async def test_a_row_takes_texts_up_to_its_limit_whatever_the_number_of_its_obje
         before = await rows_of(b)
         await b.take(a)
         assert await rows_of(b) - before <= 4
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("HST-11")
@@ -420,7 +414,7 @@ async def test_versions_of_a_shared_file_that_the_session_never_saw_are_not_copi
         await a.take(a, name="s1@branch", kind="session.branch")
         assert await rows_of(a) - before < 15
         assert await a.shown("s1@branch") == texts
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("HST-11")
@@ -444,7 +438,7 @@ async def test_an_import_that_is_begun_again_copies_nothing_twice(tmp_path: Path
         assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
         # A row of one call each, one for each break, and the last.
         assert await rows_of(b) <= 40 + 3 + 2
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("HST-4")
@@ -462,7 +456,7 @@ async def test_what_was_fenced_is_written_again_also_where_the_other_host_wrote_
         segments = {stored.document.id: stored.tx for stored in await b.origin.scan("segment:s1#")}
         assert [tx > late for tx in segments.values()] == [False, True]
         assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 @pytest.mark.requirement("HST-9")
@@ -481,7 +475,7 @@ async def test_a_tool_call_that_one_host_purged_keeps_its_id_when_the_session_co
         assert view.session_index == ("t0", "t1", "t2", "t3")
         assert (await a.w.call("object.get", session="s1", object="t1")).object.payload["purged"] is True
         assert (await a.w.call("object.get", session="s1", object="t2")).object.payload["content"] == "out 2"
-    clean(tmp_path / "a")
+    verified(tmp_path / "a")
 
 
 class _Breaking:
@@ -560,7 +554,7 @@ async def test_a_tool_call_with_an_id_in_the_form_of_a_files_stays_a_tool_call(t
         await b.take(b, name="s2")
         assert (await b.w.sessions.live("s2")).state.files(after.index) == [file]
         assert (await b.w.call("session.resume", session="s2")).reconciled.unchanged == 1
-    clean(tmp_path / "b")
+    verified(tmp_path / "b")
 
 
 async def test_a_file_whose_id_is_a_tool_calls_here_is_refused(tmp_path: Path) -> None:
@@ -595,6 +589,6 @@ async def test_an_image_comes_with_its_session(tmp_path: Path) -> None:
         async with host(root) as again:
             stored = await again.w.store.get(ids[1], content=True)
             assert stored is not None and stored.document.content == large
-        clean(root)
+        verified(root)
         backup(root, root.with_suffix(".copy"))
         assert restore(root.with_suffix(".copy"), root.with_suffix(".back")).problems == []

@@ -102,9 +102,8 @@ async def test_what_hangs_is_not_tried_again_until_it_is_back(world: World) -> N
     assert await world.ask("/far/b") == ["/far/b hangs"]
     assert world.looked == ["/far/a"]
     world.let_go()
-    with anyio.fail_after(10):
-        while await world.ask("/far/c") != ["/FAR/C"]:
-            await anyio.sleep(0.001)
+    while await world.ask("/far/c") != ["/FAR/C"]:
+        await anyio.sleep(0.001)
 
 
 @pytest.mark.requirement("FS-9")

@@ -10,6 +10,7 @@ import anyio
 from ctxd.clock import Clock, SystemClock
 from ctxd.objects.document import Document
 from ctxd.store.store import VersionStore
+from ctxd.store.verify import Report, verify
 from ctxd.store.writes import Pending
 from tests.unit.store.documents import write
 
@@ -29,6 +30,13 @@ async def running(root: Path | None, clock: Clock | None = None) -> AsyncIterato
         with anyio.fail_after(WAIT_S):
             yield store
         group.cancel_scope.cancel()
+
+
+def verified(root: Path) -> Report:
+    """The report of a verification of the state directory ``root`` that finds no problem."""
+    *_, report = verify(root)
+    assert report.problems == []
+    return report
 
 
 class SteppingClock(SystemClock):

@@ -11,18 +11,16 @@ from ctxd import failpoints
 from ctxd.errors import StateDirError
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
-from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import put, running
+from tests.unit.store.running import put, running, verified
 from tests.unit.store.synced import noting_syncs
 
 pytestmark = pytest.mark.anyio
 
 
 def digest(root):
-    *_, report = verify(root)
-    assert report.problems == []
+    report = verified(root)
     return report.digest
 
 

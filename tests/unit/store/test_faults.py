@@ -24,7 +24,7 @@ from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
 from ctxd.store.writes import NOT_CACHED, PurgeRequest, StoreFailed, Write
 from tests.unit.store.documents import damage_index, document, write
-from tests.unit.store.running import put, running
+from tests.unit.store.running import put, running, verified
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -70,8 +70,8 @@ async def test_a_full_disk_fails_the_group_and_all_behind_it_and_writes_come_bac
             await until(lambda: store.status().state == "ok")
             again = await store.submit(write(document("t1", "a"), op_id="op", request=b"q")).wait()
             assert again.seq == 2
-    *_, report = verify(root)
-    assert report.problems == [] and report.rows == 2
+    report = verified(root)
+    assert report.rows == 2
 
 
 async def test_what_a_failed_transaction_called_an_entity_nobody_goes_by(root, monkeypatch):
@@ -85,8 +85,7 @@ async def test_what_a_failed_transaction_called_an_entity_nobody_goes_by(root, m
     async with running(root) as store:
         found = await store.bulk(("t1", "t2"), content=True)
         assert [stored.document.content for stored in found.values()] == ["first", "second"]
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)
 
 
 async def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_is_room(root, monkeypatch):
@@ -100,8 +99,7 @@ async def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_
             await until(lambda: store.status().state == "ok")
             await store.submit(write(document("t2"))).wait()
             assert store.incarnation == 2
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)
 
 
 async def test_a_full_disk_under_an_artifact_fails_its_write_and_leaves_nothing(root, monkeypatch):
@@ -155,8 +153,7 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
         assert (await store.get("t1")) is not None
         # Only what failed after its commit may be there, and then it is there whole.
         assert ((await store.get("t2", content=True)) is not None) == (place == "journal.postcommit")
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)
 
 
 async def test_who_waits_for_a_write_and_raises_stops_neither_others_nor_the_store(root):
@@ -265,8 +262,8 @@ async def test_a_disk_that_is_really_full_loses_nothing_and_is_used_again_when_i
         await until(lambda: store.status().state == "ok")
         await store.submit(write(document("after", "y"))).wait()
         assert list(await store.bulk([*acknowledged, "after"], content=True)) == [*acknowledged, "after"]
-    *_, report = verify(root)
-    assert report.problems == [] and report.rows == len(acknowledged) + 1
+    report = verified(root)
+    assert report.rows == len(acknowledged) + 1
 
 
 async def test_no_descriptor_for_an_artifact_refuses_the_write_and_goes_on(root, monkeypatch):
@@ -316,8 +313,8 @@ async def test_a_quota_that_refuses_a_write_of_sqlite_is_a_full_disk(root, monke
             assert await failure(store.submit(write(document("t2", "lost")))) == ("disk_full", "not_applied")
         await until(lambda: store.status().state == "ok")
         await store.submit(write(document("t2", "kept as well"))).wait()
-    *_, report = verify(root)
-    assert report.problems == [] and report.rows == 2
+    report = verified(root)
+    assert report.rows == 2
 
 
 @pytest.mark.parametrize(
@@ -405,8 +402,7 @@ async def test_a_database_at_the_limit_of_a_files_size_refuses_writes_until_the_
             assert (await store.get("t1", content=True)).document.id == "t1"
         await until(lambda: store.status().state == "ok")
         await store.submit(write(document("last", "x"))).wait()
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)
 
 
 async def test_a_store_starts_at_the_limit_of_a_files_size_and_resumes_once_it_is_raised(root, probes):
@@ -418,8 +414,7 @@ async def test_a_store_starts_at_the_limit_of_a_files_size_and_resumes_once_it_i
             assert (await store.get("t1", content=True)).document.id == "t1"
     async with running(root) as store:
         await store.submit(write(document("last", "x"))).wait()
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)
 
 
 async def test_a_log_at_the_limit_of_a_files_size_is_emptied_to_make_room(root, probes):
@@ -520,8 +515,7 @@ async def test_another_key_of_secrets_is_reported(root, change):
     async with running(root) as store:
         await store.submit(write(document("t1", "kept"))).wait()
     key = root / "secrets.key"
-    *_, report = verify(root)
-    assert report.problems == []
+    report = verified(root)
     content = key.read_bytes()
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     key.unlink() if change == "missing" else key.write_bytes(bytes([content[0] ^ 1]) + content[1:])
@@ -538,9 +532,7 @@ async def test_a_verification_goes_on_over_a_purge_that_removes_an_artifact_mean
         reports = verify(root)
         assert next(reports).phase == "structure"
         await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("t1",), lambda hashed: hashed))).wait()
-        with anyio.fail_after(5):
-            while len([path for path in (root / "artifacts").rglob("*") if path.is_file()]) == 3:
-                await anyio.sleep(0.01)
+        await until(lambda: len([path for path in (root / "artifacts").rglob("*") if path.is_file()]) != 3)
         *_, report = reports
         assert [problem for problem in report.problems if problem.severity != "warning"] == []
 
@@ -564,5 +556,4 @@ async def test_want_of_threads_fails_reads_and_neither_writes_nor_the_store(root
             await fill(store, 20)
         assert (await store.get("t0", content=True)).document.id == "t0"
         assert store.status().state == "ok" and store.status().damage == ()
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)

@@ -17,11 +17,11 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
 from ctxd.store.scrub import check
-from ctxd.store.verify import verify
 from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import put, running
+from tests.unit.store.running import put, running, verified
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -56,8 +56,7 @@ async def test_a_follower_meets_every_row_once_it_is_durable_and_goes_on_after_i
         follower = await store.follow("test")
         assert follower.after == 580 and await take(follower.rows(), 20) == list(range(581, 601))
         assert (await store.follow("another")).after == 0
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)
 
 
 @pytest.fixture
@@ -87,9 +86,7 @@ async def test_the_scrub_reports_damage_that_no_read_has_met(tmp_path, quick, da
     async with running(root) as store:
         for n, text in enumerate(("first", "second", "x" * (2 * 1024 * 1024), "last")):
             await (await put(store, document(f"t{n}", text), op_id=f"op{n}", request=b"q")).wait()
-        with anyio.fail_after(10):
-            while store.status().scrubbed_ms is None:
-                await anyio.sleep(0.01)
+        await until(lambda: store.status().scrubbed_ms is not None)
         assert store.status().damage == ()
     if DAMAGE[damage] is None:
         shutil.rmtree(root / "artifacts")
@@ -98,9 +95,7 @@ async def test_the_scrub_reports_damage_that_no_read_has_met(tmp_path, quick, da
         connection.execute(DAMAGE[damage]).fetchall()
         connection.close()
     async with running(root) as store:
-        with anyio.fail_after(10):
-            while not store.status().damage:
-                await anyio.sleep(0.01)
+        await until(lambda: store.status().damage)
         assert store.status().state == "ok" and store.status().reason
         await store.submit(write(document("more", "text"))).wait()
 
@@ -132,15 +127,11 @@ async def test_the_scrub_reports_damage_of_the_witness_and_of_the_key_in_a_runni
     async with running(tmp_path / "state") as store:
         for n in range(2):
             await store.submit(write(document(f"t{n}", "text"))).wait()
-        with anyio.fail_after(10):
-            passed = store.status().scrubbed_ms
-            while store.status().scrubbed_ms == passed:
-                await anyio.sleep(0.01)
+        passed = store.status().scrubbed_ms
+        await until(lambda: store.status().scrubbed_ms != passed)
         assert store.status().damage == ()
         path.unlink() if changed is None else path.write_bytes(changed(path.read_bytes()))
-        with anyio.fail_after(10):
-            while not store.status().damage:
-                await anyio.sleep(0.01)
+        await until(lambda: store.status().damage)
         assert name in store.status().damage[0] or "row 99 was acknowledged once" in store.status().damage[0]
         assert store.status().state == "ok"
 
@@ -159,12 +150,9 @@ async def test_want_of_descriptors_neither_ends_the_scrub_nor_counts_as_damage(t
     async with running(tmp_path / "state") as store:
         await (await put(store, document("t", "x" * (2 * 1024 * 1024)))).wait()
         monkeypatch.setattr(Path, "read_bytes", refuse_once)
-        with anyio.fail_after(10):
-            while not refused:
-                await anyio.sleep(0.01)
-            passed = store.status().scrubbed_ms
-            while store.status().scrubbed_ms == passed:
-                await anyio.sleep(0.01)
+        await until(lambda: refused)
+        passed = store.status().scrubbed_ms
+        await until(lambda: store.status().scrubbed_ms != passed)
         assert store.status().damage == ()
 
 
@@ -180,9 +168,7 @@ async def test_a_key_that_the_daemon_may_not_read_is_reported(tmp_path, quick, m
     async with running(tmp_path / "state") as store:
         await store.submit(write(document("t", "text"))).wait()
         monkeypatch.setattr(Path, "read_bytes", denied)
-        with anyio.fail_after(10):
-            while not store.status().damage:
-                await anyio.sleep(0.01)
+        await until(lambda: store.status().damage)
         assert "secrets.key" in store.status().damage[0]
 
 
@@ -210,9 +196,7 @@ async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_p
             group.start_soon(check_rows)
             assert await run_sync(reached.wait, 10)
             await store.submit(Write(kind=KIND, principal="p", purge=PurgeRequest(("t",), lambda text: text))).wait()
-            with anyio.fail_after(10):
-                while list(kept.names()):
-                    await anyio.sleep(0.01)
+            await until(lambda: not list(kept.names()))
             released.set()
         reader.close()
     assert [step.damage for step in found] == [()]

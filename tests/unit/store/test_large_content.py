@@ -18,11 +18,10 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed, hit
 from ctxd.store.purge import KIND
-from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.sessions.world import record, world
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import put, running
+from tests.unit.store.running import put, running, verified
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -70,12 +69,6 @@ async def until_gone(root: Path) -> None:
     await until(lambda: not names(root))
 
 
-def clean(root: Path):
-    *_, report = verify(root)
-    assert report.problems == []
-    return report
-
-
 def purge(*ids: str) -> Write:
     return write(kind=KIND, purge=PurgeRequest(ids, lambda text: blake3(text.encode()).hexdigest()))
 
@@ -101,7 +94,7 @@ async def test_other_sessions_commit_while_large_content_waits_for_the_disk(tmp_
             gate.open.set()
         found = await w.store.get("large", content=True)
         assert found is not None and found.document.content == LARGE and found.tx == small.receipt.seq + 1
-    assert clean(tmp_path / "state").orphan_artifacts == 0
+    assert verified(tmp_path / "state").orphan_artifacts == 0
 
 
 @pytest.mark.requirement("DUR-14")
@@ -143,7 +136,7 @@ async def test_content_of_a_refused_write_is_removed(tmp_path: Path, stored: lis
         await w.store.settled()
         assert (await w.store.get("c2", content=True)).document.content == LARGE
     assert len(names(root)) == 1
-    assert clean(root).orphan_artifacts == 0
+    assert verified(root).orphan_artifacts == 0
 
 
 @pytest.mark.requirement("DUR-14")
@@ -171,7 +164,7 @@ async def test_content_that_a_crash_left_over_is_removed_at_the_next_start(tmp_p
         await (await put(store, document("large", LARGE))).wait()
     async with running(root) as store:
         assert (await store.get("large", content=True)).document.content == LARGE
-    assert clean(root).orphan_artifacts == 0
+    assert verified(root).orphan_artifacts == 0
 
 
 async def test_a_stray_file_among_the_artifacts_stops_neither_the_store_nor_the_removal(tmp_path: Path) -> None:
@@ -183,9 +176,7 @@ async def test_a_stray_file_among_the_artifacts_stops_neither_the_store_nor_the_
     (folder / "ff").mkdir(exist_ok=True)
     (folder / "ff" / ("f" * 64)).write_bytes(b"left over")
     async with running(root) as store:
-        with anyio.fail_after(BOUND_S):
-            while len(names(root)) > 1:
-                await anyio.sleep(0.01)
+        await until(lambda: len(names(root)) <= 1)
         assert (await store.get("large", content=True)).document.content == LARGE
     assert (folder / "README").exists()
 
@@ -211,7 +202,7 @@ async def test_a_purge_leaves_content_that_another_write_is_about_to_refer_to(tm
         if is_written:
             await store.submit(purge("other")).wait()
             assert await store.purge_residue() == () and names(root) == []
-    clean(root)
+    verified(root)
 
 
 def test_a_removal_is_claimed_only_while_nobody_holds_the_bytes(tmp_path: Path) -> None:
@@ -264,9 +255,7 @@ async def test_removal_goes_on_after_a_folder_that_cannot_be_listed_at_once(tmp_
     async with running(root) as store:
         for text in (LARGE, f"another {LARGE}"):
             await store.keep(document("large", text))
-            with anyio.fail_after(BOUND_S):
-                while not {"folders", "erase"} <= {*refused}:
-                    await anyio.sleep(0.01)
+            await until(lambda: {"folders", "erase"} <= {*refused})
         await until_gone(root)
 
 

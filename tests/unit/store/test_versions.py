@@ -7,10 +7,10 @@ import pytest
 from ctxd import dbfile, failpoints, limits
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
-from ctxd.store.verify import verify
 from ctxd.store.writes import NOT_CACHED, PurgeRequest
 from tests.unit.store.documents import document, sourced, write
-from tests.unit.store.running import SteppingClock, put, running
+from tests.unit.store.running import SteppingClock, put, running, verified
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 SESSION = "0192f0c1-2345-7abc-8def-0123456789ab"
@@ -55,8 +55,7 @@ async def test_what_was_never_written_is_soon_known_without_a_read(root):
             store.submit(write(document(f"t{n}"), op_id=f"op{n}", request=b"q"))
         await store.drain()
     async with running(root) as store:
-        while store.peek("unheard of") is NOT_CACHED:
-            await anyio.sleep(0.01)
+        await until(lambda: store.peek("unheard of") is not NOT_CACHED)
         assert all(store.peek(f"t{n}") is NOT_CACHED for n in range(100))
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -74,8 +73,7 @@ async def test_a_logged_entity_is_kept_in_the_database_alone_and_found_all_the_s
         assert accepted is not None and accepted.document == segment
         assert (await store.heads(("t1", segment.id))).keys() == {"t1", segment.id}
         assert store.cached == 1 and store.peek(segment.id) is NOT_CACHED
-        while store.peek("unheard of") is NOT_CACHED:
-            await anyio.sleep(0.001)
+        await until(lambda: store.peek("unheard of") is not NOT_CACHED)
         assert (await store.heads(("segment:s1#0000000001",)))["segment:s1#0000000001"] is None
         store.submit(write(document("segment:s1#0000000001", type="segment")))
         assert await store.get("segment:s1#0000000001") is not None, "that there was none was not remembered"
@@ -256,8 +254,7 @@ async def test_an_entity_put_twice_in_one_write_is_what_was_said_last(root):
         assert (await store.get("t1", content=True)).document.content == "b"
         (change,) = await store.changes(after=0, limit=10)
         assert change.puts == (("t1", receipt.vt), ("t2", receipt.vt))
-    *_, report = verify(root)
-    assert report.problems == []
+    verified(root)
 
 
 async def test_a_store_that_has_ended_answers_nothing(root):
