@@ -108,8 +108,7 @@ class Capture(msgspec.Struct):
                 found += item
                 left += item.items()
             elif isinstance(item, list | tuple):
-                if all(isinstance(inner, str) for inner in item):
-                    found += item
+                found += [inner for inner in item if isinstance(inner, str)]
                 left += [(name, inner) for inner in reversed(item) if name or not isinstance(inner, str)]
         text = _APART.join((*found, *texts))
         return not self.guard.scanner.hits(text.encode("utf-8", "surrogatepass"))

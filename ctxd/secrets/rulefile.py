@@ -13,6 +13,7 @@ entropy = 3.0
 The whole file is checked before anything of it holds.
 """
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Final
@@ -74,9 +75,14 @@ def _scanner(text: str) -> Scanner:
         if rule.name in known or rule.name in names:
             raise ValueError(f"rule {rule.name}: there is a rule of that name already")
         names.add(rule.name)
-        if compiled(rule.name, f"(?:{rule.pattern})").search(b"") is not None:
+        pattern = compiled(rule.name, rule.pattern)
+        if any((found := pattern.search(text)) and found.start() == found.end() for text in (b"", b"a", b"-")):
             raise RefusedPattern(f"rule {rule.name}: the pattern matches the empty text")
-    own = tuple(Rule(name=rule.name, pattern=rule.pattern, check=_at_least(rule.entropy)) for rule in file.rule)
+        if math.isnan(rule.entropy):
+            raise ValueError(f"rule {rule.name}: entropy is not a number; give 0 to 8 bits a character")
+    own = tuple(
+        Rule(name=rule.name, pattern=rule.pattern, check=_at_least(rule.entropy), custom=True) for rule in file.rule
+    )
     kept = tuple(rule for rule in BUILT_IN if rule.name not in file.disable)
     return Scanner((*own, *kept), [value.encode() for value in file.allow])
 

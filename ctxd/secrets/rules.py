@@ -16,7 +16,8 @@ Check = Callable[[bytes], bool]
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One family. ``check`` is asked about the secret; ``end`` finds where it ends, given text and end of the match.
 
-    ``loose``: the form is anybody's, so what another rule finds in it goes first.
+    ``loose``: the form is anybody's, so what another rule finds in it goes first. ``custom``: it comes from a file of
+    rules, so its pattern may be anything that RE2 takes.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     check: Check | None = None
     end: Callable[[bytes, int], int | None] | None = None
     loose: bool = False
+    custom: bool = False
 
 
 _EDGE: Final = r"(?:\b|\\[nrtbf])"

@@ -75,6 +75,8 @@ class Scanner:
         self._allowed = frozenset(allowed)
         self._rules = [_compile(rule) for rule in rules]
         self._which = _which(rules)
+        # A custom pattern may depend on characters beside the match, and may match the beginning of a built-in form.
+        self._custom = [number for number, rule in enumerate(rules) if rule.custom]
         self._strict = _joined(rule for rule in rules if not rule.loose)
         self.combined = _joined(rules)
 
@@ -108,8 +110,10 @@ class Scanner:
             near *= _FARTHER
 
     def _hit_at(self, data: bytes, start: int, end: int) -> Hit | None:
-        """Return the finding of the first rule that matches from ``start`` to ``end``."""
-        for number in sorted(self._which.Match(data[start:end])):
+        """Return the finding of the first rule that matches at ``start`` and holds; the first match ends at ``end``."""
+        if self._custom:
+            end = min(len(data), end + _BEYOND)
+        for number in sorted({*self._custom, *(self._which.Match(data[start:end]) or ())}):
             one = self._rules[number]
             match = one.pattern.match(data, start, end)
             if match is None:
@@ -137,7 +141,7 @@ class Scanner:
                 return None
             end = last
         secret = data[start:end]
-        if secret in self._allowed or (one.rule.check is not None and not one.rule.check(secret)):
+        if not secret or secret in self._allowed or (one.rule.check is not None and not one.rule.check(secret)):
             return None
         # A rule of a user's may end within a character; the rest of it goes too.
         while start and data[start] & 0xC0 == 0x80:

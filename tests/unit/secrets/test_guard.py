@@ -139,6 +139,13 @@ def test_lines_of_a_list_are_one_text():
     assert Capture(GUARD, "flag").value({"lines": lines}) == {"lines": lines}
 
 
+def test_texts_that_stand_in_a_list_beside_other_values_are_redacted():
+    for value in ([TOKEN, 5], [[f"login {TOKEN}", None]], {"": [TOKEN, 5]}, {"argv": [["login", TOKEN, {}]]}):
+        capture = Capture(GUARD, "redact")
+        assert not capture.finds_nothing(value)
+        assert TOKEN not in str(capture.value(value))
+
+
 def test_a_value_may_be_as_deep_as_json_may_be():
     value: object = TOKEN
     for _ in range(5_000):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.errors import StateDirError
+from ctxd.secrets.guard import Guard
 from ctxd.secrets.keyfile import KEY_FILE, load_key
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.rules import BUILT_IN
@@ -129,6 +130,10 @@ def test_a_file_of_rules_adds_disables_and_allows(tmp_path: Path):
         ("[[rule]]\nname = 'a-b'\npattern = '(a)\\1'\n", "rule a-b: RE2 refuses the pattern"),
         ("[[rule]]\nname = 'a-b'\npattern = '\\Qabc'\n", "rule a-b: RE2 refuses the pattern"),
         ("[[rule]]\nname = 'a-b'\npattern = 'x*'\n", "rule a-b: the pattern matches the empty text"),
+        ("[[rule]]\nname = 'a-b'\npattern = '\\b'\n", "rule a-b: the pattern matches the empty text"),
+        ("[[rule]]\nname = 'a-b'\npattern = '\\B'\n", "rule a-b: the pattern matches the empty text"),
+        ("[[rule]]\nname = 'a-b'\npattern = 'a)|(?:b'\n", "rule a-b: RE2 refuses the pattern"),
+        ("[[rule]]\nname = 'a-b'\npattern = 'x'\nentropy = nan\n", "entropy"),
         ("[[rule]]\nname = 'jwt'\npattern = 'x'\n", "rule jwt: there is a rule of that name"),
         ("[[rule]]\nname = 'Big'\npattern = 'x'\n", "name"),
         ("[[rule]]\nname = 'a-b'\npatern = 'x'\n", "patern"),
@@ -142,6 +147,37 @@ def test_a_file_of_rules_that_cannot_be_used_says_where_and_why(tmp_path: Path, 
     with pytest.raises(RulesRefused, match="rules.toml") as refused:
         scanner_of(file)
     assert said in str(refused.value)
+
+
+def _rules(tmp_path: Path, pattern: str, entropy: float = 0) -> Scanner:
+    file = tmp_path / "rules.toml"
+    file.write_text(f"[[rule]]\nname = 'acme-token'\npattern = '{pattern}'\nentropy = {entropy}\n")
+    return scanner_of(file)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "secret"),
+    [
+        (r"\b/(?P<s>[0-9a-f]{4})", "x/12ab", "12ab"),
+        (r"\B-k[0-9]{4}", " -k1234", "-k1234"),
+        (r"k[0-9]{4}-\b", "k1234-x", "k1234-"),
+        (r"k[0-9]{4}\B", "k1234x", "k1234"),
+    ],
+)
+def test_a_rule_may_depend_on_the_characters_beside_the_secret(tmp_path: Path, pattern: str, text: str, secret: str):
+    assert _found(text, _rules(tmp_path, pattern)) == [("acme-token", secret)]
+
+
+def test_a_rule_whose_secret_is_empty_finds_nothing_there(tmp_path: Path):
+    scanner = _rules(tmp_path, "token=(?P<s>[0-9a-f]*)")
+    assert _found("token= token=12ab token=", scanner) == [("acme-token", "12ab")]
+    guard = Guard(scanner, bytes(32))
+    assert guard.redacted(guard.redacted("token= token=12ab")) == guard.redacted("token= token=12ab")
+
+
+def test_a_match_of_a_file_that_fails_its_check_hides_no_secret_that_begins_there(tmp_path: Path):
+    key = made_up("anthropic-key")
+    assert _found(f"x {key} y", _rules(tmp_path, "sk-[a-z]+-", 5)) == [("anthropic-key", key)]
 
 
 def test_a_file_of_rules_that_is_not_there_is_an_error(tmp_path: Path):
