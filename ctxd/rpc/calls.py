@@ -248,10 +248,12 @@ class InFlight:
     def _window(self) -> int:
         """Undecided writes that this connection may have."""
         scheduler = self._listener.shared.scheduler
-        if scheduler.writers == 1:
+        # A sandbox's writes narrow the windows of sandboxes only.
+        writers = scheduler.writers - (scheduler.sandbox_writers if self._quota is None else 0)
+        if writers == 1:
             return self._listener.limits.in_flight
         if perf_counter() < scheduler.interactive_until:
-            return max(1, WRITES_BESIDE_INTERACTIVE // max(1, scheduler.writers - 1))
+            return max(1, WRITES_BESIDE_INTERACTIVE // max(1, writers - 1))
         return WRITE_WINDOW
 
     def _beyond(self, quota: QuotaMeter, request: Request, entry: MethodEntry | None) -> ErrorObject | None:
@@ -292,7 +294,9 @@ class InFlight:
         if call.reserved:
             self.budget.take(call.reserved)
         if entry.writes:
-            self._listener.shared.scheduler.writers += self._undecided == 0
+            if self._undecided == 0:
+                self._listener.shared.scheduler.writers += 1
+                self._listener.shared.scheduler.sandbox_writers += self._quota is not None
             self._undecided += 1
         if self._timer is None:
             self._timer = self._listener.loop.call_later(seconds, self._expire)
@@ -339,7 +343,9 @@ class InFlight:
         if decided and call.undecided:
             call.undecided = False
             self._undecided -= 1
-            self._listener.shared.scheduler.writers -= self._undecided == 0
+            if self._undecided == 0:
+                self._listener.shared.scheduler.writers -= 1
+                self._listener.shared.scheduler.sandbox_writers -= self._quota is not None
         if call.done:
             self._deliver(None, 0)  # It no longer stands in the way of another write.
             return

@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
         listener.requests += len(items)
         # Several in succession: one call of many may come alone by chance.
         self._single = self._single + 1 if len(items) == 1 and not self._block and not self._open else 0
-        if self._single >= _SINGLE_CALLS:
+        if self._single >= _SINGLE_CALLS and listener.quota is None:
             listener.shared.scheduler.interactive_until = now + INTERACTIVE_S
         cost = max(lines, len(items)) + len(piece) // LINE_BYTES
         if listener.quota is not None:

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from ctxd.rpc.calls import WRITE_WINDOW
+from ctxd.rpc.listener import SharedState
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import (
     CALLS_BESIDE_INTERACTIVE,
@@ -141,6 +142,19 @@ def test_calls_that_come_together_or_before_an_answer_make_nobody_interactive(se
         interactive(edge)
         assert edge.listener.scheduler.interactive_until > 0
         assert edge.listener.scheduler.interactive_until < perf_counter() + INTERACTIVE_S
+
+
+@pytest.mark.requirement("BOX-5")
+def test_a_sandbox_makes_no_client_of_the_host_take_shorter_slices(services):
+    loop = Loop()
+    quota = QuotaMeter(Quota(), objects=lambda: 0, now=loop.time)
+    with Edge(services.handlers(), loop=loop, quota=quota) as edge:
+        connection, transport = interactive(edge)
+        for _ in range(10):
+            connection.data_received(CALL)
+            loop.turns()
+        assert transport.written.count(b"\n") == 13
+        assert edge.listener.shared.scheduler.interactive_until == 0
 
 
 @pytest.mark.requirement("RPC-9")
@@ -283,6 +297,38 @@ async def test_those_who_write_at_once_share_the_next_transaction_and_their_read
             await resolved(services, 21)
             assert (await one.answer())["id"] == "first"
             assert [(await two.answer())["id"] for _ in range(20)] == list(range(20))
+
+
+@pytest.mark.requirement("BOX-5")
+def test_the_undecided_writes_of_a_sandbox_narrow_the_window_of_sandboxes_alone(services):
+    loop = Loop()
+    shared = SharedState(loop)
+    quota = QuotaMeter(Quota(), objects=lambda: 0, now=loop.time)
+
+    def begun(edge, number):
+        connection, _ = edge.connect()
+        before = len(services.pending)
+        connection.data_received(b"".join(append(each) for each in range(number)))
+        loop.turns()
+        return len(services.pending) - before
+
+    with (
+        Edge(services.handlers(), shared=shared, loop=loop, quota=quota) as box,
+        Edge(services.handlers(), shared=shared, loop=loop) as host,
+    ):
+        assert begun(box, 1) == 1
+        assert begun(host, 40) == IN_FLIGHT_MAX, "beside a sandbox's writes"
+        assert begun(host, 40) == WRITE_WINDOW, "beside another client's of the host"
+        assert begun(box, 40) == WRITE_WINDOW
+        for pending in services.pending:
+            pending.resolve(RECEIPT)
+        scheduler = shared.scheduler
+        while scheduler.writers:
+            loop.turns()
+            for pending in services.pending:
+                if not pending.done:
+                    pending.resolve(RECEIPT)
+        assert scheduler.sandbox_writers == 0
 
 
 @pytest.mark.anyio
