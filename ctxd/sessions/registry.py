@@ -25,6 +25,7 @@ from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.settings import SessionSettings, mount_table, normalised
 from ctxd.sessions.state import SessionState
+from ctxd.sessions.text_capture import off_loop
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context_types import CurrentContext
@@ -310,7 +311,8 @@ class Sessions:
         of the store. Cancel: safe; nothing is made before the store accepts it.
         """
         capture = Capture(self.guard, settings.secrets)
-        document = await self.store.keep(system_prompt(session, capture.text(prompt), capture.secrets))
+        content = await off_loop(len(prompt), lambda: capture.text(prompt))
+        document = await self.store.keep(system_prompt(session, content, capture.secrets))
         async with self._creating:
             if (replay := await find_replay(self.store, call)) is not None:
                 return replay

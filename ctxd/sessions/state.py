@@ -9,6 +9,7 @@ them.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, assert_never
 
 from ctxd.objects.kinds import ContentKind
@@ -113,6 +114,7 @@ class SessionState:
         "turn",
         "turns",
         "warm",
+        "_sorted",
     )
 
     def __init__(self) -> None:
@@ -133,6 +135,7 @@ class SessionState:
         self.segments = 0
         self.tail = 0
         self.snapshot_due = False
+        self._sorted: list[str] = []
 
     def level(self, id: str) -> ContextLevel:
         """Return the context level of the indexed object ``id``."""
@@ -144,6 +147,18 @@ class SessionState:
         """Return True if ``id`` is an object of the index of the kind ``kind``; None: of any kind."""
         found = self.index.get(id)
         return found is not None and kind in (None, found)
+
+    def starting_with(self, text: str) -> list[str]:
+        """Return the ids of the index that begin with ``text``, sorted. Cost: linear after the index has grown, else
+        logarithmic."""
+        ids = self._sorted
+        if len(ids) < len(self.index):
+            # A new list: another thread may search the old one.
+            ids = [*ids, *islice(self.index, len(ids), None)]
+            ids.sort()
+            self._sorted = ids
+        start = bisect_left(ids, text)
+        return ids[start : bisect_right(ids, text, start, key=lambda id: id[: len(text)])]
 
     def is_file(self, id: str) -> bool:
         """Return True if ``id`` is a file of the index."""

@@ -1,6 +1,9 @@
 """Operation that records a tool call and its output."""
 
 from functools import partial
+from typing import Final
+
+import msgspec
 
 from ctxd.errors import CtxdError, purged
 from ctxd.objects.document import Stored, renamed
@@ -16,6 +19,8 @@ from ctxd.store.writes import NotCached
 from ctxd_protocol.ids import toolcall_alias
 from ctxd_protocol.methods import files as file_methods
 
+_encode: Final = msgspec.json.Encoder().encode
+
 
 class ToolcallOperations(OperationGroup):
     """Writes of tool calls."""
@@ -28,14 +33,15 @@ class ToolcallOperations(OperationGroup):
         """
         live = tx.live
         capture = Capture(tx.guard, live.settings.secrets)
-        if len(params.content) <= INLINE_CHARS_MAX:
+        size = len(params.content) + len(_encode((params.args, params.args_display, params.file_refs)))
+        if size <= INLINE_CHARS_MAX:
             params = toolcall_captured(capture, params)
         else:
-            params = await off_loop(len(params.content), partial(toolcall_captured, capture, params))
+            params = await off_loop(size, partial(toolcall_captured, capture, params))
         make = partial(transitions.toolcall_document, live.state, live.session, params, capture.secrets)
         early = None
-        if len(params.content) > INLINE_CHARS_MAX:
-            early = await self.store.keep(await off_loop(len(params.content), partial(make, params.id)))
+        if size > INLINE_CHARS_MAX:
+            early = await self.store.keep(await off_loop(size, partial(make, params.id)))
         while isinstance((place := self._place(live, params.id, tx.confined))[1], NotCached):
             await self.store.heads(place[:1])
         id, head = place
@@ -57,7 +63,7 @@ class ToolcallOperations(OperationGroup):
             raise purged(id)
         # A reference that was unresolved then still is for this comparison, whatever the index holds now.
         known = () if head is None else tuple(head.document.payload.get("unresolved_refs", ()))
-        again_made = await off_loop(len(params.content), partial(make, id, unresolved=known))
+        again_made = await off_loop(size, partial(make, id, unresolved=known))
         if head is None or head.document.content_hash != again_made.content_hash:
             raise _conflict(params.id)
         return tx.unchanged(

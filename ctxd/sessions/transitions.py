@@ -79,8 +79,8 @@ def resolve(state: SessionState, session: str, text: str, kind: ContentKind | No
             f"{text} is infrastructure: it has a fixed place in the context",
             hint="Only files and tool calls can be activated, pinned or hidden.",
         )
-    found = [id for id in state.index if id.startswith(text)] if len(text) >= PREFIX_CHARS_MIN else []
-    found = [id for id in found if state.is_a(id, kind)]
+    near = state.starting_with(text) if len(text) >= PREFIX_CHARS_MIN else []
+    found = [id for id in near if state.is_a(id, kind)]
     if not found:
         raise CtxdError(
             "not_in_index",
@@ -88,7 +88,7 @@ def resolve(state: SessionState, session: str, text: str, kind: ContentKind | No
             hint=f"Give an id from object.list, or at least {PREFIX_CHARS_MIN} characters of one.",
         )
     if len(found) > 1:
-        names = ", ".join(sorted(found)[:3])
+        names = ", ".join(found[:3])
         raise CtxdError("ambiguous_id", f"{len(found)} objects begin with {text}", hint=f"Among them: {names}.")
     return found[0]
 
@@ -257,7 +257,8 @@ def toolcall_document(
     refs = params.file_refs
     unknown: tuple[str, ...] = ()
     if refs:
-        found = {ref: None if ref in unresolved else _reference(state, session, ref) for ref in refs}
+        absent = frozenset(unresolved)
+        found = {ref: None if ref in absent else _reference(state, session, ref) for ref in refs}
         refs = tuple(object for object in found.values() if object is not None)
         unknown = tuple(ref for ref, object in found.items() if object is None)
     try:

@@ -1,10 +1,13 @@
 """Calls of one session: in the order they arrive, at once where nothing is waited for, and none half done."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from ctxd.secrets.guard import Capture
 from ctxd.sessions.session import Accepted, Ticket
 from ctxd.sessions.text_capture import INLINE_CHARS_MAX
 from tests.unit.sessions.world import record, say, settled, world
@@ -50,6 +53,45 @@ async def test_a_long_message_is_searched_for_secrets_beside_the_loop(tmp_path: 
         with pytest.raises(AssertionError, match="suspends"):
             w.now("session.append", session="s1", messages=long)
         assert (await w.call("session.append", session="s1", messages=long)).turn == 1
+
+
+@pytest.mark.requirement("BOX-5")
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"args": {"command": "x" * INLINE_CHARS_MAX}},
+        {"args": {str(n): 0 for n in range(INLINE_CHARS_MAX // 8)}},
+        {"args_display": "x" * INLINE_CHARS_MAX},
+        {"file_refs": [f"{n:08}" for n in range(INLINE_CHARS_MAX // 8)]},
+    ],
+    ids=["one argument", "many arguments", "args_display", "file_refs"],
+)
+async def test_a_long_tool_call_is_searched_for_secrets_beside_the_loop(tmp_path: Path, long: dict[str, Any]) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        call = {"session": "s1", "id": "call-1", "tool": "Bash", "content": "", **long}
+        with pytest.raises(AssertionError, match="suspends"):
+            w.now("toolcall.record", **call)
+        assert (await w.call("toolcall.record", **call)).outcome == "created"
+        with pytest.raises(AssertionError, match="suspends"):
+            w.now("toolcall.record", **call)
+        assert (await w.call("toolcall.record", **call)).outcome == "unchanged"
+
+
+async def test_a_long_first_system_prompt_is_searched_for_secrets_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    text = Capture.text
+
+    def noted(capture: Capture, given: str) -> str:
+        threads.append(threading.current_thread())
+        return text(capture, given)
+
+    monkeypatch.setattr(Capture, "text", noted)
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1", system_prompt="x" * (INLINE_CHARS_MAX + 1))
+    assert threads and threading.main_thread() not in threads
 
 
 @pytest.mark.requirement("RPC-7")

@@ -7,6 +7,7 @@ from ctxd.sessions import transitions
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of
+from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.session_types import Collapse, Message
 
 WINDOW = Collapse()
@@ -170,6 +171,48 @@ def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> N
 
 
 @pytest.mark.requirement("SES-8")
+class Counted(dict):
+    """Counts how many of its keys are gone through."""
+
+    seen = 0
+
+    def __iter__(self):
+        for key in super().__iter__():
+            self.seen += 1
+            yield key
+
+
+def test_many_objects_named_by_their_beginnings_are_found_without_going_through_the_index_for_each() -> None:
+    state = SessionState()
+    ids = [f"{n:03}{FILE}" for n in range(500)]
+    apply(state, (DiscoverObjects(tuple(ids)),))
+    state.index = Counted(state.index)
+    assert [transitions.resolve(state, "s", id[:12]) for id in ids] == ids
+    assert state.index.seen <= 2 * len(ids)
+    apply(state, (DiscoverObjects((f"new{FILE}",)),))
+    assert transitions.resolve(state, "s", "newababab") == f"new{FILE}"
+    assert code_of(transitions.resolve, state, "s", "000ababb") == "not_in_index"
+
+
+def test_references_that_stay_unresolved_are_compared_once_each() -> None:
+    compared = 0
+
+    class Reference(str):
+        __slots__ = ()
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    refs = tuple(Reference(f"gone{n}") for n in range(500))
+    params = ToolcallRecordParams(session="s", id="c", tool="Bash", content="", file_refs=tuple(map(str, refs)))
+    transitions.toolcall_document(SessionState(), "s", params, None, "c", unresolved=refs)
+    assert compared <= 4 * len(refs)
+
+
 def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> None:
     state = SessionState()
     apply(state, (RecordCalls(("toolcall:s:c1",)),))
