@@ -20,6 +20,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.measure import estimate_tokens
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
@@ -297,6 +298,7 @@ class Daemon:
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
         archive = Archive(store, sessions, spec, estimate_tokens)
         models = options.models or read_models()
+        usage = UsageOperations(sessions, models)
         assembler = Assembler(store, sessions, indexer, archive, models, self._clock, providers={}, aim=options.aim)
         return complete(
             daemon_methods.DaemonCalls(
@@ -311,6 +313,7 @@ class Daemon:
             objects.ObjectCalls(sessions),
             purge_scan_export.SecretCalls(sessions),
             context.ContextCalls(sessions, assembler, archive),
+            {"session.usage": usage.record, "session.usage_totals": usage.totals},
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),

@@ -70,7 +70,7 @@ class Models:
 
         Raises: CtxdError invalid_params for a model that the table does not have.
         """
-        model = self._models.get(name) or self._models.get(_DATE.sub("", name))
+        model = self.find(name)
         if model is None:
             known = ", ".join(self._models)
             hint = "Add it to ~/.config/ctxd/models.toml" if len(self._files) == 1 else f"Add it to {self._files[-1]}"
@@ -80,6 +80,10 @@ class Models:
                 hint=f"{hint}; the fields are explained in {self._files[0]}.",
             )
         return model
+
+    def find(self, name: str) -> Model | None:
+        """The model ``name`` as ``get`` finds it, None for a model that the table does not have."""
+        return self._models.get(name) or self._models.get(_DATE.sub("", name))
 
     def names(self) -> tuple[str, ...]:
         """Names of all models, in alphabetical order."""

@@ -88,6 +88,7 @@ from ctxd_protocol.methods.sessions import (
     SessionWriteParams,
     SystemPromptParams,
 )
+from ctxd_protocol.methods.usage import UsageParams, UsageResult, UsageTotalsParams, UsageTotalsResult
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.sandbox_types import Quota
 from ctxd_protocol.session_types import Collapse, Message, Mount
@@ -525,6 +526,55 @@ class ClientMethods(ABC):
         """
         return await self.call(
             Call("session.notices", NoticesParams(session=session, after=after, limit=limit), NoticesResult)
+        )
+
+    async def session_usage(
+        self,
+        session: str,
+        usage: Mapping[str, Any],
+        *,
+        context_id: str | None = None,
+        model: str | None = None,
+        op_id: str | None = None,
+    ) -> UsageResult:
+        """Record the tokens that the provider billed for a request.
+
+        A later record of the same request corrects the earlier one.
+
+        ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
+        Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
+        ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly, by default the newest one.
+        ``model``: as the provider names it, by default the one that the request was made for.
+
+        Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
+        session_closed).
+
+        Example: ``(await client.session_usage("s1", {"input_tokens": 12, "output_tokens": 240})).usage.price``
+        """
+        return await self.call(
+            Call(
+                "session.usage",
+                UsageParams(session=session, usage=dict(usage), context_id=context_id, model=model, op_id=op_id),
+                UsageResult,
+            )
+        )
+
+    async def session_usage_totals(
+        self, session: str, *, valid_time: int | None = None, tx: int | None = None
+    ) -> UsageTotalsResult:
+        """Get the tokens and the price of a session's requests.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_usage_totals("s1")).total.price.total``
+        """
+        return await self.call(
+            Call(
+                "session.usage_totals",
+                UsageTotalsParams(session=session, valid_time=valid_time, tx=tx),
+                UsageTotalsResult,
+            )
         )
 
     async def toolcall_record(
@@ -1334,6 +1384,40 @@ class SessionMethods:
         Example: ``(await s.notices(after=0)).notices``
         """
         return await self._calls.session_notices(self.id, after=after, limit=limit)
+
+    async def usage(
+        self,
+        usage: Mapping[str, Any],
+        *,
+        context_id: str | None = None,
+        model: str | None = None,
+        op_id: str | None = None,
+    ) -> UsageResult:
+        """Record the tokens that the provider billed for a request.
+
+        A later record of the same request corrects the earlier one.
+
+        ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
+        Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
+        ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly, by default the newest one.
+        ``model``: as the provider names it, by default the one that the request was made for.
+
+        Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
+        session_closed).
+
+        Example: ``(await s.usage({"input_tokens": 12, "output_tokens": 240})).usage.price``
+        """
+        return await self._calls.session_usage(self.id, usage, context_id=context_id, model=model, op_id=op_id)
+
+    async def usage_totals(self, *, valid_time: int | None = None, tx: int | None = None) -> UsageTotalsResult:
+        """Get the tokens and the price of a session's requests.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.usage_totals()).total.price.total``
+        """
+        return await self._calls.session_usage_totals(self.id, valid_time=valid_time, tx=tx)
 
     async def record(
         self,

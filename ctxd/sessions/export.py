@@ -31,23 +31,26 @@ PROMPT: Final = 0
 EVENT: Final = 1
 TOOLCALL: Final = 2
 OBJECT: Final = 3
+USAGE: Final = 4
 
-_CURSOR: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15}){5}\.([0-9a-f]{8})", re.ASCII)
+_CURSOR: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15}){6}\.([0-9a-f]{8})", re.ASCII)
 
 
 class Reach(NamedTuple):
-    """Position of an export: the chat up to, without, message ``place`` of ``turn``, and the first
-    ``known`` objects of its index."""
+    """Position of an export: the chat up to, without, message ``place`` of ``turn``, the first
+    ``known`` objects of its index, and the first ``billed`` of the requests with usage."""
 
     turn: int
     place: int
     known: int
+    billed: int
 
 
 class Step(NamedTuple):
     """One record to come. ``part`` ``TOOLCALL``: the tool call that the message at ``place`` of ``turn`` stands for.
 
     ``part`` ``OBJECT``: what is at ``place`` of the index. ``object``: its id, None for the prompt and a message.
+    ``part`` ``USAGE``: that of the assembly ``turn``, at ``place`` of all.
     """
 
     part: int
@@ -84,9 +87,10 @@ class Outline:
     """
 
     def __init__(self, state: SessionState) -> None:
-        self.reach = Reach(0, 0, 0)
+        self.reach = Reach(0, 0, 0, 0)
         self._said: dict[str, tuple[int, int]] = {}
         self._index: list[str] = []
+        self._usage: list[int] = []
         self.extend(state)
 
     def extend(self, state: SessionState) -> None:
@@ -100,22 +104,27 @@ class Outline:
                     self._said.setdefault(id, (turn, place))
             first = 0
         self._index.extend(islice(state.index, len(self._index), None))
-        self.reach = Reach(len(turns) - 1, len(turns[-1]), len(self._index))
+        self._usage.extend(islice(state.usage, len(self._usage), None))
+        self.reach = Reach(len(turns) - 1, len(turns[-1]), len(self._index), len(self._usage))
 
     def steps(self, state: SessionState, at: Step, reach: Reach) -> Iterator[Step]:
         """Every step from ``at`` to the end of ``reach``: the system prompt, every message with the tool call that it
-        is the first to stand for behind it, and then what else is in the index."""
+        is the first to stand for behind it, what else is in the index, and then the usage of requests."""
         if at.part == PROMPT:
             yield START
             at = Step(EVENT)
         if at.part in (EVENT, TOOLCALL):
             yield from self._chat(state, at, reach)
             at = Step(OBJECT)
-        for place in range(at.place, min(reach.known, len(self._index))):
-            id = self._index[place]
-            said = self._said.get(id)
-            if said is None or said >= reach[:2]:
-                yield Step(OBJECT, place=place, object=id)
+        if at.part == OBJECT:
+            for place in range(at.place, min(reach.known, len(self._index))):
+                id = self._index[place]
+                said = self._said.get(id)
+                if said is None or said >= reach[:2]:
+                    yield Step(OBJECT, place=place, object=id)
+            at = Step(USAGE)
+        for place in range(at.place, min(reach.billed, len(self._usage))):
+            yield Step(USAGE, self._usage[place], place)
 
     def _chat(self, state: SessionState, at: Step, reach: Reach) -> Iterator[Step]:
         first, part = at.place, at.part
@@ -156,9 +165,9 @@ class Exports:
         """At most ``limit`` records of ``live`` from ``cursor`` on, and the cursor to go on from; None at the end.
 
         They are the session's settings, its system prompt, every message with the tool call that it stands for behind
-        it, and then what else the session knows: tool calls, and files by their metadata. What comes in after the first
-        page is left out. Raises: CtxdError invalid_params for a cursor that no export gave, corrupt, store_failed.
-        Cancel: safe.
+        it, and then what else the session knows: tool calls, files by their metadata, and the usage of requests. What
+        comes in after the first page is left out. Raises: CtxdError invalid_params for a cursor that no export gave,
+        corrupt, store_failed. Cancel: safe.
         """
         if cursor is None:
             reach = self._begun(live).reach
@@ -242,6 +251,10 @@ async def _record(
             fields |= msgspec.to_builtins(message)
         fields.pop("secrets", None)
         return {"record": kind, "turn": step.turn, **fields}
+    if step.part == USAGE:
+        usage = live.state.usage[step.turn]
+        fields = {name: getattr(usage, name) for name in usage.__struct_fields__}
+        return {"record": "usage", **fields, "cache_write": {str(life): n for life, n in usage.cache_write}}
     id = str(system_prompt_id(live.session)) if step.part == PROMPT else step.object
     assert id is not None, "only the prompt's and a message's step are without an object"
     head = (await store.heads((id,)))[id]

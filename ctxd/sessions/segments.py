@@ -103,6 +103,29 @@ class HideObjects(ObjectsOperation, frozen=True, array_like=True, tag="hide", gc
     """Objects are out of the metadata pool by request; they stay in the index."""
 
 
+class RecordUsage(msgspec.Struct, frozen=True, array_like=True, tag="usage", gc=False):
+    """Tokens that a provider billed for the request of assembly ``assembly``; a later one replaces an earlier one.
+
+    ``input`` excludes the tokens read from and written to the cache; ``cache_write`` pairs the cache's lifetime in
+    seconds, 0 if it is not known, with tokens. ``output`` includes ``reasoning``, None if that is not known. ``other``:
+    the provider's further fields.
+    """
+
+    assembly: int
+    model: str
+    input: int
+    cache_read: int
+    cache_write: tuple[tuple[int, int], ...]
+    output: int
+    reasoning: int | None = None
+    other: dict[str, Any] = {}
+
+    @property
+    def tokens_in(self) -> int:
+        """All tokens of the request, cached or not."""
+        return self.input + self.cache_read + sum(tokens for _, tokens in self.cache_write)
+
+
 SegmentOperation = (
     Snapshot
     | AppendChat
@@ -116,6 +139,7 @@ SegmentOperation = (
     | UnpinObjects
     | DeactivateObjects
     | HideObjects
+    | RecordUsage
 )
 """One change of a session. The tags are the stored names. A new operation is a struct here and a case in
 ``ctxd.sessions.state.apply``; an older program refuses its segments by the tag."""

@@ -23,6 +23,7 @@ from ctxd.sessions.segments import (
     PinObjects,
     ReadObjects,
     RecordCalls,
+    RecordUsage,
     SessionDelta,
     ShowObjects,
     Snapshot,
@@ -93,7 +94,8 @@ class SessionState:
     ``warm`` (with its place, as in ``recency``) and ``chosen_calls`` (by turn) are the active tool calls that the
     window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot;
     ``snapshot_due``: they outweigh the sets, so the next segment should carry a snapshot. ``turn``: number of the
-    current turn, 0 before the first prompt. ``chat_chars``: characters of all messages.
+    current turn, 0 before the first prompt. ``chat_chars``: characters of all messages. ``usage``: by the number of the
+    assembly that a provider billed.
     """
 
     __slots__ = (
@@ -113,6 +115,7 @@ class SessionState:
         "tail",
         "turn",
         "turns",
+        "usage",
         "warm",
         "_sorted",
     )
@@ -135,6 +138,7 @@ class SessionState:
         self.segments = 0
         self.tail = 0
         self.snapshot_due = False
+        self.usage: dict[int, RecordUsage] = {}
         self._sorted: list[str] = []
 
     def level(self, id: str) -> ContextLevel:
@@ -183,6 +187,9 @@ def apply(state: SessionState, delta: SessionDelta) -> None:  # noqa: C901 - one
         match operation:
             case AppendChat():
                 _say(state, operation)
+                continue
+            case RecordUsage():
+                state.usage[operation.assembly] = operation
                 continue
             case Snapshot():
                 # The sets are as it has them.
@@ -242,6 +249,8 @@ def fold(deltas: Sequence[SessionDelta]) -> SessionState:
         for operation in delta:
             if isinstance(operation, AppendChat):
                 _say(state, operation)
+            elif isinstance(operation, RecordUsage):
+                state.usage[operation.assembly] = operation
     if start:
         state.segments = start
         kept = _snapshot_in(deltas[start])
@@ -300,6 +309,7 @@ def _comparable(state: SessionState) -> tuple[object, ...]:
         {t: set(ids) for t, ids in state.chosen_calls.items()},
         state.turns,
         state.pages,
+        state.usage,
     )
 
 

@@ -18,6 +18,7 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.segments import (
     AppendChat,
+    RecordUsage,
     SegmentOperation,
     SessionDelta,
     Snapshot,
@@ -416,6 +417,8 @@ class SessionRewriter:
                 return msgspec.structs.replace(operation, index=self._ids(operation.index))
             case AppendChat():
                 return AppendChat(tuple(map(self._event, operation.events)))
+            case RecordUsage():
+                return operation
             case _:
                 return type(operation)(self._ids(operation.objects))
 

@@ -88,6 +88,7 @@ from ctxd_protocol.methods.sessions import (
     SessionWriteParams,
     SystemPromptParams,
 )
+from ctxd_protocol.methods.usage import UsageParams, UsageResult, UsageTotalsParams, UsageTotalsResult
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.sandbox_types import Quota
 from ctxd_protocol.session_types import Collapse, Message, Mount
@@ -523,6 +524,55 @@ class SyncClientMethods(ABC):
         """
         return self.call(
             Call("session.notices", NoticesParams(session=session, after=after, limit=limit), NoticesResult)
+        )
+
+    def session_usage(
+        self,
+        session: str,
+        usage: Mapping[str, Any],
+        *,
+        context_id: str | None = None,
+        model: str | None = None,
+        op_id: str | None = None,
+    ) -> UsageResult:
+        """Record the tokens that the provider billed for a request.
+
+        A later record of the same request corrects the earlier one.
+
+        ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
+        Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
+        ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly, by default the newest one.
+        ``model``: as the provider names it, by default the one that the request was made for.
+
+        Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
+        session_closed).
+
+        Example: ``client.session_usage("s1", {"input_tokens": 12, "output_tokens": 240}).usage.price``
+        """
+        return self.call(
+            Call(
+                "session.usage",
+                UsageParams(session=session, usage=dict(usage), context_id=context_id, model=model, op_id=op_id),
+                UsageResult,
+            )
+        )
+
+    def session_usage_totals(
+        self, session: str, *, valid_time: int | None = None, tx: int | None = None
+    ) -> UsageTotalsResult:
+        """Get the tokens and the price of a session's requests.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``client.session_usage_totals("s1").total.price.total``
+        """
+        return self.call(
+            Call(
+                "session.usage_totals",
+                UsageTotalsParams(session=session, valid_time=valid_time, tx=tx),
+                UsageTotalsResult,
+            )
         )
 
     def toolcall_record(
@@ -1328,6 +1378,40 @@ class SyncSessionMethods:
         Example: ``s.notices(after=0).notices``
         """
         return self._calls.session_notices(self.id, after=after, limit=limit)
+
+    def usage(
+        self,
+        usage: Mapping[str, Any],
+        *,
+        context_id: str | None = None,
+        model: str | None = None,
+        op_id: str | None = None,
+    ) -> UsageResult:
+        """Record the tokens that the provider billed for a request.
+
+        A later record of the same request corrects the earlier one.
+
+        ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
+        Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
+        ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly, by default the newest one.
+        ``model``: as the provider names it, by default the one that the request was made for.
+
+        Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
+        session_closed).
+
+        Example: ``s.usage({"input_tokens": 12, "output_tokens": 240}).usage.price``
+        """
+        return self._calls.session_usage(self.id, usage, context_id=context_id, model=model, op_id=op_id)
+
+    def usage_totals(self, *, valid_time: int | None = None, tx: int | None = None) -> UsageTotalsResult:
+        """Get the tokens and the price of a session's requests.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``s.usage_totals().total.price.total``
+        """
+        return self._calls.session_usage_totals(self.id, valid_time=valid_time, tx=tx)
 
     def record(
         self,

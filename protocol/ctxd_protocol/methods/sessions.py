@@ -266,8 +266,9 @@ class SessionExportResult(Result, frozen=True, kw_only=True):
 
     Every secret is replaced by ``[REDACTED:rule:tag]``. Member ``record`` is the kind: ``session`` first, then
     ``system_prompt``, then by turn each ``message``, followed by the ``toolcall`` it stands for, and each ``event``
-    that is no message, then the other objects of the session: ``toolcall``, and ``file`` without content. An
-    ``object`` of state ``unknown`` has no version any more. Messages that arrive after the first page are left out.
+    that is no message, then the other objects of the session: ``toolcall``, and ``file`` without content, then the
+    ``usage`` of each request. An ``object`` of state ``unknown`` has no version any more. Messages that arrive after
+    the first page are left out.
     """
 
     records: tuple[dict[str, Any], ...]

@@ -20,6 +20,7 @@ from ctxd.sessions.segments import (
     PinObjects,
     ReadObjects,
     RecordCalls,
+    RecordUsage,
     SessionDelta,
     ShowObjects,
     read_segment,
@@ -172,6 +173,12 @@ class Sessions(RuleBasedStateMachine):
         self.model.rest(id)
         self.model.drop("pool", id)
         self.model.drop("pinned", id)
+
+    @rule(assembly=st.integers(1, 3), tokens=st.integers(0, 9))
+    def bill(self, assembly: int, tokens: int) -> None:
+        usage = RecordUsage(assembly, "m", tokens, 2, ((300, 4),), 5, None, {"service_tier": "standard"})
+        self.do((usage,))
+        assert self.state.usage[assembly] == usage
 
     @rule()
     def carry_a_snapshot(self) -> None:

@@ -16,7 +16,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_content, toolcall
 from ctxd.projection.fencing import Fence, Fences
 from ctxd.sessions.purging import purge
-from ctxd.sessions.segments import RUN
+from ctxd.sessions.segments import RUN, RecordUsage
 from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
@@ -164,6 +164,8 @@ async def test_typed_events_come_along_with_the_results_of_renamed_tool_calls(tm
         await a.w.call("session.create", agent="a", session="s1")
         await record(a.w, "s1", "c", "made on a")
         await a.w.call("session.append", session="s1", events=events)
+        billed = RecordUsage(1, "m", 10, 20, ((300, 30),), 40)
+        await (await a.w.sessions.live("s1")).commit(WriteRequest("session.usage", "host"), (billed,)).wait()
         await b.w.call("session.create", agent="b", session="other")
         await record(b.w, "other", "c", "made on b")
         await b.take(a)
@@ -173,6 +175,7 @@ async def test_typed_events_come_along_with_the_results_of_renamed_tool_calls(tm
         assert renamed != "c" and here[3].event.object == renamed
         moved = [msgspec.structs.replace(row.event, object="c") if n == 3 else row.event for n, row in enumerate(here)]
         assert moved == [row.event for row in there]
+        assert (await b.w.sessions.live("s1")).state.usage == {1: billed}
         assert [(row.turn, row.place) for row in here] == [(row.turn, row.place) for row in there]
     verified(tmp_path / "b")
 
