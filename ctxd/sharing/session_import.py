@@ -22,6 +22,7 @@ from anyio.lowlevel import checkpoint
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, Page, Stored, risen
 from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
+from ctxd.objects.hashing import content_hash
 from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
@@ -246,7 +247,9 @@ class _Import:
         rewriter.add_objects(row, group)
         row.objects = {**rewriter.files(), **row.objects}
         inner = [stored for stored in group if stored.document.type in INNER]
-        texts = await self._prepare(row, [stored.content_ref for stored in inner if stored.document.type == PROMPT])
+        texts = await self._prepare(
+            row, [stored.content_ref for stored in inner if stored.document.type in (PROMPT, "assembly")]
+        )
         if row.documents or row.deletes or row.head or self._changed(row):
             self._submit(row, texts, entering=True)
         else:
@@ -332,7 +335,7 @@ class _Import:
         places = {id: (head.valid_time, head.tx) for id in row.objects if (head := self._head(id)) is not None}
         if pending is not None:
             places |= {id: (pending.vt, pending.seq) for id in row.objects if id in changed}
-        self._rewriter.landed(row, places, None if pending is None else pending.seq)
+        self._rewriter.landed(row, places, None if pending is None else (pending.vt, pending.seq))
 
 
 async def _in_thread(segments: Sequence[Stored], work: Callable[[], T]) -> T:
@@ -366,6 +369,10 @@ class _Texts:
 
 
 def _with_text(document: Document, text: Content | None, artifact: Artifact | None) -> Document:
+    if document.type == "assembly":
+        # Its payload is another than in the source.
+        digest = content_hash(document.payload, text)
+        return msgspec.structs.replace(document, content=text, artifact=artifact, content_hash=digest)
     if text is None:
         return purged_document(document, lambda _: document.identity_hash)
     return msgspec.structs.replace(document, content=text, artifact=artifact)

@@ -7,7 +7,7 @@ the source and writes the rows.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -93,7 +93,7 @@ class PlannedWrite:
 
     ``documents``: segments, prompts and records, each with the hash of its text, ``None`` for no text. ``objects``:
     versions by the id that the object gets; one is written only if the newest version here differs when the row is
-    submitted. ``head``: the newest head of its groups.
+    submitted. ``prompts``: the versions of the system prompt in it; ``head``: the newest head of its groups.
     """
 
     def __init__(self, deletes: tuple[str, ...] = ()) -> None:
@@ -101,6 +101,7 @@ class PlannedWrite:
         self.objects: dict[str, Stored] = {}
         self.deletes = deletes
         self.knows: list[str] = []
+        self.prompts: list[Stored] = []
         self.head: Stored | None = None
         self.segments = 0
         self.chars = 0
@@ -201,10 +202,11 @@ class SessionRewriter:
                     row.head = self._head = stored
                 case "system_prompt":
                     row.documents[self._id(stored)] = (renamed(stored.document, self._id(stored)), stored.content_ref)
+                    row.prompts.append(stored)
                 case "segment":
                     row.documents[self._id(stored)] = (self._segment(row, stored), None)
                 case "assembly":
-                    row.documents[self._id(stored)] = (self._assembly(stored.document), None)
+                    row.documents[self._id(stored)] = (self._assembly(stored.document), stored.content_ref)
 
     def add_objects(self, row: PlannedWrite, group: Sequence[Stored]) -> None:
         """Add the versions of objects in ``group`` to ``row``."""
@@ -220,17 +222,19 @@ class SessionRewriter:
         """Return the shared files as the session last saw them, by id: other sessions write versions of them too."""
         return {id: stored for id, stored in self._expected.items() if stored.document.type == "file"}
 
-    def landed(self, row: PlannedWrite, places: Mapping[str, Place], seq: int | None) -> None:
-        """Take note of the ``places`` of the objects of ``row``, and of the sequence that it got; ``None``: nothing of
-        it had to be written."""
+    def landed(self, row: PlannedWrite, places: Mapping[str, Place], written: Place | None) -> None:
+        """Take note of the ``places`` of the objects of ``row``, and of the place that was ``written``; ``None``:
+        nothing of it had to be written."""
+        seq = None if written is None else written[1]
         for id, place in places.items():
             stored = row.objects[id]
             self._places[stored.document.id, stored.tx] = place
             self._settled.add(id)
             if place[1] == seq:
                 self._wrote.setdefault(id, set()).add(place[1])
-        if seq is not None:
-            self._seqs.extend([seq] * row.segments)
+        if written is not None:
+            self._places.update({(stored.document.id, stored.tx): written for stored in row.prompts})
+            self._seqs.extend([written[1]] * row.segments)
 
     def wrote(self, id: str, tx: int) -> bool:
         """True if the version of ``id`` in row ``tx`` was written by this import."""
@@ -437,6 +441,8 @@ class SessionRewriter:
             payload["active"] = [self._shown(*shown) for shown in payload["active"]]
         if "dropped" in payload:
             payload["dropped"] = [[self.renamed.get(id, id), reason] for id, reason in payload["dropped"]]
+        if "window" in payload:
+            payload["window"] = self._window(payload["window"])
         id = assembly_id(self.session, number_of(document.id))
         return Document(
             id=id,
@@ -446,9 +452,32 @@ class SessionRewriter:
             payload=payload,
         )
 
+    def _window(self, window: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a window in a record with the versions of this journal."""
+        made = dict(window)
+        for name in ("refs", "noted"):
+            if name in window:
+                made[name] = [*map(self._reference if name == "refs" else self._noted, window[name])]
+        if (prompt := window.get("prompt")) is not None:
+            made["prompt"] = self._shown(str(system_prompt_id(self._history.session)), 0, prompt)[2]
+        return made
+
+    def _reference(self, ref: dict[str, Any]) -> dict[str, Any]:
+        if ref["ref"] != "object":
+            return ref
+        id, valid_time, tx = self._shown(ref["object"], ref["valid_time"], ref["tx"])
+        return {**ref, "object": id, "valid_time": valid_time, "tx": tx}
+
+    def _noted(self, noted: list[Any]) -> list[Any]:
+        id, _, tx = self._shown(noted[0], 0, noted[1])
+        return [id, tx, *noted[2:]]
+
     def _shown(self, id: str, valid_time: int, tx: int) -> list[str | int]:
-        target = self.renamed.get(id, id)
-        here = self._destination.objects.get(id) if target == id else self._destination.aliases.get(target)
+        if id == system_prompt_id(self._history.session):
+            target, here = str(system_prompt_id(self.session)), self._destination.prompt
+        else:
+            target = self.renamed.get(id, id)
+            here = self._destination.objects.get(id) if target == id else self._destination.aliases.get(target)
         fallback = (valid_time, tx) if here is None else (here.valid_time, here.tx)
         return [target, *self._places.get((id, tx), fallback)]
 

@@ -1,0 +1,55 @@
+"""The window of a session that moves to another journal: what was sent there is what goes on here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd.assembly.append_assembly import Wanted
+from ctxd.sessions.session import WriteRequest
+from ctxd_protocol.context_types import ToolDeclaration
+from tests.unit.sessions.world import record, say
+from tests.unit.sharing.test_session_import import Host, two
+from tests.unit.store.running import verified
+
+pytestmark = pytest.mark.anyio
+
+
+async def request(host: Host, tool: ToolDeclaration) -> dict[str, Any]:
+    live = await host.w.sessions.live("s1")
+    wanted = Wanted("openai-responses", "m", tools=(tool,))
+    made = await host.assembler.assemble(live, WriteRequest("context.assemble", "host"), wanted=wanted)
+    assert made.context.request is not None
+    return made.context.request
+
+
+@pytest.mark.requirement("HST-1")
+async def test_a_window_goes_on_elsewhere_byte_for_byte_with_its_prompt_files_and_tools(tmp_path: Path) -> None:
+    (tmp_path / "1.py").write_text("one")
+    tool = ToolDeclaration(name="bash", description="Run.", input_schema={"type": "object"})
+    async with two(tmp_path) as (a, b):
+        for n in range(5):
+            await b.w.call("session.create", agent="other", session=f"other{n}")
+        await a.w.call("session.create", agent="a", session="s1", workdir=str(tmp_path), system_prompt="Be brief.")
+        await say(a.w, "s1", ("user", "go"))
+        requests = [await request(a, tool)]
+        file = (await a.w.call("file.index", session="s1", path=str(tmp_path / "1.py"))).object
+        await record(a.w, "s1", "c", "made on a")
+        requests.append(await request(a, tool))
+        await a.w.call("session.set_system_prompt", session="s1", content="Be long.")
+        await a.w.call("session.deactivate", session="s1", object=file)
+        await a.w.call("session.activate", session="s1", object=file)
+        requests.append(await request(a, tool))
+        await b.w.call("session.create", agent="b", session="other")
+        await record(b.w, "other", "c", "made on b")
+        await b.take(a)
+        live = await b.w.sessions.live("s1")
+        shown = [(await b.archive.show("s1", number=number)).context for number in (1, 2, 3)]
+        assert [each.request for each in shown] == requests
+        assert await request(b, tool) == requests[-1]
+        assert live.assembly == 3
+        await say(b.w, "s1", ("user", "next"))
+        after = json.dumps((await request(b, tool))["input"])
+        assert after.startswith(json.dumps(requests[-1]["input"])[:-1]) and "changed" not in after
+    verified(tmp_path / "b")
