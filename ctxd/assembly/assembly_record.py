@@ -126,10 +126,12 @@ def read_record(stored: Stored) -> Recorded:
         raise CtxdError("corrupt", f"the record {stored.document.id} cannot be read") from error
 
 
-def summary(recorded: Recorded) -> AssemblyRecord:
-    """The row of a listing."""
+def summary(stored: Stored) -> AssemblyRecord:
+    """The row of a listing. Raises: CtxdError corrupt."""
+    recorded = read_record(stored)
     return AssemblyRecord(
         number=recorded.number,
+        tx=stored.tx,
         context_id=recorded.context_id,
         turn=recorded.turn,
         sha256=recorded.sha256,

@@ -40,12 +40,16 @@ class Archive:
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
+        return [read_record(stored) for stored in await self.listed(session, after=after, limit=limit)]
+
+    async def listed(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Stored]:
+        """The versions that hold those records. Raises and cancel: as ``records``."""
         found = await self._store.scan(
             assemblies_prefix(session), page=Page(after=assembly_id(session, after), limit=limit)
         )
         if not found:
             await self._sessions.live(session)
-        return [read_record(stored) for stored in found]
+        return found
 
     async def show(
         self, session: str, *, number: int | None = None, turn: int | None = None, bytes_max: int | None = None

@@ -122,7 +122,10 @@ def adopt(invocation: Invocation, options: dict[str, Any]) -> None:
 
 
 session_argument = click.argument("session", required=False, shell_complete=complete_sessions)
-"""A session by id or unique prefix; see ``default_session.session_id`` for the default."""
+"""A session by id or unique prefix; see ``default_session.named_session`` for the default."""
+
+revision_argument = click.argument("revision", metavar="[REV]", required=False, shell_complete=complete_sessions)
+"""A session, or a moment of it; see ``ctxd.cli.revisions``."""
 
 session_option = click.option(
     "-s",

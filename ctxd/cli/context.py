@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, common, session_argument
-from ctxd.cli.default_session import session_id
+from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate
+from ctxd.cli.revisions import is_revision
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell
@@ -37,17 +38,54 @@ _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
 """Letter and colour of a section; one that is not listed has the first letter of its name."""
 
 
+class _Options(NamedTuple):
+    """Options of ``ctx context`` that exclude each other."""
+
+    as_text: bool
+    turn: int | None
+    number: int | None
+    diff: tuple[str, str] | None
+    plan: str | None
+    form: RequestFormat | None
+    layout: Layout | None
+    model: str | None
+
+    def require_compatible(self) -> None:
+        """Check that no option would be ignored. Raises: ``Stop``."""
+        past = self.turn is not None or self.number is not None
+        made = (self.diff, self.plan, self.form)
+        if past + sum(each is not None for each in made) > 1:
+            raise Stop(USAGE, "--turn or --assembly, --diff, --plan and --format exclude each other", hint="choose one")
+        if self.layout is not None and (past or self.diff is not None or self.plan is not None):
+            raise Stop(USAGE, "--layout is of a new assembly", hint="leave it out: a recorded one keeps its own")
+        if self.model is not None and self.form is None:
+            raise Stop(USAGE, "--model is of a request", hint="add --format, or leave it out")
+        if self.as_text and any(each is not None for each in made):
+            raise Stop(USAGE, "--text excludes --format, --diff and --plan", hint="leave it out")
+
+    def key(self, client: SyncClient, found: Located) -> AssemblyKey:
+        """Return the recorded assembly to show; empty for a new one. Raises: ``Stop`` if it is named twice."""
+        key = assembly(client, found)
+        if key and any(each is not None for each in self[1:]):
+            raise Stop(USAGE, "a moment of a session excludes all options but --text", hint=f"write {found.session}")
+        if self.turn is not None:
+            key["turn"] = self.turn
+        if self.number is not None:
+            key["number"] = self.number
+        return key
+
+
 @click.command(
     cls=Command,
-    examples="ctx context\nctx context s1 --text | less\nctx context s1 --turn 3\nctx context s1 --diff t3 t4\n"
-    "ctx context s1 --diff 3 5\nctx context s1 --plan 8000\n"
-    "ctx context s1 --format anthropic-messages --model claude-sonnet-4-5",
+    examples="ctx context\nctx context s1 --text | less\nctx context s1@3\nctx context @~1\n"
+    "ctx context 's1@{2 hours ago}'\nctx context ctx-1a2b3c4d --text\nctx context s1 --diff @3 @~1\n"
+    "ctx context s1 --plan 8000\nctx context s1 --format anthropic-messages --model claude-sonnet-4-5",
 )
-@session_argument
+@revision_argument
 @click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
 @click.option("--turn", type=click.IntRange(min=0), metavar="N", help="As the model saw it at turn N.")
-@click.option("--assembly", type=click.IntRange(min=1), metavar="N", help="As assembly number N was.")
-@click.option("--diff", nargs=2, metavar="A B", help="What changed between two assemblies; t3 is that of turn 3.")
+@click.option("--assembly", "number", type=click.IntRange(min=1), metavar="N", help="As assembly number N was.")
+@click.option("--diff", nargs=2, metavar="A B", help="Compare two assemblies: numbers, or revisions such as @~1.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="The request body for a provider's API.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the window; append for a request.")
 @click.option("--model", metavar="NAME", help="The model of the request; by default the one that answered last.")
@@ -55,31 +93,26 @@ _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
 @common
 def context(
     run: Invocation,
-    session: str | None,
+    revision: str | None,
     as_text: bool,
     turn: int | None,
-    assembly: int | None,
+    number: int | None,
     diff: tuple[str, str] | None,
     plan: str | None,
     form: RequestFormat | None,
     layout: Layout | None,
     model: str | None,
 ) -> None:
-    """Show what the model of SESSION sees now, block by block, and why.
+    """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
 
-    Looking at a live session assembles its context, as its harness would, and the daemon records that.
+    REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or the id of a context; see ctx --help. Looking at a live
+    session as it is now assembles its context, as its harness would, and the daemon records that.
     """
-    past = turn is not None or assembly is not None
-    if sum((past, diff is not None, plan is not None, form is not None)) > 1:
-        raise Stop(USAGE, "--turn or --assembly, --diff, --plan and --format exclude each other", hint="choose one")
-    if layout is not None and (past or diff is not None or plan is not None):
-        raise Stop(USAGE, "--layout is of a new assembly", hint="leave it out: a recorded one keeps its own")
-    if model is not None and form is None:
-        raise Stop(USAGE, "--model is of a request", hint="add --format, or leave it out")
-    if as_text and (form is not None or diff is not None or plan is not None):
-        raise Stop(USAGE, "--text excludes --format, --diff and --plan", hint="leave it out")
+    options = _Options(as_text, turn, number, diff, plan, form, layout, model)
+    options.require_compatible()
     with run.client() as client:
-        id = session_id(client, session)
+        found = locate(client, revision)
+        id, key = found.session, options.key(client, found)
         if form is not None:
             _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model))
         elif diff is not None:
@@ -93,7 +126,7 @@ def context(
         else:
             wants_blocks = run.screen.as_json or not as_text
             wants_text = run.screen.as_json or as_text
-            shown = _seen(run, client, id, turn, assembly, layout, wants_text, wants_blocks)
+            shown = _seen(run, client, id, key, layout, wants_text, wants_blocks)
             wants_labels = not (run.screen.as_json or as_text)
             objects = [
                 each.object
@@ -155,14 +188,13 @@ def _seen(
     run: Invocation,
     client: SyncClient,
     session: str,
-    turn: int | None,
-    assembly: int | None,
+    key: AssemblyKey,
     layout: Layout | None,
     text: bool,
     blocks: bool,
 ) -> AssembledContext:
-    if turn is not None or assembly is not None:
-        return client.context_show(session, turn=turn, number=assembly, text=text, blocks=blocks)
+    if key:
+        return client.context_show(session, **key, text=text, blocks=blocks)
     try:
         return client.context_assemble(session, text=text, blocks=blocks, layout=layout)
     except InvalidState as error:
@@ -242,9 +274,10 @@ def _show_plan(run: Invocation, plan: BudgetPlan, labels: dict[str, str]) -> Non
 
 def _diff(run: Invocation, client: SyncClient, session: str, a: str, b: str) -> None:
     before, after = (_recorded(client, session, each) for each in (a, b))
-    lines = unified(
-        before.text, after.text, *(f"assembly {each.number} (turn {each.turn})" for each in (before, after))
-    )
+    names = [f"assembly {each.number} (turn {each.turn})" for each in (before, after)]
+    if before.session != after.session:
+        names = [f"{each.session} {name}" for each, name in zip((before, after), names, strict=True)]
+    lines = unified(before.text, after.text, *names)
     if run.screen.as_json:
         run.screen.document({"from": before.number, "to": after.number, "diff": "".join(lines)})
         return
@@ -252,13 +285,15 @@ def _diff(run: Invocation, client: SyncClient, session: str, a: str, b: str) -> 
 
 
 def _recorded(client: SyncClient, session: str, which: str) -> AssembledContext:
+    if is_revision(which):
+        found = locate(client, which, session)
+        return client.context_show(found.session, **assembly(client, found), blocks=False)
     digits = which.removeprefix("t")
     if not (digits.isascii() and digits.isdigit()) or which == "0":
-        hint = "write its number, from 1 on, or t and a turn: ctx context --diff 3 t5"
+        hint = "write its number, from 1 on, or a revision: ctx context --diff 3 @5"
         raise Stop(USAGE, f"{which!r} is no assembly", hint=hint)
-    if digits == which:
-        return client.context_show(session, number=int(digits), blocks=False)
-    return client.context_show(session, turn=int(digits), blocks=False)
+    key: AssemblyKey = {"number": int(digits)} if digits == which else {"turn": int(digits)}
+    return client.context_show(session, **key, blocks=False)
 
 
 def _tokens(text: str) -> int | None:

@@ -11,7 +11,7 @@ from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.session_types import SessionStatus, SessionSummary
 
 
-def session_id(client: SyncClient, given: str | None) -> str:
+def named_session(client: SyncClient, given: str | None) -> str:
     """Return the session that ``given``, an id or a unique prefix of one, names; without it ``$CTXD_SESSION`` counts.
 
     Without either, return the only session that is not closed, else the one whose working directory contains the
@@ -26,7 +26,7 @@ def session_id(client: SyncClient, given: str | None) -> str:
     except NotFound:
         matching = []
         with suppress(InvalidCall):  # a sandbox may not list sessions
-            matching = [each.session for each in _sessions(client) if each.session.startswith(name)]
+            matching = [each.session for each in sessions(client) if each.session.startswith(name)]
         if not matching:
             raise Stop(
                 NOT_FOUND, f"no such session: {name}", hint="ctx session ls lists them", symbol="session_not_found"
@@ -41,21 +41,11 @@ def session_id(client: SyncClient, given: str | None) -> str:
     return matching[0]
 
 
-def session_if_any(client: SyncClient, given: str | None) -> str | None:
-    """Return as ``session_id`` does; None instead of a failure if no session is named and there is no default."""
-    if given or os.environ.get("CTXD_SESSION"):
-        return session_id(client, given)
-    try:
-        return _default_session(client)
-    except Stop:
-        return None
-
-
 def _default_session(client: SyncClient) -> str:
     open_sessions: list[SessionSummary] = []
     try:
         for state in ("active", "paused"):
-            open_sessions += _sessions(client, state=state)
+            open_sessions += sessions(client, state=state)
     except InvalidCall:
         current = client.context_current().session
         if current is None:
@@ -91,7 +81,8 @@ def _at_current_directory(sessions: list[SessionSummary]) -> list[SessionSummary
     return [each for each in containing if len(each.workdir) == deepest]
 
 
-def _sessions(client: SyncClient, state: SessionStatus | None = None) -> list[SessionSummary]:
+def sessions(client: SyncClient, state: SessionStatus | None = None) -> list[SessionSummary]:
+    """Return all sessions, newest first. Raises: ``InvalidCall`` on a sandbox's socket."""
     found: list[SessionSummary] = []
     cursor: str | None = None
     while True:

@@ -37,7 +37,7 @@ def objects(ctx: click.Context, _: click.Parameter, begun: str) -> list[Completi
     """Return the objects of the command's session whose id or path begins with ``begun``."""
 
     def find(client: "SyncClient", session: str | None, begun: str) -> list[CompletionItem]:
-        from ctxd.cli.default_session import session_if_any
+        from ctxd.cli.revision_lookup import session_if_any
 
         listed = client.object_list(session=session_if_any(client, session), limit=1000).objects
         found = [CompletionItem(each.object, help=each.label) for each in listed if each.object.startswith(begun)]

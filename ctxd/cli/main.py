@@ -39,7 +39,7 @@ _EXAMPLES: Final = """
 ctx status
 ctx session ls
 ctx context
-ctx context s1 --diff t3 t4
+ctx context s1 --diff @3 @~1
 ctx object cat /workspace/a.py -s s1
 ctx doctor
 """
@@ -64,6 +64,10 @@ def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click'
     open session, then to the one whose working directory contains the current directory. Data goes to standard
     output, everything else to standard error; with --json, errors too are JSON. Colour follows NO_COLOR, FORCE_COLOR
     and TERM=dumb.
+
+    REV is a session, or a moment of one: s1@12 is turn 12, which begins with the 12th user message; @~2 is two turns
+    back; @{2 hours ago} and @{yesterday 13:44} are times; ctx-1a2b3c4d is a recorded context. s1@12~1 is the turn
+    before turn 12. Without a session before it, @ means the default one.
     """
     ctx.obj = Invocation()
     adopt(ctx.obj, options)

@@ -2,17 +2,16 @@
 
 import json
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, object_argument, paged, session_option
-from ctxd.cli.default_session import session_if_any
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.object_by_path import object_id
-from ctxd.cli.revisions import moment_ms
-from ctxd.clock import SystemClock
+from ctxd.cli.revision_lookup import Times, session_id, session_if_any, times_of
+from ctxd.cli.revisions import is_revision
 from ctxd.command_line import Command, Group, Stop
 from ctxd.formatting import count, moment, short, size
 from ctxd.terminal import cell
@@ -20,6 +19,9 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.object_types import ObjectType, ObjectVersion
 from ctxd_protocol.session_types import ContextLevel
+
+_DIGITS_MAX: Final = 15
+"""Digits of the largest journal sequence that can be named."""
 
 
 @click.group("object", cls=Group, examples="ctx object ls\nctx object cat 3f9a01bc\nctx object as-of 3f9a01bc 2h")
@@ -80,18 +82,28 @@ def cat(run: Invocation, object: str, session: str | None) -> None:
     _print(run, found)
 
 
-@object_group.command("as-of", cls=Command, examples="ctx object as-of 3f9a01bc 2h\nctx object as-of a.py 2026-05-01")
+@object_group.command(
+    "as-of",
+    cls=Command,
+    examples="ctx object as-of 3f9a01bc 2h\nctx object as-of a.py 2026-05-01\nctx object as-of a.py @~1\n"
+    "ctx object as-of a.py s1@12\nctx object as-of a.py ctx-1a2b3c4d",
+)
 @object_argument
 @click.argument("when", required=False)
 @click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
 @session_option
 @common
 def as_of(run: Invocation, object: str, when: str | None, tx: int | None, session: str | None) -> None:
-    """Print the content that OBJECT had at a time: 2h (ago), 2026-05-01T12:00, or milliseconds since 1970."""
-    valid_time = None if when is None else moment_ms(when, SystemClock().wall_ms())
+    """Print the content that OBJECT had at a time: 2h (ago), 2026-05-01T12:00, or milliseconds since 1970.
+
+    WHEN may be a revision: s1@12, the end of turn 12; ctx-1a2b3c4d, the version that a model saw; see ctx --help. Its
+    session is that of OBJECT, unless -s names another.
+    """
     with run.client() as client:
-        id, name = _names(client, object, session)
-        found = client.object_get(name, session=id, valid_time=valid_time, tx=tx).object
+        given = session_id(client, session) if session else None
+        named, at = times_of(client, when, tx, given)
+        id, name = _names(client, object, given or named)
+        found = client.object_get(name, session=id, **at).object
     if not run.screen.as_json:
         run.screen.note(f"version of {moment(found.valid_time)}, journal sequence {found.tx}")
     _print(run, found)
@@ -126,17 +138,24 @@ def history(
     note_next_page(run, page.next_cursor)
 
 
-@object_group.command(cls=Command, examples="ctx object diff 3f9a01bc\nctx object diff 3f9a01bc 41 57")
+@object_group.command(
+    cls=Command, examples="ctx object diff 3f9a01bc\nctx object diff 3f9a01bc 41 57\nctx object diff a.py @~2 @"
+)
 @object_argument
-@click.argument("a", type=click.IntRange(min=0), required=False)
-@click.argument("b", type=click.IntRange(min=0), required=False)
+@click.argument("a", required=False)
+@click.argument("b", required=False)
 @session_option
 @common
-def diff(run: Invocation, object: str, a: int | None, b: int | None, session: str | None) -> None:
-    """Compare two versions of OBJECT by their journal sequences; without B the newest, without A the one before."""
+def diff(run: Invocation, object: str, a: str | None, b: str | None, session: str | None) -> None:
+    """Compare two versions of OBJECT; without B the newest, without A the one before.
+
+    A and B are journal sequences, or revisions such as s1@12; see ctx --help.
+    """
     with run.client() as client:
-        id, name = _names(client, object, session)
-        before, after = _two_versions(client, name, id, a, b)
+        given = session_id(client, session) if session else None
+        versions = [_version(client, each, given) for each in (a, b)]
+        id, name = _names(client, object, given or versions[0][0] or versions[1][0])
+        before, after = _two_versions(client, name, id, *(at for _, at in versions))
     lines = _difference(before, after)
     if run.screen.as_json:
         run.screen.document({"from": before.tx, "to": after.tx, "diff": "".join(lines)})
@@ -150,16 +169,29 @@ def _names(client: SyncClient, object: str, session: str | None) -> tuple[str | 
 
 
 def _two_versions(
-    client: SyncClient, object: str, session: str | None, a: int | None, b: int | None
+    client: SyncClient, object: str, session: str | None, a: Times | None, b: Times | None
 ) -> tuple[ObjectVersion, ObjectVersion]:
-    after = client.object_get(object, session=session, tx=b).object
+    upto = b or Times()
+    after = client.object_get(object, session=session, **upto).object
     if a is not None:
-        return client.object_get(object, session=session, tx=a).object, after
-    rows = client.object_history(object, session=session, order="desc", limit=2, tx=b).versions
+        return client.object_get(object, session=session, **a).object, after
+    rows = client.object_history(object, session=session, order="desc", limit=2, **upto).versions
     if len(rows) < 2:
         raise Stop(NOT_FOUND, f"{object} has one version only", hint="ctx object cat shows it")
-    before = rows[1]
-    return client.object_get(object, session=session, valid_time=before.valid_time, tx=b).object, after
+    before: Times = {**upto, "valid_time": rows[1].valid_time}
+    return client.object_get(object, session=session, **before).object, after
+
+
+def _version(client: SyncClient, text: str | None, session: str | None) -> tuple[str | None, Times | None]:
+    """Return the version that an argument of ``diff`` names, None for none, and the session of a revision."""
+    if text is None:
+        return session, None
+    if is_revision(text):
+        return times_of(client, text, default=session)
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        hint = "write a journal sequence, or a revision: ctx object diff OBJECT @~1 @"
+        raise Stop(USAGE, f"{text!r} is no version", hint=hint)
+    return session, {"tx": int(text)}
 
 
 def _difference(before: ObjectVersion, after: ObjectVersion) -> list[str]:
@@ -212,7 +244,7 @@ ctx query --at 2h < query.edn""",
 )
 @click.argument("text", metavar="[QUERY]", required=False)
 @click.argument("args", metavar="[ARG]...", nargs=-1)
-@click.option("--at", "when", metavar="WHEN", help="As of this time.")
+@click.option("--at", "when", metavar="WHEN", help="As of this time or revision.")
 @click.option("--tx", type=click.IntRange(min=0), metavar="SEQ", help="As it was known after journal sequence SEQ.")
 @click.option("--limit", type=click.IntRange(1, PAGE_ITEMS_MAX), default=100, help="Maximum number of rows.")
 @click.option("--time", "time_s", type=click.FloatRange(0.001, 30), default=10.0, help="Seconds the query may run.")
@@ -232,16 +264,14 @@ def query(
     are in ctxd/backends/xtdb/README.md.
     """
     values = [_json_argument(arg) for arg in args]
-    at = None if when is None else moment_ms(when, SystemClock().wall_ms())
     if text is None:
         text = sys.stdin.read()
     if not text.strip():
         hint = """ctx query '{:find [e] :where [[e :type "toolcall"]]}'"""
         raise Stop(USAGE, "there is no query", hint=f"give one, or pipe it in: {hint}", symbol="usage")
     with run.client() as client:
-        found = client.object_query(
-            text, args=values, valid_time=at, tx=tx, limit=limit, timeout_ms=round(time_s * 1_000)
-        )
+        _, at = times_of(client, when, tx)
+        found = client.object_query(text, args=values, **at, limit=limit, timeout_ms=round(time_s * 1_000))
     if run.screen.as_json:
         run.screen.document(found)
         return

@@ -1,11 +1,25 @@
-"""Times as people write them. Separate because it is pure: no client, no clock."""
+"""Revisions and times as people write them. Separate because it is pure: no client, no clock.
+
+A revision names a session and a moment of it, in the manner of git's revisions::
+
+    revision = [session] [ "@" [ turn | "{" time "}" ] [ "~" [ count ] ] ] | context
+    context  = "ctx-" and 8 to 16 hexadecimal digits
+
+Turn N begins with the N-th user message and ends before the next; turn 0 holds the messages before the first. Without a
+moment a revision means now, without a session the command's own. ``~N`` goes N turns back: from the newest one, from
+the one before it, or from the one that was under way at the time. An id of a session may contain ``@``: a session of
+exactly the id that is written wins, and ``~0`` behind a turn excludes that reading.
+"""
 
 import re
 from datetime import datetime, time, timedelta
 from typing import Final
 
+import msgspec
+
 from ctxd.cli.exit_codes import USAGE
 from ctxd.command_line import Stop
+from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 _AGE: Final = re.compile(
@@ -14,6 +28,62 @@ _AGE: Final = re.compile(
 _CLOCK: Final = re.compile(r"^(?:today )?(yesterday )?(\d\d:\d\d(?::\d\d)?)$", re.ASCII)
 _DIGITS_MAX: Final = 16
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+REVISION_CHARS_MAX: Final = 512
+"""Characters of the longest revision: an id of a session has at most 128."""
+
+_MOMENT: Final = re.compile(r"([^{}~]*?)@(?:([0-9]{1,9})|\{([^{}]*)\})?(?:~([0-9]{0,9}))?", re.ASCII)
+_CONTEXT: Final = re.compile(r"ctx-[0-9a-f]{8,16}", re.ASCII)
+_SESSION: Final = re.compile(ID_PATTERN)
+_FORMS: Final = "write SESSION, SESSION@12 (a turn), @~2 (turns back), @{2 hours ago} or ctx-1a2b3c4d"
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A revision. ``session`` None: the command's own. ``back``: None without ``~``. ``context``: the id of a context.
+
+    ``valid_time`` is in ms since 1970. ``literal``: the text could be the id of a session as it is.
+    """
+
+    session: str | None = None
+    turn: int | None = None
+    valid_time: int | None = None
+    back: int | None = None
+    context: str | None = None
+    literal: bool = False
+
+    @property
+    def is_now(self) -> bool:
+        """True without a moment."""
+        return all(each is None for each in (self.turn, self.valid_time, self.back, self.context))
+
+
+def parse(text: str, now_ms: int) -> Revision:
+    """Return the revision that ``text`` is. Raises: ``Stop`` for any other text."""
+    if not text:
+        return Revision()
+    if len(text) > REVISION_CHARS_MAX:
+        raise Stop(USAGE, f"a revision of {len(text):,} characters; {REVISION_CHARS_MAX} are possible", hint=_FORMS)
+    literal = _SESSION.match(text) is not None
+    if _CONTEXT.fullmatch(text):
+        return Revision(context=text, literal=literal)
+    found = _MOMENT.fullmatch(text)
+    if found is None and literal:
+        return Revision(session=text, literal=True)
+    if found is None or not (found[1] == "" or _SESSION.match(found[1])):
+        raise Stop(USAGE, f"invalid revision: {text!r}", hint=_FORMS)
+    session, turn, at, back = found.groups()
+    return Revision(
+        session=session or None,
+        turn=None if turn is None else int(turn),
+        valid_time=None if at is None else moment_ms(at, now_ms),
+        back=None if back is None else int(back or 1),
+        literal=literal,
+    )
+
+
+def is_revision(text: str) -> bool:
+    """True if ``text`` stands for a revision where a time or a number may stand as well."""
+    return "@" in text or text.startswith("ctx-")
 
 
 def moment_ms(text: str, now_ms: int) -> int:

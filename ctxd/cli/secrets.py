@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from ctxd.cli.common_options import Invocation, common, object_argument, session_option
-from ctxd.cli.default_session import session_id, session_if_any
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK, USAGE
 from ctxd.cli.object_by_path import object_id
+from ctxd.cli.revision_lookup import session_id, session_if_any
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short
 from ctxd_client.sync import SyncClient

@@ -9,11 +9,20 @@ from typing import Any, Final
 import click
 import msgspec
 
-from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_argument
-from ctxd.cli.default_session import session_id
+from ctxd.cli.common_options import (
+    Invocation,
+    common,
+    listing,
+    note_next_page,
+    paged,
+    revision_argument,
+    session_argument,
+)
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.failures import stop_for
 from ctxd.cli.markdown import markdown
+from ctxd.cli.revision_lookup import locate, session_id, times
+from ctxd.cli.revisions import is_revision
 from ctxd.clock import SystemClock
 from ctxd.command_line import INTERRUPTED, Command, Group, Stop
 from ctxd.formatting import age, count, moment
@@ -113,12 +122,18 @@ def hosts(run: Invocation) -> None:
     )
 
 
-@session.command(cls=Command, examples="ctx session show\nctx session show s1 --json")
-@session_argument
+@session.command(
+    cls=Command, examples="ctx session show\nctx session show s1 --json\nctx session show 's1@{yesterday}'"
+)
+@revision_argument
 @common
-def show(run: Invocation, session: str | None) -> None:
-    """Show one session's settings and what is in its sets."""
+def show(run: Invocation, revision: str | None) -> None:
+    """Show one session's settings and its sets: now, or as of a moment such as s1@12; see ctx --help."""
+    session = revision
     with run.client() as client:
+        if session and is_revision(session) and (at := times(client, past := locate(client, session))):
+            _show(run, client.session_get(past.session, **at).session)
+            return
         try:
             found = client.session_get(_here_or_elsewhere(client, session)).session
         except NotFound:

@@ -3,7 +3,7 @@
 import click
 
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
-from ctxd.cli.default_session import session_id
+from ctxd.cli.revision_lookup import session_id
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
 from ctxd.formatting import age, count

@@ -3,7 +3,7 @@
 import click
 
 from ctxd.cli.common_options import Invocation, common, session_argument
-from ctxd.cli.default_session import session_id
+from ctxd.cli.revision_lookup import session_id
 from ctxd.command_line import Command
 from ctxd.formatting import moment, short
 from ctxd.terminal import cell

@@ -10,6 +10,7 @@ from contextlib import aclosing
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.segments import events_of, events_size, read_segment
 from ctxd.sessions.session import LiveSession
@@ -44,6 +45,40 @@ class ChatPage(msgspec.Struct, frozen=True):
         for place, event in self.placed():
             if (message := message_of(event)) is not None:
                 yield place, message
+
+
+def end_of_turn(live: LiveSession, turn: int) -> int | None:
+    """Return the journal sequence at the end of ``turn``, just before the next began; None for the newest turn.
+
+    A write that holds the end of one turn and the start of the next counts as the end.
+    """
+    pages = live.state.pages
+    if turn >= live.state.turn:
+        return None
+    begun = pages.within((turn + 1, 0), (turn + 2, 0)).start
+    before = pages.within((0, 0), (turn + 1, 0)).stop
+    ended = live.seqs[pages.segment(before - 1)] if before else 0
+    return max(live.seqs[pages.segment(begun)] - 1, ended)
+
+
+async def turn_at(live: LiveSession, valid_time: int) -> int:
+    """Return the turn that was under way at ``valid_time``, in ms, found by halving; 0 before the first message.
+
+    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    pages = live.state.pages
+    low, high = 0, len(pages)
+    while low < high:
+        middle = (low + high) // 2
+        id = segment_id(live.session, pages.segment(middle))
+        stored = await live.store.get(id, AsOf(tx=live.seqs[pages.segment(middle)]))
+        if stored is None:
+            raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
+        low, high = (middle + 1, high) if stored.valid_time <= valid_time else (low, middle)
+    if low == len(pages):
+        return live.state.turn
+    turn, place = pages.first(low)
+    return turn if place else max(0, turn - 1)
 
 
 async def read_pages(

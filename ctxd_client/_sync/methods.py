@@ -78,6 +78,7 @@ from ctxd_protocol.methods.sessions import (
     SessionCreateParams,
     SessionExportParams,
     SessionExportResult,
+    SessionGetParams,
     SessionHostsResult,
     SessionListParams,
     SessionListResult,
@@ -85,6 +86,8 @@ from ctxd_protocol.methods.sessions import (
     SessionPauseParams,
     SessionResult,
     SessionResumeResult,
+    SessionTurnParams,
+    SessionTurnResult,
     SessionWriteParams,
     SystemPromptParams,
 )
@@ -273,14 +276,36 @@ class SyncClientMethods(ABC):
             )
         )
 
-    def session_get(self, session: str) -> SessionResult:
+    def session_get(self, session: str, *, valid_time: int | None = None, tx: int | None = None) -> SessionResult:
         """Get one session whole: its settings and its four sets.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
         Example: ``client.session_get("s1").session.active_set``
         """
-        return self.call(Call("session.get", SessionParams(session=session), SessionResult))
+        return self.call(
+            Call("session.get", SessionGetParams(session=session, valid_time=valid_time, tx=tx), SessionResult)
+        )
+
+    def session_turn(
+        self, session: str, *, turn: int | None = None, valid_time: int | None = None, back: int = 0
+    ) -> SessionTurnResult:
+        """Find a turn by its number, its distance from the newest, or a time.
+
+        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
+        numbered by user message from 1; turn 0 holds the messages before the first.
+
+        Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``client.session_turn("s1", back=1).tx``
+        """
+        return self.call(
+            Call(
+                "session.turn",
+                SessionTurnParams(session=session, turn=turn, valid_time=valid_time, back=back),
+                SessionTurnResult,
+            )
+        )
 
     def session_owner(self, session: str) -> SessionOwnerResult:
         """Get the host that owns a session.
@@ -1187,14 +1212,26 @@ class SyncSessionMethods:
             components=components,
         )
 
-    def view(self) -> SessionResult:
+    def view(self, *, valid_time: int | None = None, tx: int | None = None) -> SessionResult:
         """Get one session whole: its settings and its four sets.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
         Example: ``s.view().session.active_set``
         """
-        return self._calls.session_get(self.id)
+        return self._calls.session_get(self.id, valid_time=valid_time, tx=tx)
+
+    def turn(self, *, turn: int | None = None, valid_time: int | None = None, back: int = 0) -> SessionTurnResult:
+        """Find a turn by its number, its distance from the newest, or a time.
+
+        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
+        numbered by user message from 1; turn 0 holds the messages before the first.
+
+        Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``s.turn(back=1).tx``
+        """
+        return self._calls.session_turn(self.id, turn=turn, valid_time=valid_time, back=back)
 
     def pause(self, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Set a session aside; nothing is lost.

@@ -122,9 +122,13 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a recorded assembly. Its text is rendered again from the versions that it references."""
+    """Summary of a recorded assembly. Its text is rendered again from the versions that it references.
+
+    ``tx``: the journal sequence of the record: an object as of it is the version that the model saw.
+    """
 
     number: int
+    tx: int
     context_id: str
     turn: int
     sha256: str

@@ -17,6 +17,7 @@ ErrorCode = Literal[
     "session_not_found",
     "object_not_found",
     "assembly_not_found",
+    "turn_not_found",
     "file_not_found",
     "subscription_not_found",
     "sandbox_not_found",

@@ -63,6 +63,7 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
     "session_not_found": ErrorKind(-32004, "not_found", "The session does not exist, or not for this caller."),
     "object_not_found": ErrorKind(-32004, "not_found", "The object does not exist, or not for this caller."),
     "assembly_not_found": ErrorKind(-32004, "not_found", "The session has no such recorded assembly."),
+    "turn_not_found": ErrorKind(-32004, "not_found", "The session has no such turn."),
     "file_not_found": ErrorKind(-32004, "not_found", "The file does not exist."),
     "subscription_not_found": ErrorKind(-32004, "not_found", "The connection has no such subscription."),
     "sandbox_not_found": ErrorKind(-32004, "not_found", "No such sandbox is registered."),

@@ -38,6 +38,7 @@ SECTIONS: dict[str, str] = {
     "BOX": "Sandboxes",
     "SEC": "Secrets",
     "CLI": "Commands",
+    "REV": "Revisions",
     "CLT": "Client library",
     "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
@@ -234,6 +235,10 @@ CLI-12 | The shell completes ids and paths from the daemon; completion waits at 
 CLI-13 | `ctx transcript` reads files of Claude Code, codex, pi and opencode, and their headless output, as typed events; every record becomes at least one event, and the file is not changed. | ctxd
 CLI-14 | Nouns agree in number with the counts before them: "1 file", "2 files". | ctxd
 CLI-9 | `ctx doctor` checks the running daemon's limits, its trackers, and the sockets and mounts of its sandboxes, and starts a real sandbox to check that calls from inside are served. All findings look alike, and a remedy begins with what to do. | ctxd
+REV-1 | A revision names a session and a moment of it: `s1@12` is turn 12, `@~2` two turns back from the newest, `@{2 hours ago}` a time, `s1@12~1` the turn before one, and `ctx-…` a recorded context. Turn N begins with the N-th user message, and turn 0 holds the messages before the first. A revision without a session means the command's own, without a moment the session as it is now. | ctxd
+REV-2 | A session of exactly the id that is written wins over a turn of another. Any other text is refused in one line with its remedy, and so is a moment for a command that works on a session as it is now. | ctxd
+REV-3 | `session.turn` finds a turn by its number, its distance from another, or a time, and returns the journal sequence at its end, before the next turn begins; it reads no messages. `session.get` returns a session as of a sequence or a time. | ctxd
+REV-4 | `ctx context`, its `--diff`, `ctx session show`, `ctx object as-of`, `ctx object diff` and `ctx query --at` accept revisions. A context at a time is the newest recorded by then; an object at a turn is as of its end, at a context id as the model saw it. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends requests that are safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client requires only anyio, msgspec and the protocol package. | ctxd

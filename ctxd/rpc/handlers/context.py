@@ -75,6 +75,6 @@ class ContextCalls:
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
 
     async def context_list(self, caller: Caller, params: AssemblyListParams) -> AssemblyListResult:
-        found = await self._archive.records(params.session, after=params.after, limit=params.limit)
+        found = tuple(map(summary, await self._archive.listed(params.session, after=params.after, limit=params.limit)))
         more = len(found) == params.limit
-        return AssemblyListResult(assemblies=tuple(map(summary, found)), next_after=found[-1].number if more else None)
+        return AssemblyListResult(assemblies=found, next_after=found[-1].number if more else None)

@@ -8,17 +8,18 @@ from contextlib import aclosing
 from typing import Final
 
 from ctxd.errors import CtxdError
+from ctxd.formatting import moment
+from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
-from ctxd.sessions.chat import read_pages, read_turns
+from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.segments import events_size, text_size
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
 from ctxd_protocol.methods import sessions as wire
-from ctxd_protocol.methods.declaration import SessionParams
 from ctxd_protocol.session_types import Turn
 
 
@@ -38,12 +39,39 @@ class _Reads:
         self._sessions = operations.sessions
         self._notices = notices
 
-    async def session_get(self, _: Caller, params: SessionParams) -> Accepted:
+    async def session_get(self, _: Caller, params: wire.SessionGetParams) -> Accepted:
         live = await self._sessions.live(params.session)
+        at = AsOf.given(params.valid_time, params.tx)
+        if at.is_past:
+            past = wire.SessionResult(session=(await self._sessions.as_of(params.session, at)).view(), receipt=None)
+            return Accepted(live.barrier, lambda _: past)
         async with live.lock:
             live.require_current()
             view = live.view()
             return Accepted(live.barrier, lambda _: wire.SessionResult(session=view, receipt=None))
+
+    async def session_turn(self, _: Caller, params: wire.SessionTurnParams) -> Accepted:
+        if params.turn is not None and params.valid_time is not None:
+            raise CtxdError("invalid_params", "give turn or valid_time, not both")
+        live = await self._sessions.live(params.session)
+        async with live.lock:
+            live.require_current()
+            newest, created = live.state.turn, live.settings.created_at
+            turn = newest if params.turn is None else params.turn
+            if params.valid_time is not None:
+                if params.valid_time < created:
+                    message = f"session {params.session} began at {moment(created)}"
+                    raise CtxdError("turn_not_found", message, hint="Choose that time or a later one.")
+                turn = await turn_at(live, params.valid_time)
+            turn -= params.back
+            if not 0 <= turn <= newest:
+                message = f"session {params.session} has no turn {turn}"
+                raise CtxdError("turn_not_found", message, hint=f"Its turns are 0 to {newest}.")
+            result = wire.SessionTurnResult(
+                session=params.session, turn=turn, turn_count=newest, tx=end_of_turn(live, turn)
+            )
+            live.require_current()
+            return Accepted(live.barrier, lambda _: result)
 
     async def session_list(self, _: Caller, params: wire.SessionListParams) -> Accepted:
         ids, cursor = self._sessions.catalog.page(

@@ -34,6 +34,34 @@ from ctxd_protocol.session_types import (
 )
 
 
+class SessionGetParams(SessionParams, frozen=True, kw_only=True):
+    """A session and a point in time. Without ``valid_time`` and ``tx``, the session as it is now."""
+
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class SessionTurnParams(SessionParams, frozen=True, kw_only=True):
+    """A turn of a session: ``back`` turns before another one.
+
+    That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
+    numbered by user message from 1; turn 0 holds the messages before the first.
+    """
+
+    turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    valid_time: Milliseconds | None = None
+    back: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class SessionTurnResult(Result, frozen=True, kw_only=True):
+    """A turn. ``tx``: the journal sequence at its end, for reads as of then; None for the newest, which has no end."""
+
+    session: str
+    turn: int
+    turn_count: int
+    tx: int | None
+
+
 class SessionWriteParams(SessionParams, frozen=True, kw_only=True):
     """A session by its id."""
 
@@ -346,7 +374,7 @@ ROWS: Final = (
     ),
     Method(
         name="session.get",
-        params=SessionParams,
+        params=SessionGetParams,
         result=SessionResult,
         access="read",
         handle="view",
@@ -354,6 +382,17 @@ ROWS: Final = (
         errors=SESSION_ERRORS,
         example={"session": "s1"},
         shows=".session.active_set",
+    ),
+    Method(
+        name="session.turn",
+        params=SessionTurnParams,
+        result=SessionTurnResult,
+        access="read",
+        handle="turn",
+        summary="Find a turn by its number, its distance from the newest, or a time.",
+        errors=(*SESSION_ERRORS, "turn_not_found"),
+        example={"session": "s1", "back": 1},
+        shows=".tx",
     ),
     Method(
         name="session.owner",

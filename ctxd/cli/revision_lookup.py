@@ -1,0 +1,161 @@
+"""Revisions resolved through the daemon: the session, and the assembly or the point in time that one names."""
+
+import os
+from contextlib import suppress
+from typing import NamedTuple, TypedDict
+
+from ctxd.cli.default_session import named_session, sessions
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.revisions import Revision, is_revision, moment_ms, parse
+from ctxd.clock import SystemClock
+from ctxd.command_line import Stop
+from ctxd.formatting import moment
+from ctxd_client.errors import InvalidCall, NotFound
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.context_types import AssemblyRecord
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+
+class Located(NamedTuple):
+    """A revision with its session found. ``record``: the assembly of a context id, else None."""
+
+    session: str
+    revision: Revision
+    record: AssemblyRecord | None = None
+
+
+class Times(TypedDict, total=False):
+    """Parameters of a read as of a point in time; empty for now."""
+
+    valid_time: int
+    tx: int
+
+
+class AssemblyKey(TypedDict, total=False):
+    """Parameters that select a recorded assembly; empty for the newest."""
+
+    number: int
+    turn: int
+
+
+def session_id(client: SyncClient, given: str | None) -> str:
+    """Return the session of a command that works on it as it is now. Raises: ``Stop`` for a moment, or no session."""
+    found = locate(client, given)
+    if not found.revision.is_now:
+        raise Stop(
+            USAGE,
+            f"{given!r} names a moment, and this command works on the session as it is now",
+            hint=f"write {found.session}",
+        )
+    return found.session
+
+
+def session_if_any(client: SyncClient, given: str | None) -> str | None:
+    """Return as ``session_id`` does; None instead of a failure if no session is named and there is no default."""
+    if given or os.environ.get("CTXD_SESSION"):
+        return session_id(client, given)
+    try:
+        return named_session(client, None)
+    except Stop:
+        return None
+
+
+def locate(client: SyncClient, text: str | None, default: str | None = None) -> Located:
+    """Return the revision ``text`` with its session; ``default`` is the session of one that names none.
+
+    Raises: ``Stop`` for text that is no revision, and for a session or a context id that does not exist.
+    """
+    revision = parse(text or "", SystemClock().wall_ms())
+    if revision.literal and not revision.is_now and text is not None:
+        with suppress(NotFound):
+            return Located(client.session_get(text).session.session, Revision())
+    if revision.context is not None:
+        return _of_context(client, revision, revision.context, default)
+    if revision.session is None and default is not None:
+        return Located(default, revision)
+    return Located(named_session(client, revision.session), revision)
+
+
+def times(client: SyncClient, found: Located) -> Times:
+    """Return the point in time of a revision: the end of a turn, the record of an assembly, or the time itself."""
+    revision = found.revision
+    if found.record is not None:
+        return {"tx": found.record.tx}
+    if revision.valid_time is not None and revision.back is None:
+        return {"valid_time": revision.valid_time}
+    if revision.is_now:
+        return {}
+    end = client.session_turn(
+        found.session, turn=revision.turn, valid_time=revision.valid_time, back=revision.back or 0
+    ).tx
+    return {} if end is None else {"tx": end}
+
+
+def times_of(
+    client: SyncClient, text: str | None, tx: int | None = None, default: str | None = None
+) -> tuple[str | None, Times]:
+    """Return the point in time that ``text``, a time or a revision, and the option ``--tx`` name, and the session.
+
+    The session is that of the revision, ``default`` for a time. Raises: ``Stop``.
+    """
+    session, at = default, Times()
+    if text is not None and is_revision(text):
+        found = locate(client, text, default)
+        session, at = found.session, times(client, found)
+    elif text is not None:
+        at["valid_time"] = moment_ms(text, SystemClock().wall_ms())
+    if tx is not None:
+        if "tx" in at:
+            raise Stop(USAGE, f"{text!r} and --tx both name a journal sequence", hint="leave one of them out")
+        at["tx"] = tx
+    return session, at
+
+
+def assembly(client: SyncClient, found: Located) -> AssemblyKey:
+    """Return the assembly that a revision names: the newest of a turn, or the newest by a time. Raises: ``Stop``."""
+    revision = found.revision
+    if found.record is not None:
+        return {"number": found.record.number}
+    if revision.is_now:
+        return {}
+    if revision.back is None and revision.turn is not None:
+        return {"turn": revision.turn}
+    if revision.back is None and revision.valid_time is not None:
+        return {"number": _assembled_by(client, found.session, revision.valid_time)}
+    turn = client.session_turn(
+        found.session, turn=revision.turn, valid_time=revision.valid_time, back=revision.back or 0
+    ).turn
+    return {"turn": turn}
+
+
+def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:
+    """Return the number of the newest assembly that was recorded by ``valid_time``, found by halving."""
+    low, high = 0, client.context_current(session=session).assembly
+    while low < high:
+        middle = (low + high + 1) // 2
+        (record,) = client.context_list(session, after=middle - 1, limit=1).assemblies
+        low, high = (middle, high) if record.assembled_at <= valid_time else (low, middle - 1)
+    if low == 0:
+        message = f"session {session} has no assembly before {moment(valid_time)}"
+        raise Stop(NOT_FOUND, message, hint="choose a later time", symbol="assembly_not_found")
+    return low
+
+
+def _of_context(client: SyncClient, revision: Revision, context: str, default: str | None) -> Located:
+    """Return the assembly with the id ``context``, looked for in the command's session, then in the newest first."""
+    mine = default or session_if_any(client, None)
+    others: list[str] = []
+    with suppress(InvalidCall):  # a sandbox may not list sessions
+        others = [each.session for each in sessions(client)]
+    for session in dict.fromkeys([mine, *others] if mine else others):
+        # Known without a read for most sessions: without an assembly, or the newest is the one.
+        newest = client.context_current(session=session)
+        after = newest.assembly - 1 if newest.context_id == context else 0 if newest.assembly else None
+        while after is not None:
+            page = client.context_list(session, after=after, limit=PAGE_ITEMS_MAX)
+            for record in page.assemblies:
+                if record.context_id == context:
+                    return Located(session, revision, record)
+            after = page.next_after
+    hint = "ctx current prints the id of the newest; an id is known on the host that made it"
+    raise Stop(NOT_FOUND, f"no recorded assembly has the id {context}", hint=hint, symbol="assembly_not_found")
