@@ -17,6 +17,16 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from ctxd_protocol.methods.chat import (
+    ChatParams,
+    ChatResult,
+    EventLogParams,
+    EventLogResult,
+    SessionExportParams,
+    SessionExportResult,
+    SessionTurnParams,
+    SessionTurnResult,
+)
 from ctxd_protocol.methods.context import (
     AssembleParams,
     AssemblyListParams,
@@ -64,10 +74,6 @@ from ctxd_protocol.methods.objects import (
 )
 from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, SandboxRegisterParams, SandboxResult
 from ctxd_protocol.methods.sessions import (
-    ChatParams,
-    ChatResult,
-    EventLogParams,
-    EventLogResult,
     MembershipParams,
     MembershipResult,
     NoticesParams,
@@ -76,8 +82,6 @@ from ctxd_protocol.methods.sessions import (
     SessionAppendResult,
     SessionConfigureParams,
     SessionCreateParams,
-    SessionExportParams,
-    SessionExportResult,
     SessionGetParams,
     SessionHostsResult,
     SessionListParams,
@@ -86,8 +90,6 @@ from ctxd_protocol.methods.sessions import (
     SessionPauseParams,
     SessionResult,
     SessionResumeResult,
-    SessionTurnParams,
-    SessionTurnResult,
     SessionWriteParams,
     SystemPromptParams,
 )
@@ -287,26 +289,6 @@ class ClientMethods(ABC):
             Call("session.get", SessionGetParams(session=session, valid_time=valid_time, tx=tx), SessionResult)
         )
 
-    async def session_turn(
-        self, session: str, *, turn: int | None = None, valid_time: int | None = None, back: int = 0
-    ) -> SessionTurnResult:
-        """Find a turn by its number, its distance from the newest, or a time.
-
-        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
-        numbered by user message from 1; turn 0 holds the messages before the first.
-
-        Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await client.session_turn("s1", back=1)).tx``
-        """
-        return await self.call(
-            Call(
-                "session.turn",
-                SessionTurnParams(session=session, turn=turn, valid_time=valid_time, back=back),
-                SessionTurnResult,
-            )
-        )
-
     async def session_owner(self, session: str) -> SessionOwnerResult:
         """Get the host that owns a session.
 
@@ -411,52 +393,6 @@ class ClientMethods(ABC):
             )
         )
 
-    async def session_chat(self, session: str, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
-        """Get the chat, turn by turn.
-
-        Turn 0 holds the messages before the first user message.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await client.session_chat("s1")).turns``
-        """
-        return await self.call(
-            Call("session.chat", ChatParams(session=session, first_turn=first_turn, limit=limit), ChatResult)
-        )
-
-    async def session_events(
-        self, session: str, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None
-    ) -> EventLogResult:
-        """Get the chat as typed events, page by page.
-
-        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
-        events before the first prompt.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await client.session_events("s1")).events``
-        """
-        return await self.call(
-            Call(
-                "session.events",
-                EventLogParams(session=session, first_turn=first_turn, limit=limit, cursor=cursor),
-                EventLogResult,
-            )
-        )
-
-    async def session_export(self, session: str, *, limit: int = 100, cursor: str | None = None) -> SessionExportResult:
-        """Get a page of the redacted transcript.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await client.session_export("s1")).records``
-        """
-        return await self.call(
-            Call(
-                "session.export", SessionExportParams(session=session, limit=limit, cursor=cursor), SessionExportResult
-            )
-        )
-
     async def session_activate(self, session: str, object: str, *, op_id: str | None = None) -> MembershipResult:
         """Load an object's content into the window.
 
@@ -551,6 +487,72 @@ class ClientMethods(ABC):
         """
         return await self.call(
             Call("session.notices", NoticesParams(session=session, after=after, limit=limit), NoticesResult)
+        )
+
+    async def session_turn(
+        self, session: str, *, turn: int | None = None, valid_time: int | None = None, back: int = 0
+    ) -> SessionTurnResult:
+        """Find a turn by its number, its distance from the newest, or a time.
+
+        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
+        numbered by user message from 1; turn 0 holds the messages before the first.
+
+        Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_turn("s1", back=1)).tx``
+        """
+        return await self.call(
+            Call(
+                "session.turn",
+                SessionTurnParams(session=session, turn=turn, valid_time=valid_time, back=back),
+                SessionTurnResult,
+            )
+        )
+
+    async def session_chat(self, session: str, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
+        """Get the chat, turn by turn.
+
+        Turn 0 holds the messages before the first user message.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_chat("s1")).turns``
+        """
+        return await self.call(
+            Call("session.chat", ChatParams(session=session, first_turn=first_turn, limit=limit), ChatResult)
+        )
+
+    async def session_events(
+        self, session: str, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None
+    ) -> EventLogResult:
+        """Get the chat as typed events, page by page.
+
+        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
+        events before the first prompt.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_events("s1")).events``
+        """
+        return await self.call(
+            Call(
+                "session.events",
+                EventLogParams(session=session, first_turn=first_turn, limit=limit, cursor=cursor),
+                EventLogResult,
+            )
+        )
+
+    async def session_export(self, session: str, *, limit: int = 100, cursor: str | None = None) -> SessionExportResult:
+        """Get a page of the redacted transcript.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_export("s1")).records``
+        """
+        return await self.call(
+            Call(
+                "session.export", SessionExportParams(session=session, limit=limit, cursor=cursor), SessionExportResult
+            )
         )
 
     async def session_usage(
@@ -1227,18 +1229,6 @@ class SessionMethods:
         """
         return await self._calls.session_get(self.id, valid_time=valid_time, tx=tx)
 
-    async def turn(self, *, turn: int | None = None, valid_time: int | None = None, back: int = 0) -> SessionTurnResult:
-        """Find a turn by its number, its distance from the newest, or a time.
-
-        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
-        numbered by user message from 1; turn 0 holds the messages before the first.
-
-        Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await s.turn(back=1)).tx``
-        """
-        return await self._calls.session_turn(self.id, turn=turn, valid_time=valid_time, back=back)
-
     async def pause(self, *, op_id: str | None = None, wait: bool = True) -> SessionResult:
         """Set a session aside; nothing is lost.
 
@@ -1307,38 +1297,6 @@ class SessionMethods:
         Example: ``await s.set_system_prompt("Be brief.")``
         """
         return await self._calls.session_set_system_prompt(self.id, content, op_id=op_id, valid_time=valid_time)
-
-    async def chat(self, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
-        """Get the chat, turn by turn.
-
-        Turn 0 holds the messages before the first user message.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await s.chat()).turns``
-        """
-        return await self._calls.session_chat(self.id, first_turn=first_turn, limit=limit)
-
-    async def events(self, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None) -> EventLogResult:
-        """Get the chat as typed events, page by page.
-
-        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
-        events before the first prompt.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await s.events()).events``
-        """
-        return await self._calls.session_events(self.id, first_turn=first_turn, limit=limit, cursor=cursor)
-
-    async def export(self, *, limit: int = 100, cursor: str | None = None) -> SessionExportResult:
-        """Get a page of the redacted transcript.
-
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
-
-        Example: ``(await s.export()).records``
-        """
-        return await self._calls.session_export(self.id, limit=limit, cursor=cursor)
 
     async def activate(self, object: str, *, op_id: str | None = None) -> MembershipResult:
         """Load an object's content into the window.
@@ -1421,6 +1379,50 @@ class SessionMethods:
         Example: ``(await s.notices(after=0)).notices``
         """
         return await self._calls.session_notices(self.id, after=after, limit=limit)
+
+    async def turn(self, *, turn: int | None = None, valid_time: int | None = None, back: int = 0) -> SessionTurnResult:
+        """Find a turn by its number, its distance from the newest, or a time.
+
+        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
+        numbered by user message from 1; turn 0 holds the messages before the first.
+
+        Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.turn(back=1)).tx``
+        """
+        return await self._calls.session_turn(self.id, turn=turn, valid_time=valid_time, back=back)
+
+    async def chat(self, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
+        """Get the chat, turn by turn.
+
+        Turn 0 holds the messages before the first user message.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.chat()).turns``
+        """
+        return await self._calls.session_chat(self.id, first_turn=first_turn, limit=limit)
+
+    async def events(self, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None) -> EventLogResult:
+        """Get the chat as typed events, page by page.
+
+        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
+        events before the first prompt.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.events()).events``
+        """
+        return await self._calls.session_events(self.id, first_turn=first_turn, limit=limit, cursor=cursor)
+
+    async def export(self, *, limit: int = 100, cursor: str | None = None) -> SessionExportResult:
+        """Get a page of the redacted transcript.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.export()).records``
+        """
+        return await self._calls.session_export(self.id, limit=limit, cursor=cursor)
 
     async def usage(
         self,

@@ -21,7 +21,7 @@ from ctxd.sessions.session import LiveSession, WriteRequest, find_replay
 from ctxd.sessions.text_capture import Found, merged, scan_events, scanned
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire
-from ctxd_protocol.methods.sessions import SessionExportParams, SessionExportResult
+from ctxd_protocol.methods.chat import SessionExportParams, SessionExportResult
 from ctxd_protocol.object_types import ObjectType, source_label
 
 _SCANNED_AT_ONCE: Final = 32

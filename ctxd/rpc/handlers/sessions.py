@@ -19,6 +19,7 @@ from ctxd.sessions.operations import Operations
 from ctxd.sessions.segments import events_size, text_size
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
+from ctxd_protocol.methods import chat
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.session_types import Turn
 
@@ -50,7 +51,7 @@ class _Reads:
             view = live.view()
             return Accepted(live.barrier, lambda _: wire.SessionResult(session=view, receipt=None))
 
-    async def session_turn(self, _: Caller, params: wire.SessionTurnParams) -> Accepted:
+    async def session_turn(self, _: Caller, params: chat.SessionTurnParams) -> Accepted:
         if params.turn is not None and params.valid_time is not None:
             raise CtxdError("invalid_params", "give turn or valid_time, not both")
         live = await self._sessions.live(params.session)
@@ -67,7 +68,7 @@ class _Reads:
             if not 0 <= turn <= newest:
                 message = f"session {params.session} has no turn {turn}"
                 raise CtxdError("turn_not_found", message, hint=f"Its turns are 0 to {newest}.")
-            result = wire.SessionTurnResult(
+            result = chat.SessionTurnResult(
                 session=params.session, turn=turn, turn_count=newest, tx=end_of_turn(live, turn)
             )
             live.require_current()
@@ -87,7 +88,7 @@ class _Reads:
         result = wire.SessionListResult(sessions=tuple(row for row, _ in rows), next_cursor=cursor)
         return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
 
-    async def session_chat(self, caller: Caller, params: wire.ChatParams) -> Accepted:
+    async def session_chat(self, caller: Caller, params: chat.ChatParams) -> Accepted:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
@@ -97,7 +98,7 @@ class _Reads:
             turns = await _page(live, first, end, caller.answer_bytes_max)
             end = first + len(turns)
             live.require_current()
-            result = wire.ChatResult(
+            result = chat.ChatResult(
                 session=params.session,
                 turn_count=live.state.turn,
                 turns=tuple(turns),
@@ -105,14 +106,14 @@ class _Reads:
             )
             return Accepted(live.barrier, lambda _: result)
 
-    async def session_events(self, caller: Caller, params: wire.EventLogParams) -> Accepted:
+    async def session_events(self, caller: Caller, params: chat.EventLogParams) -> Accepted:
         live = await self._sessions.live(params.session)
         first = _start(params)
         async with live.lock:
             live.require_current()
             found, cursor = await _logged(live, first, params.limit, caller.answer_bytes_max)
             live.require_current()
-            result = wire.EventLogResult(
+            result = chat.EventLogResult(
                 session=params.session, turn_count=live.state.turn, events=tuple(found), next_cursor=cursor
             )
             return Accepted(live.barrier, lambda _: result)
@@ -143,7 +144,7 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
     return turns
 
 
-def _start(params: wire.EventLogParams) -> Place:
+def _start(params: chat.EventLogParams) -> Place:
     """The place in the chat at which a page begins.
 
     Raises: CtxdError invalid_params for a cursor together with a first turn, or one that is not of this session.
@@ -165,12 +166,12 @@ def _start(params: wire.EventLogParams) -> Place:
 
 async def _logged(
     live: LiveSession, first: Place, limit: int, bytes_max: int | None
-) -> tuple[list[wire.LoggedEvent], str | None]:
+) -> tuple[list[chat.LoggedEvent], str | None]:
     """At most ``limit`` events from ``first`` on, as many as leave room in an answer of ``bytes_max``, and the cursor
     of the next one; None at the end. Raises: CtxdError too_large if the first event alone is longer.
     """
     most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
-    found: list[wire.LoggedEvent] = []
+    found: list[chat.LoggedEvent] = []
     async with aclosing(read_pages(live, first)) as pages:
         async for page in pages:
             for (turn, place), event in page.placed():
@@ -182,5 +183,5 @@ async def _logged(
                     raise CtxdError("too_large", message, hint="Read it with session.export on the host's socket.")
                 if size > most or len(found) == limit:
                     return found, f"{turn}.{place}.{cursor_mark(live.session)}"
-                found.append(wire.LoggedEvent(turn=turn, place=place, seq=page.seq, event=event))
+                found.append(chat.LoggedEvent(turn=turn, place=place, seq=page.seq, event=event))
     return found, None

@@ -1,6 +1,6 @@
 """Methods ``session.*``: sessions, their chat, the objects in their window, and notices to them."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -39,27 +39,6 @@ class SessionGetParams(SessionParams, frozen=True, kw_only=True):
 
     valid_time: Milliseconds | None = None
     tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
-class SessionTurnParams(SessionParams, frozen=True, kw_only=True):
-    """A turn of a session: ``back`` turns before another one.
-
-    That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
-    numbered by user message from 1; turn 0 holds the messages before the first.
-    """
-
-    turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    valid_time: Milliseconds | None = None
-    back: Annotated[int, msgspec.Meta(ge=0)] = 0
-
-
-class SessionTurnResult(Result, frozen=True, kw_only=True):
-    """A turn. ``tx``: the journal sequence at its end, for reads as of then; None for the newest, which has no end."""
-
-    session: str
-    turn: int
-    turn_count: int
-    tx: int | None
 
 
 class SessionWriteParams(SessionParams, frozen=True, kw_only=True):
@@ -230,79 +209,6 @@ class SystemPromptParams(SessionParams, frozen=True, kw_only=True):
     valid_time: Milliseconds | None = None
 
 
-class ChatResult(Result, frozen=True, kw_only=True):
-    """Turns in order; no ``next_turn`` at the end."""
-
-    session: str
-    turn_count: int
-    turns: tuple[Any, ...]
-    next_turn: int | None
-
-
-class ChatParams(SessionParams, frozen=True, kw_only=True):
-    """A range of turns.
-
-    Turn 0 holds the messages before the first user message.
-    """
-
-    first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
-    limit: PageSize = 100
-
-
-class LoggedEvent(Result, frozen=True, kw_only=True):
-    """One event of the chat: its ``turn``, its number ``place`` within that, from 0, and the sequence of its write.
-
-    ``event`` has the members that ``session.append`` takes.
-    """
-
-    turn: int
-    place: int
-    seq: int
-    event: Any
-
-
-class EventLogResult(Result, frozen=True, kw_only=True):
-    """Events in order; no ``next_cursor`` at the end."""
-
-    session: str
-    turn_count: int
-    events: tuple[LoggedEvent, ...]
-    next_cursor: str | None
-
-
-class EventLogParams(SessionParams, frozen=True, kw_only=True):
-    """A part of the chat as it is kept: every event, also those that ``session.chat`` does not show.
-
-    It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
-    events before the first prompt.
-    """
-
-    first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
-    limit: PageSize = 100
-    cursor: str | None = None
-
-
-class SessionExportParams(SessionParams, frozen=True, kw_only=True):
-    """A session, and the page to export."""
-
-    limit: PageSize = 100
-    cursor: str | None = None
-
-
-class SessionExportResult(Result, frozen=True, kw_only=True):
-    """One page of transcript records; no ``next_cursor`` at the end.
-
-    Every secret is replaced by ``[REDACTED:rule:tag]``. Member ``record`` is the kind: ``session`` first, then
-    ``system_prompt``, then by turn each ``message``, followed by the ``toolcall`` it stands for, and each ``event``
-    that is no message, then the other objects of the session: ``toolcall``, and ``file`` without content, then the
-    ``usage`` of each request. An ``object`` of state ``unknown`` has no version any more. Messages that arrive after
-    the first page are left out.
-    """
-
-    records: tuple[dict[str, Any], ...]
-    next_cursor: str | None
-
-
 class MembershipParams(SessionParams, frozen=True, kw_only=True):
     """An object of a session.
 
@@ -384,17 +290,6 @@ ROWS: Final = (
         shows=".session.active_set",
     ),
     Method(
-        name="session.turn",
-        params=SessionTurnParams,
-        result=SessionTurnResult,
-        access="read",
-        handle="turn",
-        summary="Find a turn by its number, its distance from the newest, or a time.",
-        errors=(*SESSION_ERRORS, "turn_not_found"),
-        example={"session": "s1", "back": 1},
-        shows=".tx",
-    ),
-    Method(
         name="session.owner",
         params=SessionParams,
         result=SessionOwnerResult,
@@ -473,39 +368,6 @@ ROWS: Final = (
         summary="Replace the system prompt.",
         errors=ACTIVE_ERRORS,
         example={"session": "s1", "content": "Be brief."},
-    ),
-    Method(
-        name="session.chat",
-        params=ChatParams,
-        result=ChatResult,
-        access="read",
-        handle="chat",
-        summary="Get the chat, turn by turn.",
-        errors=SESSION_ERRORS,
-        example={"session": "s1"},
-        shows=".turns",
-    ),
-    Method(
-        name="session.events",
-        params=EventLogParams,
-        result=EventLogResult,
-        access="read",
-        handle="events",
-        summary="Get the chat as typed events, page by page.",
-        errors=SESSION_ERRORS,
-        example={"session": "s1"},
-        shows=".events",
-    ),
-    Method(
-        name="session.export",
-        params=SessionExportParams,
-        result=SessionExportResult,
-        access="host",
-        handle="export",
-        summary="Get a page of the redacted transcript.",
-        errors=SESSION_ERRORS,
-        example={"session": "s1"},
-        shows=".records",
     ),
     Method(
         name="session.activate",
