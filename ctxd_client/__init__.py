@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ctxd_client.client import Client as Client
     from ctxd_client.client import Session as Session
     from ctxd_client.client import connect as connect
+    from ctxd_client.context_tools import MODEL_TOOLS as MODEL_TOOLS
+    from ctxd_client.context_tools import model_tools as model_tools
     from ctxd_client.errors import CallFailed as CallFailed
     from ctxd_client.errors import Closed as Closed
     from ctxd_client.errors import Conflict as Conflict
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ctxd_client.client": ("Client", "Session", "connect"),
+    "ctxd_client.context_tools": ("MODEL_TOOLS", "model_tools"),
     "ctxd_client.notices": ("Notices",),
     "ctxd_client.sync": ("SyncClient", "SyncSession", "connect_sync"),
     "ctxd_client.handle_values": ("ToolRecorded",),

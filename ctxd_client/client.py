@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ctxd_client import context_tools
 from ctxd_client.connection import running
 from ctxd_client.errors import CallFailed, Conflict
-from ctxd_client.handle_values import ToolRecorded, as_mounts, require_same, split_content, toolcall_id
+from ctxd_client.handle_values import ToolRecorded, as_mounts, require_same, split_content, tool_outcome, toolcall_id
 from ctxd_client.methods import ClientMethods, SessionMethods
 from ctxd_client.notices import Notices
 from ctxd_client.paths import find_socket
@@ -17,6 +18,7 @@ from ctxd_client.retry import Retry
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult
+from ctxd_protocol.methods.objects import ObjectListItem
 from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.object_types import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
@@ -225,28 +227,81 @@ class Session(SessionMethods):
         tool: str,
         args: Mapping[str, Any] = EMPTY,
         *,
-        output: str,
+        output: str | Exception,
         id: str | None = None,
-        status: ToolcallStatus = "ok",
+        status: ToolcallStatus | None = None,
         args_display: str | None = None,
         file_refs: Sequence[str] | None = None,
         command: str | None = None,
         cwd: str | None = None,
+        in_chat: bool = False,
+        op_id: str | None = None,
     ) -> ToolRecorded:
-        """Record a tool call and its output; with ``command``, a shell command line, also find the files it names.
+        """Record a tool call and its output, and add both to the chat, in one write: the next request has the pair.
 
-        Without ``id`` the call gets a fresh one. The chat refers to the call once a message of
-        role ``toolcall`` is appended. A failed search for files is ``failure`` of the result: the record is kept by
-        then. Cancel: the record may be kept without its files.
+        Without ``id`` the call gets a fresh one; a call that is recorded again under its id adds nothing. An exception
+        as ``output`` is the error that the tool raised, recorded as a failure unless ``status`` is given.
+        ``in_chat``: the chat has the call already, as an event of the reply that made it, so that only the result is
+        added. With ``command``, a shell command line, a second call finds the files that the output names; if that
+        fails, the reason is ``failure`` of the result, as the record is kept by then. Cancel: the record may be kept.
 
         Example: ``await s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """
-        id = id or toolcall_id()
+        text, outcome = tool_outcome(output)
         record = await self.record(
-            id, tool, output, args=args, args_display=args_display, status=status, file_refs=file_refs
+            id or toolcall_id(),
+            tool,
+            text,
+            args=args,
+            args_display=args_display,
+            status=status or outcome,
+            file_refs=file_refs,
+            op_id=op_id,
+            chat="result" if in_chat else "call_and_result",
         )
         try:
-            observed = await self.observe(command, output, cwd=cwd) if command is not None else None
+            observed = await self.observe(command, text, cwd=cwd) if command is not None else None
         except CallFailed as failure:
             return ToolRecorded(record, None, failure)
         return ToolRecorded(record, observed)
+
+    async def handle(self, name: str, arguments: Mapping[str, Any] | str) -> str:
+        """Run a model's call of one of ``MODEL_TOOLS``, and return the text that is its result.
+
+        ``arguments``: a mapping, or its JSON text. Bad input of the model, whatever it is, gives a text that begins
+        with ``Error:`` and names the remedy. Raises: ``CallFailed`` for what the model cannot mend, such as a session
+        that is closed. Cancel: the change may have been made.
+
+        Example: ``await s.handle("context_pin", {"id": "call_1"})``
+        """
+        asked = context_tools.read_arguments(name, arguments)
+        if isinstance(asked, str):
+            return asked
+        try:
+            match asked:
+                case context_tools.PinArguments():
+                    change = self.pin if asked.pinned else self.unpin
+                    return context_tools.moved(name, await change(asked.id))
+                case context_tools.ObjectArguments():
+                    change = self.activate if name == "context_activate" else self.deactivate
+                    return context_tools.moved(name, await change(asked.id))
+                case context_tools.ListArguments():
+                    return await self._listed(asked)
+        except CallFailed as failure:
+            text = context_tools.refused(failure, asked)
+            if text is None:
+                raise
+            return text
+
+    async def _listed(self, asked: context_tools.ListArguments) -> str:
+        """The text of a list: one page, or with a text to look for the pages up to the first that has it."""
+        rows: list[ObjectListItem] = []
+        cursor, searched = asked.after or None, 0
+        limit = 500 if asked.contains else context_tools.ROWS_MAX
+        while not rows and searched < context_tools.SEARCHED_MAX:
+            page = await self.client.object_list(session=self.id, limit=limit, cursor=cursor)
+            rows = [row for row in page.objects if asked.contains in row.label]
+            cursor, searched = page.next_cursor, searched + limit
+            if cursor is None:
+                break
+        return context_tools.listed(rows[: context_tools.ROWS_MAX], asked, cursor, found=len(rows))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_protocol.methods.files import ToolcallRecordResult, ToolObserveResult
+from ctxd_protocol.object_types import ToolcallStatus
 from ctxd_protocol.session_types import Mount, SessionView
 
 
@@ -26,6 +27,13 @@ class ToolRecorded(NamedTuple):
 def toolcall_id() -> str:
     """A fresh id for a tool call of a harness that has none of its own."""
     return f"call-{secrets.token_hex(8)}"
+
+
+def tool_outcome(output: str | Exception) -> tuple[str, ToolcallStatus]:
+    """The text and the status that are recorded of a tool's ``output``, which may be the exception that it raised."""
+    if isinstance(output, str):
+        return output, "ok"
+    return f"{type(output).__name__}: {output}", "fail"
 
 
 def as_mounts(mounts: Mapping[str, str] | Sequence[Mount]) -> tuple[Mount, ...]:

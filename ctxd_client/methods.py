@@ -617,11 +617,12 @@ class ClientMethods(ABC):
         file_refs: Sequence[str] | None = None,
         op_id: str | None = None,
         valid_time: int | None = None,
+        chat: Literal["none", "result", "call_and_result"] = "none",
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
-        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``valid_time``: see
-        ``file.index``.
+        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``chat``: the events
+        that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, purged); ``Conflict`` (toolcall_conflict).
@@ -642,6 +643,7 @@ class ClientMethods(ABC):
                     file_refs=None if file_refs is None else tuple(file_refs),
                     op_id=op_id,
                     valid_time=valid_time,
+                    chat=chat,
                 ),
                 ToolcallRecordResult,
             )
@@ -1470,11 +1472,12 @@ class SessionMethods:
         file_refs: Sequence[str] | None = None,
         op_id: str | None = None,
         valid_time: int | None = None,
+        chat: Literal["none", "result", "call_and_result"] = "none",
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
-        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``valid_time``: see
-        ``file.index``.
+        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``chat``: the events
+        that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, purged); ``Conflict`` (toolcall_conflict).
@@ -1492,6 +1495,7 @@ class SessionMethods:
             file_refs=file_refs,
             op_id=op_id,
             valid_time=valid_time,
+            chat=chat,
         )
 
     async def observe(

@@ -368,7 +368,9 @@ class Planner:
                         False,
                     )
                 case ToolCallEvent():
-                    if self._shown_as(event.call) is None or event.call in self._results:
+                    # A reply makes a call once, also where the harness added it again with the call's record.
+                    is_new = self._shown_as(event.call) is None or event.call in self._results
+                    if is_new and event.call not in dict(calls):
                         shown = self._name(event.call, event.tool, arguments_of(event.args))
                         calls.append((event.call, shown))
                         yield EventRef(key=key, turn=turn, at=at, call=shown), False

@@ -29,7 +29,7 @@ from ctxd.assembly.window import (
     UserText,
     WindowItem,
 )
-from ctxd_protocol.context_types import Block, Omitted, RequestFormat, ToolDeclaration
+from ctxd_protocol.context_types import Block, Omitted, RequestFormat, ToolDeclaration, declared
 
 PROVIDERS: Final[dict[RequestFormat, str | None]] = {
     "anthropic-messages": "anthropic",
@@ -256,9 +256,7 @@ class _Anthropic:
         """The body without cache markers."""
         tools = self._target.tools or (UNDECLARED,)
         body: dict[str, Any] = {"model": self._target.model, "max_tokens": self._target.max_tokens}
-        body["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema} for tool in tools
-        ]
+        body["tools"] = [declared("anthropic-messages", tool) for tool in tools]
         if system:
             body["system"] = [{"type": "text", "text": text} for text in system]
         return {**body, "messages": self._messages}
@@ -331,16 +329,7 @@ class _Responses:
         if target.cache_key:
             body["prompt_cache_key"] = target.cache_key
         if target.tools:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.input_schema,
-                    "strict": False,
-                }
-                for tool in target.tools
-            ]
+            body["tools"] = [declared("openai-responses", tool) for tool in target.tools]
         if system:
             body["instructions"] = "\n\n".join(system)
         return {**body, "input": self._input}
@@ -415,17 +404,7 @@ class _Chat:
         if target.cache_key:
             body["prompt_cache_key"] = target.cache_key
         if target.tools:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "parameters": tool.input_schema,
-                    },
-                }
-                for tool in target.tools
-            ]
+            body["tools"] = [declared("openai-chat", tool) for tool in target.tools]
         first = [{"role": "system", "content": text} for text in system]
         return {**body, "messages": [*first, *self._messages]}
 

@@ -14,7 +14,6 @@ import anyio
 from ctxd.examples.scripted import CHECK, FIX, LOOK, READ, Model, ModelStep, ToolCall, make_tree, scripted
 from ctxd_client import CallFailed, Session, connect
 from ctxd_protocol.context_types import AssembledContext
-from ctxd_protocol.session_types import Message
 
 SYSTEM_PROMPT = "You fix small Python projects. Look before you change, and run the tests afterwards."
 
@@ -50,7 +49,7 @@ class Agent:
         done = await anyio.run_process(["sh", "-c", f"{call.command} 2>&1"], cwd=self._tree, check=False)
         output = done.stdout.decode(errors="replace")
         self._calls += 1
-        recorded = await self.session.tool(
+        await self.session.tool(
             call.tool,
             {"command": call.command},
             id=f"{self.session.id}/call-{self._calls}",
@@ -59,7 +58,6 @@ class Agent:
             command=call.command,
             cwd=self._view,
         )
-        await self.session.append([Message(role="toolcall", toolcall=recorded.record.object)])
         if call.path is not None and call.tool == "read":
             await self.session.read(f"{self._view}/{call.path}")
         elif call.path is not None and call.tool == "edit":

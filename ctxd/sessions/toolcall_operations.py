@@ -14,8 +14,9 @@ from ctxd.sessions import transitions
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.segments import CollapseCalls
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
-from ctxd.sessions.text_capture import INLINE_CHARS_MAX, off_loop, toolcall_captured
+from ctxd.sessions.text_capture import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.store.writes import NotCached
+from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import toolcall_alias
 from ctxd_protocol.methods import files as file_methods
 
@@ -27,11 +28,15 @@ class ToolcallOperations(OperationGroup):
 
     @admitted("toolcall.record", file_methods.ToolcallRecordResult, heads=lambda params: (params.id,))
     async def record(self, tx: Transaction, params: file_methods.ToolcallRecordParams) -> Accepted:
-        """Record a tool call and its output; it is active at once (spec 1 §5.7). A repeat is ``unchanged``.
+        """Record a tool call and its output; it is active at once (spec 1 §5.7). A repeat is ``unchanged``. Its events
+        go to the chat in the same write.
 
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
         live = tx.live
+        events = _events(params)
+        if events:
+            events = await captured(tx.guard, live.settings.secrets, events)
         capture = Capture(tx.guard, live.settings.secrets)
         size = len(params.content) + len(_encode((params.args, params.args_display, params.file_refs)))
         if size <= INLINE_CHARS_MAX:
@@ -49,7 +54,7 @@ class ToolcallOperations(OperationGroup):
             if head is not None:
                 raise _conflict(params.id)
             document = make(id) if early is None else renamed(early, id)
-            delta = transitions.call(live.state, id, live.settings.collapse)
+            delta = transitions.call(live.state, id, live.settings.collapse, events)
             result = file_methods.ToolcallRecordResult(
                 object=id,
                 outcome="created",
@@ -87,6 +92,19 @@ class ToolcallOperations(OperationGroup):
                 return own_id, None
         alias = toolcall_alias(live.session, own_id)
         return alias, self.store.peek(alias)
+
+
+def _events(params: file_methods.ToolcallRecordParams) -> tuple[Event, ...]:
+    """The events that describe the call in the chat; the result does not name its object yet."""
+    call = ToolCallEvent(call=params.id, tool=params.tool, args=params.args)
+    result = ToolResultEvent(call=params.id, is_error=params.status != "ok")
+    match params.chat:
+        case "none":
+            return ()
+        case "result":
+            return (result,)
+        case "call_and_result":
+            return (call, result)
 
 
 def _conflict(id: str) -> CtxdError:

@@ -117,11 +117,19 @@ def met(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -
             return NOTHING
 
 
-def call(state: SessionState, id: str, window: Collapse) -> SessionDelta:
-    """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window."""
+def call(state: SessionState, id: str, window: Collapse, events: Sequence[Event] = ()) -> SessionDelta:
+    """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window.
+
+    ``events`` describe it and go to the chat; a result among them names it from then on.
+    """
     assert id not in state.index, "a tool call comes in once"
     fallen = overdue(state, window, turn=state.turn, arriving=id)
-    return (RecordCalls((id,)), CollapseCalls(fallen)) if fallen else (RecordCalls((id,)),)
+    delta: SessionDelta = (RecordCalls((id,)), CollapseCalls(fallen)) if fallen else (RecordCalls((id,)),)
+    if not events:
+        return delta
+    replace = msgspec.structs.replace
+    named = [replace(event, object=id) if isinstance(event, ToolResultEvent) else event for event in events]
+    return (*delta, AppendChat(tuple(named)))
 
 
 def append(state: SessionState, session: str, events: Sequence[Event], window: Collapse) -> SessionDelta:

@@ -79,6 +79,19 @@ class ToolDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     input_schema: dict[str, Any]
 
 
+def declared(format: RequestFormat, tool: ToolDeclaration) -> dict[str, Any]:
+    """``tool`` as a request of ``format`` declares it."""
+    name, description, schema = tool.name, tool.description, tool.input_schema
+    match format:
+        case "anthropic-messages":
+            return {"name": name, "description": description, "input_schema": schema}
+        case "openai-responses":
+            function = {"name": name, "description": description, "parameters": schema}
+            return {"type": "function", **function, "strict": False}
+        case "openai-chat":
+            return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
 class Omitted(msgspec.Struct, frozen=True, kw_only=True):
     """Part of the conversation that is not in a request. ``place``: turn and number of its event in the chat.
 

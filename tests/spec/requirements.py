@@ -134,6 +134,7 @@ REQ-3 | Looking at a window as text repacks nothing, and leaves the next request
 REQ-4 | Reasoning is sent only to the provider and model that wrote it and behind the messages that it was written for; `omitted` lists what was left out. | ctxd
 REQ-5 | A reply is sent once each of its calls has an output; if the conversation goes on without one, words stand in its place, and a later output is an update. | ctxd
 REQ-6 | New files in the metadata pool, activations, changed files and notices are appended as updates, with short ids. | ctxd
+REQ-7 | `toolcall.record` with `chat` records a tool call and the events that describe it in one write: the next request has the call with its result, also after a kill, and a repeat adds nothing. | ctxd
 WIN-1 | A window is repacked once the prompt cache has expired, when the budget forces it, and when carrying removable content has cost as much as rewriting what stands behind it; the bill is at most three times that of the best schedule. | ctxd
 WIN-2 | A repack removes outdated content first, then old content by age and size; never what is pinned or chosen, and of the running turn only what the budget forces out. New content that exceeds the budget is cut. | ctxd
 WIN-3 | Where words alone exceed the budget, the oldest replies go with their tool calls, then old messages of the user, and a line stands for them; the newest message of the user, kept content and what is new stay. | ctxd
@@ -245,6 +246,7 @@ CLT-3 | Importing the client requires only anyio, msgspec and the protocol packa
 CLT-4 | A value that the daemon cannot accept (nested deeper than 64 levels, a number that is not finite) is refused before it is sent, and an error without an id fails every call it may concern. | ctxd
 CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
 CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
+CLT-7 | The client declares tools by which a model lists, activates, deactivates and pins, in the form of each provider and in at most 450 tokens; whatever a model gives as arguments, their handler returns a bounded text, which names the remedy where the call was wrong. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

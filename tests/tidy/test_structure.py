@@ -8,7 +8,14 @@ from pathlib import Path
 
 from tests.tidy.product import PRODUCT, ROOT
 
-PROGRAMS = ("ctxd.__main__", "ctxd.cli.entry", "ctxd_client", "ctxd.examples.demo", "ctxd.examples.agent_loop")
+PROGRAMS = (
+    "ctxd.__main__",
+    "ctxd.cli.entry",
+    "ctxd_client",
+    "ctxd.examples.demo",
+    "ctxd.examples.agent_loop",
+    "ctxd.examples.anthropic_agent",
+)
 MODULE_LINES_MIN = 60
 FOLDERS_PER_NAME_MAX = 4
 

@@ -21,12 +21,16 @@ from ctxd_protocol.object_types import Receipt, ToolcallStatus
 from ctxd_protocol.session_types import Mount
 from ctxd_protocol.trackers import Tracker, TrackerState, Watching
 
+ToolcallChat = Literal["none", "result", "call_and_result"]
+"""Events that the record of a tool call adds to the chat. ``result``: the chat has the call already, in the reply that
+made it."""
+
 
 class ToolcallRecordParams(SessionParams, frozen=True, kw_only=True):
     """A tool call and its whole output.
 
-    ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``valid_time``: see
-    ``file.index``.
+    ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``chat``: the events that
+    the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
     """
 
     id: ToolcallIdText
@@ -38,6 +42,7 @@ class ToolcallRecordParams(SessionParams, frozen=True, kw_only=True):
     file_refs: tuple[str, ...] | None = None
     op_id: OpIdText | None = None
     valid_time: Milliseconds | None = None
+    chat: ToolcallChat = "none"
 
 
 class ToolcallRecordResult(Result, frozen=True, kw_only=True):
