@@ -53,11 +53,10 @@ class AwaitedRecorder(Recorder):
 
 
 def required_of(method):
-    several = ("messages", "paths", "objects", "sessions")
+    several: dict[str, object] = dict.fromkeys(("messages", "paths", "objects", "sessions"), ())
+    several["usage"] = {}
     return {
-        field.name: () if field.name in several else "x"
-        for field in msgspec.structs.fields(method.params)
-        if field.required
+        field.name: several.get(field.name, "x") for field in msgspec.structs.fields(method.params) if field.required
     }
 
 
@@ -144,7 +143,7 @@ def test_a_handle_can_be_made_with_all_that_a_session_can_start_with(kind):
 async def every_call(client):
     """Each method once, with the least it needs; what the daemon saw is checked by the caller."""
     for method in METHODS.values():
-        required = {field.name: () if field.name in ("messages", "paths", "objects") else
+        required = {field.name: () if field.name in ("messages", "paths", "objects", "usage") else
                     7 if field.name == "subscription" else "x"
                     for field in msgspec.structs.fields(method.params) if field.required}  # fmt: skip
         result = getattr(client, attribute(method.name))(**required)
