@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.indexing.file_version_decision import SANDBOXES, DocumentBuilder, Observed, decide, is_due, is_overtaken
+from ctxd.indexing.file_version_decision import SANDBOXES, DocumentBuilder, Held, Observed, decide, is_due, is_overtaken
 from ctxd.indexing.host_visibility import HostVisibility
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, is_large
@@ -176,6 +176,9 @@ class Freshener:
         self.stats = StatCache()
         self.builder = DocumentBuilder(guard)
         self.capturing = Lane("capture", THREADS, inline=INLINE_BYTES_MAX)
+        # What a sandbox may have written may be made so that its scan takes a thousand times as long: never on the
+        # loop, and in no thread that the host's files wait for.
+        self._capturing_confined = Lane("sandbox-capture", THREADS)
         self._versions = versions
         self._sources = sources
         self._visibility = visibility
@@ -224,7 +227,9 @@ class Freshener:
         """
         if not is_due(decide(head, seen.state)):
             return None
-        document = await self.capturing.run(lambda: self.builder.build(id, source, seen.state, head), size=seen.size)
+        state = seen.state
+        lane = self._capturing_confined if isinstance(state, Held) and state.author else self.capturing
+        document = await lane.run(lambda: self.builder.build(id, source, state, head), size=seen.size)
         return await self._versions.keep(document) if is_large(document.content) else document
 
     async def _changed(self, files: dict[str, Stored], policy: SecretPolicy) -> dict[str, int]:

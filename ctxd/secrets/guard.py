@@ -111,7 +111,7 @@ class Capture(msgspec.Struct):
                 found += [inner for inner in item if isinstance(inner, str)]
                 left += [(name, inner) for inner in reversed(item) if name or not isinstance(inner, str)]
         text = _APART.join((*found, *texts))
-        return not self.guard.scanner.hits(text.encode("utf-8", "surrogatepass"))
+        return not self.guard.scanner.hits(text.encode("utf-8", "surrogatepass"), first_only=True)
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
         """A JSON value as it is to be kept, names too; a text under a suspicious name is scanned together with it, and

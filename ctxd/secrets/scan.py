@@ -80,8 +80,9 @@ class Scanner:
         self._strict = _joined(rule for rule in rules if not rule.loose)
         self.combined = _joined(rules)
 
-    def hits(self, data: bytes) -> list[Hit]:
-        """The secrets in ``data``, in order, none overlapping another. Cost: linear, see the bench ``secrets``."""
+    def hits(self, data: bytes, *, first_only: bool = False) -> list[Hit]:
+        """The secrets in ``data``, in order, none overlapping another; ``first_only``: only the first of them. Cost:
+        linear, see the bench ``secrets``."""
         found: list[Hit] = []
         left = _LOOKED_AGAIN_MIN + len(data)
         match = self.combined.search(data)
@@ -90,6 +91,8 @@ class Scanner:
             hit = self._hit_at(data, start, end)
             if hit is not None:
                 found.append(hit)
+                if first_only:
+                    break
                 at = max(hit.end, start + 1)
             else:
                 # What looked like one secret may have hidden the start of another; but no text is searched for ever.

@@ -25,17 +25,20 @@ INLINE_CHARS_MAX: Final = 64 * 1024
 """Characters that are scanned on the loop: under a millisecond. More go to a thread, so that other sessions go on."""
 
 _THREADS: Final = 2
+"""Threads that scan texts of the host, and as many that scan those of sandboxes."""
 
 T = TypeVar("T")
 
 
-async def captured(guard: Guard, policy: SecretPolicy, events: Sequence[Event]) -> tuple[Event, ...]:
-    """``events`` as they are to be kept. Cancel: safe."""
+async def captured(
+    guard: Guard, policy: SecretPolicy, events: Sequence[Event], *, confined: bool = False
+) -> tuple[Event, ...]:
+    """``events`` as they are to be kept; ``confined``: see ``off_loop``. Cancel: safe."""
 
     def work() -> tuple[Event, ...]:
         return tuple([_event(Capture(guard, policy), event) for event in events])
 
-    return await off_loop(events_size(events), work)
+    return await off_loop(events_size(events), work, confined=confined)
 
 
 def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> ToolcallRecordParams:
@@ -94,16 +97,20 @@ def _attachment(capture: Capture, attachment: Attachment) -> Attachment:
     return msgspec.structs.replace(attachment, **kept) if kept else attachment
 
 
-_lane: Final = anyio.lowlevel.RunVar[Lane]("_lane")
+_lanes: Final = anyio.lowlevel.RunVar[tuple[Lane, Lane]]("_lanes")
 
 
-async def off_loop(chars: int, work: Callable[[], T]) -> T:
-    """Return the result of ``work``, run on a thread for many characters. Cancel: waits for the thread."""
-    lane = _lane.get(None)
-    if lane is None:
-        lane = Lane("redaction", _THREADS, inline=INLINE_CHARS_MAX)
-        _lane.set(lane)
-    return await lane.run(work, size=chars)
+async def off_loop(chars: int, work: Callable[[], T], *, confined: bool = False) -> T:
+    """Return the result of ``work``, run on a thread for many characters. Cancel: waits for the thread.
+
+    ``confined``: the text is a sandbox's. It may be made so that its scan takes a thousand times as long, so a thread
+    scans it however short it is, and none that the host's texts wait for.
+    """
+    lanes = _lanes.get(None)
+    if lanes is None:
+        lanes = Lane("redaction", _THREADS, inline=INLINE_CHARS_MAX), Lane("sandbox-redaction", _THREADS)
+        _lanes.set(lanes)
+    return await lanes[confined].run(work, size=chars)
 
 
 _NOT_SAID = frozenset({"secrets", "preview"})
@@ -130,8 +137,11 @@ def scanned(guard: Guard, document: Document) -> Found | None:
     if told is None:
         return None
     data = text.encode()
-    lines = tuple(dict.fromkeys(data.count(b"\n", 0, hit.start) + 1 for hit in guard.scanner.hits(data)))
-    return Found(told.found, lines)
+    lines, line, at = [], 1, 0
+    for hit in guard.scanner.hits(data):
+        line, at = line + data.count(b"\n", at, hit.start), hit.start
+        lines.append(line)
+    return Found(told.found, tuple(dict.fromkeys(lines)))
 
 
 def scan_events(capture: Capture, events: Iterable[Event]) -> None:

@@ -39,10 +39,10 @@ class ToolcallOperations(OperationGroup):
             events = await captured(tx.guard, live.settings.secrets, events)
         capture = Capture(tx.guard, live.settings.secrets)
         size = len(params.content) + len(_encode((params.args, params.args_display, params.file_refs)))
-        if size <= INLINE_CHARS_MAX:
+        if size <= INLINE_CHARS_MAX and not tx.confined:
             params = toolcall_captured(capture, params)
         else:
-            params = await off_loop(size, partial(toolcall_captured, capture, params))
+            params = await off_loop(size, partial(toolcall_captured, capture, params), confined=tx.confined)
         make = partial(transitions.toolcall_document, live.state, live.session, params, capture.secrets)
         early = None
         if size > INLINE_CHARS_MAX:

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from ctxd.secrets.guard import Capture
+from ctxd.secrets.scan import Hit, Scanner
 from ctxd.sessions.session import Accepted, Ticket
 from ctxd.sessions.text_capture import INLINE_CHARS_MAX
-from tests.unit.sessions.world import record, say, settled, world
+from tests.unit.sessions.world import CALLER, record, say, settled, world
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +78,34 @@ async def test_a_long_tool_call_is_searched_for_secrets_beside_the_loop(tmp_path
         with pytest.raises(AssertionError, match="suspends"):
             w.now("toolcall.record", **call)
         assert (await w.call("toolcall.record", **call)).outcome == "unchanged"
+
+
+@pytest.mark.requirement("BOX-5")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("toolcall.record", {"id": "call-1", "tool": "Bash", "content": "short"}),
+        ("session.append", {"messages": [{"role": "user", "content": "short"}]}),
+        ("session.set_system_prompt", {"content": "short"}),
+        ("file.index", {"path": "/only/here", "content": "short"}),
+    ],
+)
+async def test_no_text_of_a_sandbox_is_scanned_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, params: dict[str, Any]
+) -> None:
+    threads: list[threading.Thread] = []
+    hits = Scanner.hits
+
+    def noted(scanner: Scanner, data: bytes, **rest: Any) -> list[Hit]:
+        threads.append(threading.current_thread())
+        return hits(scanner, data, **rest)
+
+    sandbox = msgspec.structs.replace(CALLER, principal="sandbox:x", capability="session", session="s1")
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1", filesystem_id="b" * 64)
+        monkeypatch.setattr(Scanner, "hits", noted)
+        await w.call(method, caller=sandbox, session="s1", **params)
+    assert threads and threading.main_thread() not in threads
 
 
 async def test_a_long_first_system_prompt_is_searched_for_secrets_beside_the_loop(
