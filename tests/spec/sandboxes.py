@@ -72,6 +72,7 @@ SAMPLES: dict[str, Any] = {
     "paths": ["a.py"],
     "subscription": 1,
     "id": "call-1",
+    "usage": {"input_tokens": 1, "output_tokens": 1},
 }
 
 

@@ -338,6 +338,8 @@ def test_no_answer_of_any_method_names_the_host_or_another_session(kept: Running
         known = [client.file_index(session, path).object for path in ("/w/a.py", "/cache/a.py")]
         known += [each.object or "" for each in client.file_discover(session, ["/w/b.py", "/cache/b.py"]).objects]
         called = client.toolcall_record("foreign-name", "theirs", "bash", "x").object
+        client.session_append(session, [{"role": "user", "content": "hi"}])
+        client.context_assemble(session, format="anthropic-messages", model="claude-sonnet-4-5")
         box = register(client, session)
         succeeded: set[str] = set()
         forbidden = [str(tmp_path.resolve()), "foreign-name", kept.socket, box.directory]

@@ -46,6 +46,7 @@ FIRST_PARAMETERS = {
     "session.set_system_prompt": "session content",
     "session.unpin": "session object",
     "tool.observe": "session command output cwd",
+    "session.usage": "session usage context_id model",
     "toolcall.record": "session id tool content args args_display status file_refs",
 }
 """The parameters of each write in the first version that had it, in their order. Later ones stand behind ``op_id``."""
