@@ -18,9 +18,9 @@ import msgspec
 from bench.figures import Figure
 
 BENCHES = (
-    "rpc", "store", "assembly", "window", "window_replay", "requests", "resume", "durable", "isolation", "flood",
-    "memory", "index_growth", "discovery", "watch", "sandboxes", "restart", "start", "secrets", "purge", "xtdb",
-    "hosts",
+    "rpc", "store", "assembly", "window", "window_replay", "tokens", "requests", "resume", "durable", "isolation",
+    "flood", "memory", "index_growth", "discovery", "watch", "sandboxes", "restart", "start", "secrets", "purge",
+    "xtdb", "hosts",
 )  # fmt: skip
 
 

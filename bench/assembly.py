@@ -52,7 +52,7 @@ class Bench:
         self.store = store
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
-        archive = Archive(store, self.sessions, spec, estimate_tokens)
+        archive = Archive(store, self.sessions, spec, estimate_tokens, read_models())
         self.assembler = lambda: Assembler(
             store, self.sessions, self.indexer, archive, read_models(), clock, providers={}
         )

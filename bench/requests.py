@@ -70,7 +70,7 @@ class World:
         self.store = store
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         indexer = Indexer(store, HostFiles(clock), HOST)
-        archive = Archive(store, self.sessions, spec, estimate_tokens)
+        archive = Archive(store, self.sessions, spec, estimate_tokens, read_models())
         self.assembler = Assembler(store, self.sessions, indexer, archive, read_models(), clock, providers={})
 
     async def create(self, name: str, budget_tokens: int | None = None) -> LiveSession:

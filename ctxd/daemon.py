@@ -296,8 +296,8 @@ class Daemon:
         options = self._options
         notices = NoticeFeeds(sessions)
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
-        archive = Archive(store, sessions, spec, estimate_tokens)
         models = options.models or read_models()
+        archive = Archive(store, sessions, spec, estimate_tokens, models)
         usage = UsageOperations(sessions, models)
         assembler = Assembler(store, sessions, indexer, archive, models, self._clock, providers={}, aim=options.aim)
         return complete(

@@ -4,7 +4,7 @@ What was sent is in the records, so that a restart between two requests changes 
 A request for a window to which nothing came, in the form of the last one, writes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Final
 
@@ -12,6 +12,7 @@ import msgspec
 
 from ctxd.assembly.append_planner import AppendWindow, Planned, Planner
 from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, WindowPart
+from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.measure import sha256
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.repack_policy import VERSION, Decision, Kind
@@ -21,7 +22,14 @@ from ctxd.assembly.window import ToolOutput, WindowItem
 from ctxd.assembly.window_reader import WindowReader, window_blocks
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import LiveSession
-from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestFormat, SectionSize, ToolDeclaration
+from ctxd_protocol.context_types import (
+    AssembledContext,
+    BudgetPlan,
+    RequestCost,
+    RequestFormat,
+    SectionSize,
+    ToolDeclaration,
+)
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
 MAX_TOKENS: Final = 8_192
@@ -52,12 +60,13 @@ class Rendering(msgspec.Struct, frozen=True):
 
 class KeptWindow(msgspec.Struct, eq=False):
     """Window of a session between assemblies. ``record``: of the newest assembly, None before the first; ``rendering``
-    and ``answer`` are its own, None while they are not known."""
+    and ``answer`` are its own, None while they are not known. ``requests``: the newest of the session, oldest first."""
 
     window: AppendWindow
     record: Recorded | None = None
     rendering: Rendering | None = None
     answer: Assembled | None = None
+    requests: Sequence[MeasuredRequest] = ()
 
     @property
     def size(self) -> int:
@@ -216,7 +225,12 @@ def record_of(
 
 
 def context_of_window(
-    session: str, record: Recorded, items: list[WindowItem], rendering: Rendering, budget_tokens: int | None
+    session: str,
+    record: Recorded,
+    items: list[WindowItem],
+    rendering: Rendering,
+    budget_tokens: int | None,
+    cost: RequestCost | None,
 ) -> AssembledContext:
     """The answer for ``record``, of which ``rendering`` shows ``items``."""
     blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
@@ -225,6 +239,7 @@ def context_of_window(
         size = sizes[block.section]
         size[0], size[1], size[2] = size[0] + len(block.text.encode()), size[1] + block.tokens, size[2] + 1
     request = rendering.request
+    reserve = 0 if cost is None else cost.reserve or 0
     return AssembledContext(
         session=session,
         number=record.number,
@@ -238,12 +253,12 @@ def context_of_window(
             SectionSize(section=section, bytes=size[0], tokens=size[1], entries=size[2])
             for section, size in sizes.items()
         ),
-        blocks=tuple(blocks) if request is None else (),
+        blocks=tuple(blocks),
         plan=BudgetPlan(
             budget_tokens=budget_tokens,
             tokens=record.tokens,
             tokens_after=record.tokens,
-            over_by=0 if budget_tokens is None else max(0, record.tokens - budget_tokens),
+            over_by=0 if budget_tokens is None else max(0, record.tokens + reserve - budget_tokens),
             dropped=(),
         ),
         stable_prefix=record.stable_prefix,
@@ -252,4 +267,5 @@ def context_of_window(
         request=None if request is None else request.body,
         omitted=() if request is None else request.omitted,
         repacked=None if record.window is None else record.window.repacked,
+        cost=cost,
     )

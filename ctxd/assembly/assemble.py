@@ -35,12 +35,21 @@ from ctxd.assembly.assembly_record import (
     note_request,
     read_record,
 )
+from ctxd.assembly.calibration import calibrated
 from ctxd.assembly.composition import Composition, Heads, SectionPieces, View, compose, too_long
 from ctxd.assembly.measure import sha256, stable_prefix
 from ctxd.assembly.recorded_assemblies import Archive
-from ctxd.assembly.repack_policy import Aim, Decision, Kind
-from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, judge, rules_for
+from ctxd.assembly.repack_policy import Aim, Kind
+from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
 from ctxd.assembly.request_bodies import RequestTarget
+from ctxd.assembly.request_figures import (
+    cost_of,
+    judged,
+    measured_requests,
+    next_request,
+    unjudged,
+    with_figures,
+)
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
 from ctxd.epochs.component import Component, Provider, combined
@@ -237,19 +246,24 @@ class Assembler:
                 break
         target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
         is_same = last is not None and not grown.planned.refs and last.target == target
-        decision: Decision | None = None
+        came, request = grown, next_request(live.assembly + 1, before.record, target)
+        moment, done = None, unjudged(came)
         if target is not None:
             moment = self._moment(live, before.window, target)
             # The budget may be another now.
             if not is_same or _exceeds(before, moment):
-                grown, decision = judge(grown, moment)
+                known = calibrated(before.requests, live.state.usage, target.format, target.model)
+                done = judged(came, moment, known, request)
+        grown, decision = done.grown, done.decision
         if is_same and before.record is not None and (decision is None or decision.reason is None):
             return self._repeated_window(live, call, before, before.record)
         made, items = self._window_rendered(live, grown, target, chars_max)
         record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
+        record = with_figures(record, before, came, done, request, moment)
         id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
         record = msgspec.structs.replace(record, context_id=id)
-        context = context_of_window(live.session, record, items, made, live.settings.budget_tokens)
+        cost = cost_of(record, self._models)
+        context = context_of_window(live.session, record, items, made, live.settings.budget_tokens, cost)
         document = document_of(live.session, record, tools_text(target))
         result = _KeptNumber(record.number)
         pending = live.commit(call, puts=(document,), result=result, assembly=(record.number, id))
@@ -259,7 +273,8 @@ class Assembler:
         window.take(grown.planned, grown.items)
         window.ends = window.ends_with(len(items))
         note_request(window, record)
-        kept.window = KeptWindow(window, record, made, Assembled(context, pending))
+        requests = measured_requests((record,), before.requests)
+        kept.window = KeptWindow(window, record, made, Assembled(context, pending), requests)
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
 
@@ -268,8 +283,8 @@ class Assembler:
         self._note_repeat(call, record.number)
         if kept.answer is None:
             assert kept.rendering is not None, "it was compared"
-            items, budget = kept.window.flat(), live.settings.budget_tokens
-            context = context_of_window(live.session, record, items, kept.rendering, budget)
+            items, budget, cost = kept.window.flat(), live.settings.budget_tokens, cost_of(record, self._models)
+            context = context_of_window(live.session, record, items, kept.rendering, budget, cost)
             kept.answer = Assembled(context, live.barrier)
         return kept.answer
 
@@ -326,6 +341,7 @@ class Assembler:
         records = await self._archive.records(live.session) if live.assembly else []
         last = next((record for record in reversed(records) if record.window is not None), None)
         kept.window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, last)
+        kept.window.requests = measured_requests(records)
         kept.context_ids = kept.context_ids or {record.context_id for record in records}
 
     def _kept(self, live: LiveSession) -> KeptContext:
@@ -492,5 +508,9 @@ class Assembler:
 
 def _exceeds(kept: KeptWindow, moment: Moment) -> bool:
     """True if the newest request of ``kept`` has more tokens than it may have now."""
-    most = moment.rules.budget_tokens
-    return kept.record is not None and most is not None and kept.record.tokens + moment.tools_tokens > most
+    most, record = moment.rules.budget_tokens, kept.record
+    if most is None or record is None or record.window is None:
+        return False
+    reserve = record.window.figures.reserve
+    # An estimate that is calibrated is of the whole request.
+    return record.tokens + (moment.tools_tokens if reserve is None else reserve) > most

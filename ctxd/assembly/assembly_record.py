@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.assembly.append_planner import AppendWindow, LastRequest, NotedObject
+from ctxd.assembly.calibration import Measure
 from ctxd.assembly.composition import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.assembly.stored_items import Ref
@@ -24,6 +25,7 @@ from ctxd_protocol.context_types import (
     AssembledContext,
     AssemblyRecord,
     Block,
+    CacheBreak,
     RepackReason,
     RequestFormat,
     SectionSize,
@@ -37,6 +39,29 @@ ID_DIGITS = (8, 12, 16)
 
 WINDOW_RENDERER: Final = 2
 """Version of the layout ``append``, kept with every assembly in it. Earlier programs refuse to render one."""
+
+
+class RequestFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Measures of a window, and what its request costs.
+
+    ``outside``, ``reply``: of all that the window has, see ``measured``. ``history``: tokens of everything that the
+    session ever showed, whole. Of a request: ``reserve``, None if its estimate is not calibrated; ``budget``: the one
+    that the policy was given, in tokens of items; ``before_bytes``: of the last request; ``sent``, ``full``: tokens of
+    it, and of one with the full history; ``read``, ``full_read``: those of them that the cache has; ``broken``: the
+    reason for which it has less than the last request.
+    """
+
+    outside: Measure = Measure()
+    reply: Measure = Measure()
+    history: int = 0
+    reserve: int | None = None
+    budget: int | None = None
+    before_bytes: int = 0
+    sent: int = 0
+    read: int = 0
+    full: int = 0
+    full_read: int = 0
+    broken: CacheBreak | None = None
 
 
 class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +88,7 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repacked: RepackReason | None = None
     policy: int | None = None
     carried: dict[str, int] = {}
+    figures: RequestFigures = RequestFigures()
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

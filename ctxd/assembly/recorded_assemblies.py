@@ -11,9 +11,11 @@ from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, 
 from ctxd.assembly.composition import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.render import RENDERER
+from ctxd.assembly.request_figures import cost_of
 from ctxd.assembly.stored_items import ObjectRef
 from ctxd.assembly.window_reader import WindowReader
 from ctxd.errors import CtxdError, purged
+from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
 from ctxd.objects.kinds import is_purged
@@ -26,10 +28,14 @@ from ctxd_protocol.ids import chat_id, system_prompt_id
 
 
 class Archive:
-    """The recorded assemblies of all sessions, in one layout. What is read is durable."""
+    """The recorded assemblies of all sessions, in one layout. What is read is durable. ``models``: those that requests
+    may be made for."""
 
-    def __init__(self, store: VersionStore, sessions: Sessions, layout: Layout, count: TokenCounter) -> None:
+    def __init__(
+        self, store: VersionStore, sessions: Sessions, layout: Layout, count: TokenCounter, models: Models
+    ) -> None:
         self._store = store
+        self.models = models
         self._sessions = sessions
         self.layout = layout
         self.count = count
@@ -96,7 +102,8 @@ class Archive:
             shown = dict.fromkeys(ref.object for ref in kept.window.refs if isinstance(ref, ObjectRef))
             heads = (await self._store.heads(shown)).values()
             raise await _mismatch(live, assembly_id(session, last.number), [head for head in heads if head is not None])
-        return Assembled(context_of_window(session, last, kept.window.flat(), rendering, live.settings.budget_tokens))
+        budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
+        return Assembled(context_of_window(session, last, kept.window.flat(), rendering, budget, cost))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
         """Return the context of the record ``recorded`` in version ``stored``. Raises: as ``show``."""

@@ -71,6 +71,35 @@ RepackReason = Literal["cache_expired", "budget", "cost"]
 """Reason of a repack: the provider's cache had expired, the budget forced it, or it costs less than to go on."""
 
 
+CacheBreak = Literal["first_request", "format", "model", "tools", "compaction", "cache_expired", "budget", "cost"]
+"""Reason for which a request does not begin with all that the provider has cached of the last one: there was none, its
+format, model or tools were others, a compaction began a new window, the cache's lifetime has passed, or a repack."""
+
+
+class RequestCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens and price of a request, before it is sent. Prices are integer micro-dollars, without the answer.
+
+    ``tokens``: all of it, calibrated by the usage of earlier requests if ``reserve`` is not None; ``reserve``: the
+    error that nine of ten increases stay within. ``shared_bytes``: its beginning that is equal to that of the last
+    request, which had ``before_bytes``; ``shared_tokens``: its estimate. ``broken_by``: the reason for which the cache
+    does not have all of the last request, None if it does. ``cache_read``: tokens that the cache has.
+    ``history_tokens`` and ``history_price``: those of a request with everything whole that the session ever showed. A
+    price is None for a model that the table of models does not have any more.
+    """
+
+    model: str
+    tokens: int
+    reserve: int | None
+    shared_bytes: int
+    before_bytes: int
+    shared_tokens: int
+    broken_by: CacheBreak | None
+    cache_read: int
+    price: int | None
+    history_tokens: int
+    history_price: int | None
+
+
 class ToolDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A tool that the model may call. ``input_schema``: JSON Schema of its arguments, an object."""
 
@@ -111,7 +140,8 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     text without cache markers, of which ``bytes`` is the length. ``text`` and ``blocks`` are empty if the caller left
     them out. ``receipt``: the receipt of the recording write; None if nothing was written.
     ``request``: the body to send, None without a request format. ``omitted``: what it leaves out. ``repacked``: the
-    reason for which contents that were sent before are stubs now, None if nothing changed.
+    reason for which contents that were sent before are stubs now, None if nothing changed. ``cost``: that of a
+    request in the layout ``append``; its ``tokens`` are calibrated, those of sections and blocks are not.
     """
 
     session: str
@@ -132,6 +162,7 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     request: dict[str, Any] | None = None
     omitted: tuple[Omitted, ...] = ()
     repacked: RepackReason | None = None
+    cost: RequestCost | None = None
 
 
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,10 +138,12 @@ REQ-7 | `toolcall.record` with `chat` records a tool call and the events that de
 WIN-1 | A window is repacked once the prompt cache has expired, when the budget forces it, and when carrying removable content has cost as much as rewriting what stands behind it; the bill is at most three times that of the best schedule. | ctxd
 WIN-2 | A repack removes outdated content first, then old content by age and size; never what is pinned or chosen, and of the running turn only what the budget forces out. New content that exceeds the budget is cut. | ctxd
 WIN-3 | Where words alone exceed the budget, the oldest replies go with their tool calls, then old messages of the user, and a line stands for them; the newest message of the user, kept content and what is new stay. | ctxd
+WIN-4 | A budget is held by the calibrated estimate and its reserve together, and the record of a request has the budget that the policy was given. | ctxd
 USE-1 | `session.usage` records the tokens that the provider billed for a request, from the usage objects of Anthropic Messages, OpenAI Responses and OpenAI Chat Completions as they are; their further members are kept. | ctxd
 USE-2 | Numbers that are no counts of tokens or contradict each other are refused, and so are unknown members of the plain form, and contexts that the session does not have; the refusal names the member and the remedy. | ctxd
 USE-3 | A request has one usage: a later record corrects it, an equal one writes nothing. It is durable, can be read as of an earlier time, and is exported. | ctxd
 USE-4 | Prices are integer micro-dollars for input, each lifetime of cache writes, cache reads and output; each part of each request is rounded once, half up, and every sum is one of rounded parts. | ctxd
+USE-5 | Once usage was recorded for a model and format, the tokens of its next requests are estimated from it: the last billed request, its output, and what came since, with weights fitted to the newest requests of the session. Nine of ten increases stay within the reserve; a restart estimates the same. Without usage nothing changes. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd
 BUD-2 | The plan can be requested for any budget without assembling. | ctxd
 BUD-3 | Objects left out for the budget stay in their sets. | ctxd

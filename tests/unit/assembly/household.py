@@ -58,7 +58,7 @@ class Household:
         self.files = files
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
-        self.archive = Archive(store, self.sessions, spec, estimate_tokens)
+        self.archive = Archive(store, self.sessions, spec, estimate_tokens, MODELS)
         self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, MODELS, clock, providers={})
 
     async def create(

@@ -36,7 +36,7 @@ class Host:
         self.w = w
         self.origin = LocalSession(w.store)
         self.fences = Fences()
-        self.archive = Archive(w.store, w.sessions, spec, estimate_tokens)
+        self.archive = Archive(w.store, w.sessions, spec, estimate_tokens, MODELS)
         self.assembler = Assembler(w.store, w.sessions, w.indexer, self.archive, MODELS, SystemClock(), providers={})
 
     async def assemble(self, session: str = "s1") -> str:

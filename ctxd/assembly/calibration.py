@@ -1,0 +1,299 @@
+"""Calibration of token estimates by the usage that providers billed. Pure.
+
+The increase of a window from one request to the next has two parts. The reply of the model is known: the provider
+billed it as output. Everything else came from outside, and is estimated by a linear model: so many tokens for each
+item, and for its text by three classes of characters, as tokenizers treat prose, numbers and the marks of code and JSON
+differently. The weights of the four are fitted to the newest requests of the session for the same model and format:
+ridge regression on relative errors towards ``1``, made robust by reweighting (Huber; iteratively reweighted least
+squares), with bounded results. It is a function of what is recorded, so that a restart estimates the same.
+
+The priors are fits over recorded sessions, see ``bench/README.md``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.window import AssistantText, ImageItem, Reasoning, ToolOutput, ToolUse, WindowItem
+from ctxd.sessions.segments import RecordUsage
+
+REQUESTS_KEPT: Final = 33
+"""Newest requests to which the weights are fitted, as pairs of consecutive ones."""
+
+ITEM_TOKENS: Final = 12
+"""Tokens of an item beside its text, before anything is known of the model."""
+
+IMAGE_TOKENS: Final = 1_500
+
+_RIDGE: Final = 0.01
+_ROUNDS: Final = 3
+_TOLERANCE: Final = 0.02
+"""Relative error from which on a pair counts less."""
+
+_WEIGHT_MIN: Final = 0.1
+_WEIGHT_MAX: Final = 3.0
+
+_SCALE_MIN: Final = 0.25
+_SCALE_MAX: Final = 4.0
+
+_ERROR_UNKNOWN: Final = 0.3
+"""Relative error of an estimate before there are pairs to see it in."""
+
+_ERROR_QUANTILE: Final = 0.9
+
+_REPLY_PLAUSIBLE: Final = 0.5
+"""Share of a reply's estimate below which its billed output is taken for a part: some harnesses record the first figure
+of a stream."""
+
+_LETTERS: Final = bytes(code for code in range(128) if chr(code).isalpha())
+_BETWEEN_WORDS: Final = bytes(code if code in _LETTERS else 32 for code in range(256))
+_DIGITS: Final = b"0123456789"
+_MARKS: Final = bytes(code for code in range(33, 127) if not chr(code).isalnum())
+_HIGH: Final = bytes(range(128, 256))
+
+
+class Measure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Amount of what items show. ``words``, ``numbers`` and ``marks`` are in hundredths of a token, as the prior has
+    them; an image counts for a fixed number of tokens."""
+
+    items: int = 0
+    words: int = 0
+    numbers: int = 0
+    marks: int = 0
+    images: int = 0
+
+    def __add__(self, other: "Measure") -> "Measure":
+        return Measure(
+            self.items + other.items,
+            self.words + other.words,
+            self.numbers + other.numbers,
+            self.marks + other.marks,
+            self.images + other.images,
+        )
+
+    def __sub__(self, other: "Measure") -> "Measure":
+        return Measure(
+            self.items - other.items,
+            self.words - other.words,
+            self.numbers - other.numbers,
+            self.marks - other.marks,
+            self.images - other.images,
+        )
+
+    @property
+    def terms(self) -> tuple[float, float, float, float]:
+        """Tokens by the prior: of the items, and of the three classes of their text."""
+        return (self.items * ITEM_TOKENS, self.words / 100, self.numbers / 100, self.marks / 100)
+
+
+def measure_of(text: str) -> tuple[int, int, int]:
+    """Words, numbers and marks of ``text``, see ``Measure``. Cost: some 10 ns for each character."""
+    data = text.encode(errors="surrogatepass")
+    letters, digits, marks, high = (
+        len(data) - len(data.translate(None, some)) for some in (_LETTERS, _DIGITS, _MARKS, _HIGH)
+    )
+    words = len(data.translate(_BETWEEN_WORDS).split())
+    return 25 * words + 19 * letters, 100 * digits + 130 * data.count(b"\n"), 65 * marks + 60 * high
+
+
+def measured(items: Iterable[WindowItem]) -> tuple[Measure, Measure]:
+    """Measures of ``items``: of those that came from outside, and of those that the model wrote, its reasoning left
+    out."""
+    sums = ([0] * 5, [0] * 5)
+    for item in items:
+        pictures = 0
+        match item:
+            case Reasoning():
+                continue
+            case ImageItem():
+                text, pictures = "", 1
+            case ToolUse():
+                text = f"{item.tool} {item.arguments}"
+            case ToolOutput():
+                text, pictures = item.text, len(item.pictures)
+            case _:
+                text = item.text
+        row = sums[isinstance(item, AssistantText | ToolUse)]
+        for at, number in enumerate((not pictures or bool(text), *measure_of(text), pictures)):
+            row[at] += number
+    added, reply = sums
+    return Measure(*added), Measure(*reply)
+
+
+class MeasuredRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request as its record has it. ``base``: number of the assembly that began its window. ``outside``, ``reply``:
+    measures of all that its window had, see ``measured``."""
+
+    number: int
+    base: int
+    format: str
+    model: str
+    outside: Measure
+    reply: Measure
+
+    def follows(self, other: "MeasuredRequest") -> bool:
+        """True if it is for the same model and format in the same window, so that it only has more."""
+        return (self.base, self.format, self.model) == (other.base, other.format, other.model)
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """Tokens of a request by what was billed for those before it. ``reserve``: the error that nine of ten estimates of
+    increases stay within, in tokens."""
+
+    tokens: int
+    reserve: int
+
+
+class _Increase(msgspec.Struct, gc=False):
+    """A known increase: the terms of what is estimated, its tokens, and those of all that came."""
+
+    terms: tuple[float, ...]
+    tokens: float
+    whole: float
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """Weights of the terms of a model and format, with the relative ``error`` of increases that they estimate.
+
+    ``anchor``: the newest request that was billed, ``billed`` its usage; ``is_newest``: none was made after it.
+    """
+
+    weights: tuple[float, ...]
+    error: float
+    anchor: MeasuredRequest
+    billed: RecordUsage
+    is_newest: bool
+
+    def estimate(self, request: MeasuredRequest) -> Estimate:
+        """Estimate ``request``, which was made after all that this is calibrated by, or is about to be made."""
+        anchor, billed, weights = self.anchor, self.billed, self.weights
+        if not request.follows(anchor):
+            # Another window: what stands before the conversation, such as the tools, is the same.
+            now, then = self._whole(request), self._whole(anchor)
+            tokens = max(_SCALE_MIN * now, billed.tokens_in + now - then)
+            return Estimate(ceil(tokens), ceil(self.error * abs(now - then)))
+        came, reply = request.outside - anchor.outside, request.reply - anchor.reply
+        increase = _tokens(_terms(came), weights) + _images(came)
+        is_known = self.is_newest and _is_whole(billed, reply)
+        increase += billed.output if is_known else _tokens(_terms(reply), weights)
+        return Estimate(ceil(billed.tokens_in + increase), ceil(self.error * increase))
+
+    def repacked(self, request: MeasuredRequest, made: MeasuredRequest) -> Estimate:
+        """Estimate ``made``, a new window of what ``request`` has."""
+        found, saved = self.estimate(request), self._whole(request) - self._whole(made)
+        tokens = max(_SCALE_MIN * self._whole(made), found.tokens - saved)
+        return Estimate(ceil(tokens), found.reserve + ceil(self.error * abs(saved)))
+
+    def _whole(self, request: MeasuredRequest) -> float:
+        return _tokens(_terms(request.outside, request.reply), self.weights) + _images(request.outside)
+
+
+def calibrated(
+    requests: Sequence[MeasuredRequest], usage: Mapping[int, RecordUsage], format: str, model: str
+) -> Calibration | None:
+    """Calibrate the estimates of requests in ``format`` for ``model`` by ``requests``, oldest first, and ``usage``, by
+    the number of the request. None where nothing was billed for that model and format."""
+    known = [each for each in requests if (each.format, each.model) == (format, model) and _billed(each, usage)]
+    if not known:
+        return None
+    anchor = known[-1]
+    increases = _increases(requests[-REQUESTS_KEPT:], usage, anchor)
+    weights, error = _fitted(increases)
+    return Calibration(weights, error, anchor, usage[anchor.number], anchor is requests[-1])
+
+
+def _billed(request: MeasuredRequest, usage: Mapping[int, RecordUsage]) -> bool:
+    """True if tokens were billed for ``request``: none are for one that failed."""
+    return request.number in usage and usage[request.number].tokens_in > 0
+
+
+def _terms(*measures: Measure) -> tuple[float, ...]:
+    return tuple(map(sum, zip(*(measure.terms for measure in measures), strict=True)))
+
+
+def _tokens(terms: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(term * weight for term, weight in zip(terms, weights, strict=True))
+
+
+def _images(measure: Measure) -> int:
+    return measure.images * IMAGE_TOKENS
+
+
+def _is_whole(billed: RecordUsage, reply: Measure) -> bool:
+    """True if the output that was billed can be all of ``reply``, and there is one."""
+    return reply.items > 0 and billed.output >= _REPLY_PLAUSIBLE * sum(reply.terms)
+
+
+def _increases(
+    requests: Sequence[MeasuredRequest], usage: Mapping[int, RecordUsage], like: MeasuredRequest
+) -> list[_Increase]:
+    """The increases between consecutive ``requests`` that were billed, for the model and format of ``like``."""
+    found = []
+    for earlier, later in pairwise(requests):
+        if (later.format, later.model) != (like.format, like.model) or not later.follows(earlier):
+            continue
+        if not (_billed(earlier, usage) and _billed(later, usage)):
+            continue
+        came, reply = later.outside - earlier.outside, later.reply - earlier.reply
+        whole = usage[later.number].tokens_in - usage[earlier.number].tokens_in - _images(came)
+        billed = usage[earlier.number]
+        if _is_whole(billed, reply):
+            terms, tokens = _terms(came), float(whole - billed.output)
+        else:
+            terms, tokens = _terms(came, reply), float(whole)
+        if whole > 0 and sum(terms) > 0:
+            found.append(_Increase(terms, tokens, float(whole)))
+    return found
+
+
+def _fitted(increases: Sequence[_Increase]) -> tuple[tuple[float, ...], float]:
+    """Weights of the terms, and the relative error of estimates by them."""
+    scale = _scale(increases)
+    prior = (1.0, scale, scale, scale)
+    weights: tuple[float, ...] = prior
+    for _ in range(_ROUNDS if increases else 0):
+        normal = [[_RIDGE * (row == column) for column in range(4)] for row in range(4)]
+        right = [0.0] * 4
+        for each in increases:
+            size = max(20.0, each.whole)
+            error = abs(_tokens(each.terms, weights) - each.tokens) / size
+            share = _TOLERANCE / max(_TOLERANCE, error) / size**2
+            missing = each.tokens - _tokens(each.terms, prior)
+            steps = [term * weight for term, weight in zip(each.terms, prior, strict=True)]
+            for row, step in enumerate(steps):
+                right[row] += share * step * missing
+                for column, other in enumerate(steps):
+                    normal[row][column] += share * step * other
+        changes = _solved(normal, right)
+        weights = tuple(
+            weight * min(_WEIGHT_MAX, max(_WEIGHT_MIN, 1 + change))
+            for weight, change in zip(prior, changes, strict=True)
+        )
+    errors = [abs(_tokens(each.terms, weights) - each.tokens) / each.whole for each in increases]
+    errors = sorted((*errors, _ERROR_UNKNOWN))
+    return weights, min(_ERROR_UNKNOWN, errors[ceil(_ERROR_QUANTILE * len(errors)) - 1])
+
+
+def _scale(increases: Sequence[_Increase]) -> float:
+    """The median of the ratios of tokens to those of the prior, each counted by its size."""
+    ratios = sorted((each.tokens / sum(each.terms), sum(each.terms)) for each in increases)
+    half, reached = sum(size for _, size in ratios) / 2, 0.0
+    for ratio, size in ratios:
+        reached += size
+        if reached >= half:
+            return min(_SCALE_MAX, max(_SCALE_MIN, ratio))
+    return 1.0
+
+
+def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of a symmetric, positive definite system: Gaussian elimination without pivots."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for at, row in enumerate(rows):
+        for other in rows:
+            if other is not row:
+                factor = other[at] / row[at]
+                other[at:] = [a - factor * b for a, b in zip(other[at:], row[at:], strict=True)]
+    return [row[-1] / row[at] for at, row in enumerate(rows)]
