@@ -10,7 +10,7 @@ import msgspec
 from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
-from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate
+from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short, size
@@ -111,6 +111,9 @@ def context(
     options = _Options(as_text, turn, number, diff, plan, form, layout, model)
     options.require_compatible()
     with run.client() as client:
+        if diff is not None and revision is None:
+            _diff(run, client, None, *diff)
+            return
         found = locate(client, revision)
         id, key = found.session, options.key(client, found)
         if form is not None:
@@ -272,7 +275,7 @@ def _show_plan(run: Invocation, plan: BudgetPlan, labels: dict[str, str]) -> Non
         screen.table(("LEFT OUT", "TOKENS", "REASON"), rows, right=(1,))
 
 
-def _diff(run: Invocation, client: SyncClient, session: str, a: str, b: str) -> None:
+def _diff(run: Invocation, client: SyncClient, session: str | None, a: str, b: str) -> None:
     before, after = (_recorded(client, session, each) for each in (a, b))
     names = [f"assembly {each.number} (turn {each.turn})" for each in (before, after)]
     if before.session != after.session:
@@ -284,7 +287,8 @@ def _diff(run: Invocation, client: SyncClient, session: str, a: str, b: str) -> 
     print_diff(run, lines)
 
 
-def _recorded(client: SyncClient, session: str, which: str) -> AssembledContext:
+def _recorded(client: SyncClient, session: str | None, which: str) -> AssembledContext:
+    """Return the assembly ``which`` of ``session``, None for that of the revision or the default one."""
     if is_revision(which):
         found = locate(client, which, session)
         return client.context_show(found.session, **assembly(client, found), blocks=False)
@@ -293,7 +297,7 @@ def _recorded(client: SyncClient, session: str, which: str) -> AssembledContext:
         hint = "write its number, from 1 on, or a revision: ctx context --diff 3 @5"
         raise Stop(USAGE, f"{which!r} is no assembly", hint=hint)
     key: AssemblyKey = {"number": int(digits)} if digits == which else {"turn": int(digits)}
-    return client.context_show(session, **key, blocks=False)
+    return client.context_show(session or session_id(client, None), **key, blocks=False)
 
 
 def _tokens(text: str) -> int | None:

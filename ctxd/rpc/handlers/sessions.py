@@ -44,8 +44,14 @@ class _Reads:
         live = await self._sessions.live(params.session)
         at = AsOf.given(params.valid_time, params.tx)
         if at.is_past:
-            past = wire.SessionResult(session=(await self._sessions.as_of(params.session, at)).view(), receipt=None)
-            return Accepted(live.barrier, lambda _: past)
+            try:
+                past = (await self._sessions.as_of(params.session, at)).view()
+            except CtxdError as error:
+                if error.code != "session_not_found":
+                    raise
+                message = f"session {params.session} began at {moment(live.settings.created_at)}"
+                raise CtxdError("session_not_found", message, hint="Choose that time or a later one.") from None
+            return Accepted(live.barrier, lambda _: wire.SessionResult(session=past, receipt=None))
         async with live.lock:
             live.require_current()
             view = live.view()

@@ -455,7 +455,7 @@ def test_each_event_of_a_transcript_is_one_line_cut_to_200_characters(ctx, tmp_p
 
 
 @pytest.mark.requirement("REV-4")
-def test_a_context_is_shown_as_of_a_turn_a_distance_a_time_and_by_its_id(real, session):
+def test_a_context_is_shown_as_of_a_turn_a_distance_a_time_and_by_its_id(real, session, monkeypatch):
     records = session.assemblies().assemblies
     first, second = (real("context", "--assembly", str(each.number), "--text").out for each in records)
     assert first != second
@@ -479,6 +479,12 @@ def test_a_context_is_shown_as_of_a_turn_a_distance_a_time_and_by_its_id(real, s
     diff = real("context", "--diff", "1", "2").out
     for before, after in (("@1", "@2"), ("@~1", "@"), (records[0].context_id, f"{session.id}@2")):
         assert real("context", session.id, "--diff", before, after).out == diff
+    other = session._calls.session(agent="other")
+    other.assemble()
+    monkeypatch.delenv("CTXD_SESSION")
+    across = real("context", "--diff", f"{session.id}@1", f"{other.id}@~0")
+    assert across.out.startswith(f"--- {session.id} assembly 1 (turn 1)\n+++ {other.id} assembly 1 (turn 0)\n")
+    monkeypatch.setenv("CTXD_SESSION", session.id)
     for missing in ("@7", "@~9", f"@{{{begun - 1}}}", "ctx-00000000"):
         assert real("context", missing).code == 3, missing
     assert real("context", "@1", "--plan").code == 2
@@ -515,4 +521,5 @@ def test_a_session_is_shown_as_of_a_revision(real, session):
     before = real("session", "show", "@0", "--json").json
     assert (before["turn_count"], before["session_index"]) == (0, [])
     assert "turns     1" in real("session", "show", "@~1").out
-    assert real("session", "show", "@{1h}").code == 3, "it did not exist yet"
+    before = real("session", "show", "@{1h}")
+    assert (before.code, f"session {session.id} began at 20" in before.err) == (3, True)
