@@ -20,6 +20,7 @@ from ctxd.assembly.request_bodies import RequestBody, RequestTarget, request_bod
 from ctxd.assembly.stored_items import Material
 from ctxd.assembly.window import ToolOutput, WindowItem
 from ctxd.assembly.window_reader import WindowReader, window_blocks
+from ctxd.epochs.fold import Addressing, Blocked, Components, differences
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import (
@@ -119,17 +120,41 @@ class Grown(msgspec.Struct, frozen=True):
         return [item for items in (*self.window.items, *self.items) for item in items]
 
 
-async def grow(reader: WindowReader, live: LiveSession, window: AppendWindow, cuts: Mapping[Kind, int]) -> Grown:
-    """Plan the next part of ``window``, that of ``live``, whose lock is held. ``cuts``: see ``Planner``.
+async def grow(
+    reader: WindowReader,
+    live: LiveSession,
+    window: AppendWindow,
+    *,
+    cuts: Mapping[Kind, int],
+    components: Components,
+    address: Addressing,
+    tools: tuple[str, ...] | None,
+) -> Grown:
+    """Plan the next part of ``window``, that of ``live``, whose lock is held. ``components``: as they are now.
+    ``cuts`` and ``tools``: see ``Planner``.
 
-    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    Raises: CtxdError source_unreachable for a component that the first baseline lacks, corrupt, store_failed. Cancel:
+    safe.
     """
     window, batch = await reader.batch(live, window, live.assembly + 1)
-    planned = Planner(window, batch, cuts=cuts).plan()
+    known = {address: text for address, text in window.texts.items() if text is not None}
+    first = not window.refs and not window.epoch.epoch
+    try:
+        differing = differences(window.epoch, known, components, address, first=first)
+    except Blocked as blocked:
+        raise CtxdError(
+            "source_unreachable",
+            f"component {blocked.key} of session {live.session} cannot be read: {blocked.reason}",
+            hint="The first request of a session needs all of its components. Mend this one, or take it out of the"
+            " session's components, and send the request again.",
+            outcome="not_applied",
+        ) from blocked
+    planned = Planner(window, batch, cuts=cuts, differing=differing, tools=tools).plan()
     heads = [*batch.outputs.values(), *(file.stored for file in batch.files.values()), *batch.recorded]
     heads += [batch.prompt] if batch.prompt is not None else []
     events = {place: event for place, _, event in batch.events}
-    material = await reader.material(live, planned.refs, events, {stored.document.id: stored for stored in heads})
+    versions, texts = {stored.document.id: stored for stored in heads}, {**window.texts, **differing.texts}
+    material = await reader.material(live, planned.refs, events, versions, texts)
     items = reader.items(window, planned, material)
     # What is cut can be loaded, so it is not known whole.
     cut = {item.object for each in items for item in each if isinstance(item, ToolOutput) and item.shown == "cut"}
@@ -220,6 +245,7 @@ def record_of(
             repacked=None if decision is None else decision.reason,
             policy=None if decision is None else VERSION,
             carried={} if decision is None else decision.carried,
+            epoch=planned.event,
         ),
     )
 

@@ -20,6 +20,7 @@ from ctxd.assembly.request_bodies import BEGIN, CONTINUE, PROVIDERS
 from ctxd.assembly.stored_items import (
     WHOLE,
     CallFacts,
+    EpochRef,
     EventRef,
     ObjectRef,
     ObjectRole,
@@ -35,6 +36,7 @@ from ctxd.assembly.stored_items import (
     tool_name,
 )
 from ctxd.assembly.window import WindowItem
+from ctxd.epochs.fold import Begin, ComponentText, Differences, EpochEvent, EpochState, begun, folded
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
 from ctxd_protocol.context_types import RequestFormat
@@ -128,7 +130,8 @@ class AppendWindow:
     ``facts``: by the id in the window. ``noted``: objects of which something was shown; ``pool``: those that are still
     in the metadata pool; ``active``: the files among them that are active. ``place``: the first event that is not shown
     yet. ``prompt``: transaction of the system prompt that it shows. ``ends``: counts of items at the last requests, the
-    newest at the end. ``carried``: of the last decision. ``request``: the last one, None before the first.
+    newest at the end. ``epoch``: the context epoch; ``texts``: those of its components by address, None if purged.
+    ``carried``: of the last decision. ``request``: the last one, None before the first.
     """
 
     def __init__(self) -> None:
@@ -144,6 +147,8 @@ class AppendWindow:
         self.prompt: int | None = None
         self.ends: list[int] = []
         self.carried: Mapping[str, int] = {}
+        self.epoch = EpochState()
+        self.texts: dict[str, ComponentText | None] = {}
         self.request: LastRequest | None = None
 
     @property
@@ -158,6 +163,13 @@ class AppendWindow:
     def ends_with(self, count: int) -> list[int]:
         """``ends`` with a request of ``count`` items."""
         return [*(end for end in self.ends if end < count), count][-ENDS_KEPT:]
+
+    def successor(self) -> "AppendWindow":
+        """An empty window for the same model, which believes what it read in this one."""
+        made = AppendWindow()
+        made.epoch = self.epoch
+        made.texts = {address: self.texts[address] for address in self.epoch.believed.values()}
+        return made
 
     def take(self, planned: "Planned", items: Sequence[tuple[WindowItem, ...]]) -> None:
         """Add a batch with its items."""
@@ -176,10 +188,14 @@ class AppendWindow:
             else:
                 self.active.pop(each.object, None)
         self.place, self.prompt = planned.place, planned.prompt
+        self.texts |= planned.texts
+        if planned.event is not None:
+            self.epoch = folded(self.epoch, planned.event)
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch as references, with what ``AppendWindow`` knows once it is added."""
+    """A batch as references, with what ``AppendWindow`` knows once it is added. ``event``: the change of the context
+    epoch, None for none; ``texts``: of the components in it."""
 
     refs: tuple[Ref, ...]
     place: Place
@@ -187,6 +203,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     names: dict[str, str]
     facts: dict[str, CallFacts]
     prompt: int | None
+    event: EpochEvent | None = None
+    texts: Mapping[str, ComponentText | None] = {}
 
 
 class _Step(msgspec.Struct, frozen=True, gc=False):
@@ -232,11 +250,22 @@ def _steps(events: Sequence[tuple[Place, int, Event]]) -> list[_Step]:
 class Planner:
     """Plans one batch for ``window``, which it does not change. One is used once."""
 
-    def __init__(self, window: AppendWindow, batch: Arrivals, *, cuts: Mapping[Kind, int]) -> None:
-        """``cuts``: tokens that an output is cut to, by its kind."""
+    def __init__(
+        self,
+        window: AppendWindow,
+        batch: Arrivals,
+        *,
+        cuts: Mapping[Kind, int],
+        differing: Differences,
+        tools: tuple[str, ...] | None,
+    ) -> None:
+        """``cuts``: tokens that an output is cut to, by its kind. ``differing``: components that differ from
+        the belief; ``tools``: names of the tools that the request declares, None if the window is for no request."""
         self._window = window
         self._batch = batch
         self._cuts = cuts
+        self._differing = differing
+        self._tools = tools
         self._names: dict[str, str] = {}
         self._facts: dict[str, CallFacts] = {}
         self._noted: list[NotedObject] = []
@@ -252,6 +281,10 @@ class Planner:
         """The batch as references. What is noted of files comes last, as it depends on the calls."""
         batch, first = self._batch, not self._window.refs
         talk, place = self._conversation()
+        event = self._event(first)
+        if updates := tuple(change for change in self._differing.changes if change.part != "baseline"):
+            ref = EpochRef(key=self._key(), turn=self._turn, role="update", parts=updates)
+            talk.insert(self._before_prompts(talk), (ref, True))
         self._noted += [NotedObject(each.document.id, each.tx, "pool") for each in batch.passed]
         contents, lines = self._files()
         refs: list[Ref] = []
@@ -261,6 +294,8 @@ class Planner:
             speaks_last = bool(talk) and not talk[-1][1] and len(refs) == len(talk)
         else:
             refs += self._prompt("system")
+            if event is not None and (baseline := baseline_of(event, self._turn)) is not None:
+                refs.append(baseline)
             refs += [self._text("system", "\n".join(("Known files and tool calls:", *lines)))] if lines else []
             refs += contents
             if not contents and talk and not talk[0][1]:
@@ -271,7 +306,38 @@ class Planner:
             # The request's last message is the user's.
             refs.append(self._text("marker", CONTINUE))
         noted, prompt = tuple(self._noted), None if batch.prompt is None else batch.prompt.tx
-        return Planned(refs=tuple(refs), place=place, noted=noted, names=self._names, facts=self._facts, prompt=prompt)
+        return Planned(
+            refs=tuple(refs),
+            place=place,
+            noted=noted,
+            names=self._names,
+            facts=self._facts,
+            prompt=prompt,
+            event=event,
+            texts=self._differing.texts,
+        )
+
+    def _event(self, first: bool) -> EpochEvent | None:
+        """The change of the epoch by this batch."""
+        state, changes = self._window.epoch, self._differing.changes
+        tools = None if self._tools == state.tools else self._tools
+        begins: Begin | None = None
+        if first:
+            begins = "compaction" if state.epoch else "first"
+        elif not state.epoch:
+            begins = "unknown"
+        if begins is not None:
+            event = begun(state, begins, changes)
+            return event if tools is None else msgspec.structs.replace(event, tools=tools)
+        return EpochEvent(epoch=state.epoch, changes=changes, tools=tools) if changes or tools is not None else None
+
+    def _before_prompts(self, talk: Sequence[tuple[Ref, bool]]) -> int:
+        """The index in ``talk`` behind the last reply and its outputs: updates stand before new words of the user."""
+        prompts = {place for place, _, event in self._batch.events if isinstance(event, PromptEvent)}
+        at = len(talk)
+        while at and isinstance(ref := talk[at - 1][0], EventRef) and ref.at in prompts:
+            at -= 1
+        return at
 
     # --- references ---
 
@@ -493,6 +559,12 @@ class Planner:
             self._noted.append(NotedObject(id, 0, "gone"))
             lines.append(f"id={short_id(id)} is no longer in the metadata pool")
         return contents, lines
+
+
+def baseline_of(event: EpochEvent, turn: int) -> EpochRef | None:
+    """The reference to the baseline that ``event`` begins its epoch with, None for an empty one."""
+    parts = tuple(change for change in event.changes if change.part == "baseline")
+    return EpochRef(key=f"epoch-{event.epoch}", turn=turn, role="baseline", parts=parts) if parts else None
 
 
 def _goes_on(step: _Step) -> bool:

@@ -7,7 +7,7 @@ The record's transaction is therefore the one at which the store shows the very 
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,7 @@ from ctxd.assembly.append_assembly import (
     tools_hash,
     tools_text,
 )
-from ctxd.assembly.append_planner import AppendWindow
+from ctxd.assembly.append_planner import AppendWindow, LastRequest
 from ctxd.assembly.assembly_record import (
     Assembled,
     Recorded,
@@ -52,11 +52,13 @@ from ctxd.assembly.request_figures import (
 )
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
-from ctxd.epochs.component import Component, Provider, combined
+from ctxd.epochs.component import Provider
+from ctxd.epochs.fold import Begin, Components, EpochHead, LostRace, append
+from ctxd.epochs.observation import ComponentObserver
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import Models
-from ctxd.objects.document import Stored
+from ctxd.objects.document import Document, Stored
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import HideObjects
@@ -104,6 +106,17 @@ class KeptContext(msgspec.Struct, eq=False):
         """Bytes that are kept, about."""
         composed = 0 if self.composition is None else self.composition.size
         return composed + (0 if self.window is None else self.window.size)
+
+
+class _NextPart(NamedTuple):
+    """Addition of the next assembly to a window: the part, and the documents of new component texts, from the valid
+    time ``floor_vt`` on."""
+
+    kept: KeptContext
+    before: KeptWindow
+    grown: Grown
+    texts: tuple[Document, ...]
+    floor_vt: int
 
 
 REPEATS_MAX: Final = 10_000
@@ -180,7 +193,7 @@ class Assembler:
     ) -> None:
         self._store = store
         self._models = models
-        self._providers = providers
+        self._observer = ComponentObserver(store, sessions.guard, providers)
         self._aim: Aim = aim
         self._sessions = sessions
         self._indexer = indexer
@@ -212,7 +225,6 @@ class Assembler:
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._freshen(live, call)
             if wanted is not None:
-                await self._components(live, call.without_id())
                 return await self._grown(live, call, wanted, chars_max)
             while True:
                 kept = await self._rendered(live, chars_max)
@@ -235,15 +247,10 @@ class Assembler:
 
     async def _grown(self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None) -> Assembled:
         """The window of ``live`` in the form ``wanted``, grown by what came since and recorded."""
-        while True:
-            kept, cleared = self._kept(live), self._cache.cleared
-            if kept.window is None:
-                await self._recall_window(kept)
-            before = kept.window
-            assert before is not None and kept.context_ids is not None, "both were read"
-            grown = await grow(self._archive.windows, live, before.window, self._cuts(live, wanted, before.window))
-            if cleared == self._cache.cleared:
-                break
+        while (next_part := await self._next_part(live, call, wanted)) is None:
+            pass
+        kept, before, grown, texts, floor_vt = next_part
+        assert kept.context_ids is not None, "they were read"
         target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
         is_same = last is not None and not grown.planned.refs and last.target == target
         came, request = grown, next_request(live.assembly + 1, before.record, target)
@@ -265,8 +272,8 @@ class Assembler:
         cost = cost_of(record, self._models)
         context = context_of_window(live.session, record, items, made, live.settings.budget_tokens, cost)
         document = document_of(live.session, record, tools_text(target))
-        result = _KeptNumber(record.number)
-        pending = live.commit(call, puts=(document,), result=result, assembly=(record.number, id))
+        result, puts = _KeptNumber(record.number), (document, *texts)
+        pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=floor_vt)
         kept.context_ids.add(id)
         window = grown.window
         window.base = record.number if grown.is_new else window.base
@@ -278,6 +285,33 @@ class Assembler:
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
 
+    async def _next_part(self, live: LiveSession, call: WriteRequest, wanted: Wanted) -> _NextPart | None:
+        """Everything that the next assembly of ``live`` adds; None if it was overtaken, and has to be observed again.
+        Nothing awaits behind the last check."""
+        kept, cleared = self._kept(live), self._cache.cleared
+        if kept.window is None:
+            await self._recall_window(kept)
+        before = kept.window
+        assert before is not None, "it was read"
+        expected = _epoch_head(live, before)
+        grown = await grow(
+            self._archive.windows,
+            live,
+            before.window,
+            cuts=self._cuts(live, wanted, before.window),
+            components=await self._observed(live, call),
+            address=self._observer.address,
+            tools=None if wanted.format is None else tuple(tool.name for tool in wanted.tools),
+        )
+        texts, floor_vt = await self._observer.documents(live.session, grown.planned.texts)
+        if cleared != self._cache.cleared:
+            return None
+        try:
+            append(grown.window.epoch, _epoch_head(live, before), expected, grown.planned.event)
+        except LostRace:
+            return None
+        return _NextPart(kept, before, grown, texts, floor_vt)
+
     def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
         """The answer of ``record``, the newest one of the window ``kept``, to which nothing came."""
         self._note_repeat(call, record.number)
@@ -288,15 +322,12 @@ class Assembler:
             kept.answer = Assembled(context, live.barrier)
         return kept.answer
 
-    async def _components(self, live: LiveSession, call: WriteRequest) -> Mapping[str, Component[Any]]:
-        """The components that the settings of ``live`` name. Raises: CtxdError unsupported, corrupt, store_failed."""
-        groups = []
-        for name in live.settings.components:
-            if name not in self._providers:
-                hint = "Take it out of the session's components: session.configure."
-                raise CtxdError("unsupported", f"this ctxd has no component {name}", hint=hint, outcome="not_applied")
-            groups.append(await self._providers[name](live, call))
-        return combined(*groups)
+    async def _observed(self, live: LiveSession, call: WriteRequest) -> Components:
+        """The components of ``live`` as they are now; none without a setting that names some, and without entries."""
+        if not live.settings.components and not live.settings.entries:
+            return {}
+        confined = self._sessions.visibility.restricts(live.session)
+        return await self._observer.observe(live, call.without_id(), confined=confined)
 
     def _cuts(self, live: LiveSession, wanted: Wanted, window: AppendWindow) -> Mapping[Kind, int]:
         """Tokens to which contents are cut that enter ``window``. Raises: CtxdError invalid_params."""
@@ -309,6 +340,7 @@ class Assembler:
         """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError
         invalid_params for an unknown model."""
         model, last = self._models.get(target.model), window.request
+        before = last
         # Another model, format or list of tools has a cache of its own.
         asked = (target.format, target.model, tools_hash(target))
         if last is not None and (last.format, last.model, last.tools) != asked:
@@ -319,6 +351,7 @@ class Assembler:
             idle_s=None if last is None else max(0.0, (self._clock.wall_ms() - last.at_ms) / 1000),
             sent_items=0 if last is None else last.count,
             tools_tokens=self._archive.count(tools_text(target) or ""),
+            begins=None if before is None else _switched(before, target),
             carried=window.carried,
             model=model,
             rules=rules_for(model, live.settings.budget_tokens, target.max_tokens, self._aim),
@@ -504,6 +537,18 @@ class Assembler:
             kept.key = (pending, *kept.key[1:])
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
+
+
+def _switched(last: LastRequest, target: RequestTarget) -> Begin | None:
+    """The reason for a new context epoch if ``target`` is for another model than the ``last`` request."""
+    if last.format != target.format:
+        return "provider"
+    return None if last.model == target.model else "model"
+
+
+def _epoch_head(live: LiveSession, kept: KeptWindow) -> EpochHead:
+    """Position at which the next event of ``live``, whose window is ``kept``, is appended."""
+    return EpochHead(live.assembly, kept.window.epoch.epoch)
 
 
 def _exceeds(kept: KeptWindow, moment: Moment) -> bool:

@@ -16,6 +16,7 @@ from ctxd.assembly.calibration import Measure
 from ctxd.assembly.composition import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.assembly.stored_items import Ref
+from ctxd.epochs.fold import EpochEvent
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import assembly_id
@@ -72,7 +73,7 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
     ``RequestBody``; the tools are the document's content, and ``tools`` is its hash. ``repacked``: the reason for which
     the window was repacked, None if it was not; ``policy``: version of the policy that decided; ``carried``: see
-    ``Decision``.
+    ``Decision``. ``epoch``: the change of the context epoch, None for none.
     """
 
     base: int
@@ -89,6 +90,7 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: int | None = None
     carried: dict[str, int] = {}
     figures: RequestFigures = RequestFigures()
+    epoch: EpochEvent | None = None
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

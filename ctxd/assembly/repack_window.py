@@ -12,9 +12,20 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly.append_assembly import Grown
-from ctxd.assembly.append_planner import AppendWindow
+from ctxd.assembly.append_planner import AppendWindow, Planned, baseline_of
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
-from ctxd.assembly.stored_items import ITEM_TOKENS, STUB, CallFacts, EventRef, Ref, TextRef, items_of, short_use
+from ctxd.assembly.stored_items import (
+    ITEM_TOKENS,
+    STUB,
+    CallFacts,
+    EpochRef,
+    EventRef,
+    ObjectRef,
+    Ref,
+    TextRef,
+    items_of,
+    short_use,
+)
 from ctxd.assembly.window import (
     AssistantText,
     ImageItem,
@@ -27,6 +38,7 @@ from ctxd.assembly.window import (
     WindowItem,
     stubbed,
 )
+from ctxd.epochs.fold import Begin, EpochEvent, begun
 from ctxd.models import Model
 from ctxd_protocol.context_types import RepackReason
 
@@ -50,7 +62,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     ``idle_s``: seconds since the last request that began with the same model, tools and format, None without one;
     ``sent_items``: items of the window that it had. ``tools_tokens``: those of the tools' declarations. ``carried``: of
-    the last decision.
+    the last decision. ``begins``: the reason for a new context epoch if the last request was for another model.
     """
 
     turn: int
@@ -61,6 +73,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     carried: Mapping[str, int]
     model: Model
     rules: Rules
+    begins: Begin | None = None
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -95,8 +108,15 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
         rules=moment.rules,
     )
     if decision.reason is None and not decision.over_by:
-        return grown, decision
+        if moment.begins is None or not before.refs:
+            return grown, decision
+        if not before.epoch.updates:
+            # The baseline is what the model believes: only its epoch is another.
+            event = next_epoch(before, grown.planned, moment.begins)
+            return msgspec.structs.replace(grown, planned=msgspec.structs.replace(grown.planned, event=event)), decision
+        decision = msgspec.structs.replace(decision, reason="cache_expired")
     made = _repacked(grown, decision, {part.content.key: part for part in parts})
+    made = _next_epoch(made, before, moment.begins or "repack")
     # The arguments of a call are no part of its output that is cut, so that less than was decided may be saved.
     tokens = sum(item.tokens for item in made.flat()) + moment.tools_tokens
     most = tokens if moment.rules.budget_tokens is None else moment.rules.budget_tokens
@@ -165,6 +185,12 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
                     found.append(_Part(content, index))
             place, count = place + item.tokens, count + 1
             sent = place if count <= moment.sent_items else sent
+    if grown.window.epoch.updates:
+        # A repack takes them into the baseline, so that everything behind that is written anew.
+        found = [
+            _Part(msgspec.structs.replace(part.content, before=moment.tools_tokens), part.index, part.call)
+            for part in sorted(found, key=lambda part: part.content.before)
+        ]
     return sorted(found, key=lambda part: part.content.before), place, sent
 
 
@@ -224,7 +250,7 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
                 noted[known.object] = msgspec.structs.replace(known, level="pool")
     return msgspec.structs.replace(
         grown,
-        window=AppendWindow(),
+        window=window.successor(),
         planned=msgspec.structs.replace(
             planned,
             refs=tuple(refs),
@@ -235,6 +261,33 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
         items=items,
         is_new=True,
     )
+
+
+def _next_epoch(made: Grown, before: AppendWindow, begins: Begin) -> Grown:
+    """``made``, a window that replaces ``before``, with a baseline of what the model believes by then: the updates in
+    ``before`` are in it."""
+    if not before.refs:
+        return made
+    planned = made.planned
+    event = next_epoch(before, planned, begins)
+    sent = {ref.key for ref in before.refs if isinstance(ref, EpochRef)}
+    kept = [index for index, ref in enumerate(planned.refs) if ref.key not in sent]
+    refs, items = [planned.refs[index] for index in kept], [made.items[index] for index in kept]
+    if (baseline := baseline_of(event, planned.refs[0].turn)) is not None:
+        at = sum(isinstance(ref, ObjectRef) and ref.role == "system" for ref in refs)
+        refs.insert(at, baseline)
+        items.insert(at, items_of(baseline, made.material, {}))
+    return msgspec.structs.replace(
+        made, planned=msgspec.structs.replace(planned, refs=tuple(refs), event=event), items=items
+    )
+
+
+def next_epoch(window: AppendWindow, planned: Planned, begins: Begin) -> EpochEvent:
+    """The event of ``planned`` as one that begins an epoch after that of ``window``."""
+    changes = () if planned.event is None else planned.event.changes
+    event = begun(window.epoch, begins, changes)
+    tools = None if planned.event is None else planned.event.tools
+    return event if tools is None else msgspec.structs.replace(event, tools=tools)
 
 
 def _shows(call: CallFacts, item: ToolOutput) -> bool:

@@ -288,6 +288,12 @@ class _Responses:
 
     def _part(self, item: WindowItem) -> dict[str, Any]:
         match item:
+            case Update(kind="component"):
+                return {
+                    "type": "message",
+                    "role": "developer",
+                    "content": [{"type": "input_text", "text": item.text}],
+                }
             case UserText() | Update():
                 content = [{"type": "input_text", "text": shown_text(item)}]
                 return {"type": "message", "role": "user", "content": content}
@@ -353,6 +359,8 @@ class _Chat:
         if not isinstance(item, ToolOutput):
             self.end()
         match item:
+            case Update(kind="component"):
+                return self._say("system", [{"type": "text", "text": item.text}])
             case UserText() | Update():
                 return self._say("user", [{"type": "text", "text": shown_text(item)}])
             case ImageItem():

@@ -27,6 +27,7 @@ from ctxd.assembly.window import (
     UserText,
     WindowItem,
 )
+from ctxd.epochs.fold import PURGED_PART, ComponentChange, ComponentText
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.kinds import is_binary, is_purged
@@ -106,7 +107,14 @@ class TextRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="text", g
     call: str = ""
 
 
-Ref = EventRef | ObjectRef | TextRef
+class EpochRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="epoch", gc=False):
+    """Texts of components: the baseline of an epoch, or one update."""
+
+    role: Literal["baseline", "update"]
+    parts: tuple[ComponentChange, ...]
+
+
+Ref = EventRef | ObjectRef | TextRef | EpochRef
 """Any reference. The tags are the stored names."""
 
 
@@ -130,12 +138,14 @@ class CallFacts(msgspec.Struct, gc=False):
 
 
 class Material(msgspec.Struct, frozen=True):
-    """Everything that references are resolved from: events by place, versions by id and transaction, contents."""
+    """Everything that references are resolved from: events by place, versions by id and transaction, contents,
+    texts of components by address, None for purged ones."""
 
     events: Mapping[Place, Event]
     versions: Mapping[tuple[str, int], Stored]
     contents: Mapping[str, Content]
     count: TokenCounter
+    components: Mapping[str, ComponentText | None]
 
 
 def short_id(id: str) -> str:
@@ -238,6 +248,8 @@ def items_of(ref: Ref, material: Material, calls: Mapping[str, CallFacts]) -> tu
     match ref:
         case TextRef():
             return (_text_item(ref, material.count),)
+        case EpochRef():
+            return (_epoch_item(ref, material),)
         case EventRef():
             return tuple(_event_items(ref, material.events[ref.at], material.count, calls))
         case ObjectRef():
@@ -265,6 +277,14 @@ def _text_item(ref: TextRef, count: TokenCounter) -> WindowItem:
             )
         case kind:
             return _update(ref, kind, ref.text, count)
+
+
+def _epoch_item(ref: EpochRef, material: Material) -> WindowItem:
+    found = [(material.components[part.address], part.part) for part in ref.parts]
+    text = "\n\n".join(PURGED_PART if each is None else each.text(part) for each, part in found)
+    if ref.role == "update":
+        return _update(ref, "component", text, material.count)
+    return SystemText(key=ref.key, turn=ref.turn, tokens=material.count(text) + ITEM_TOKENS, text=text)
 
 
 def _update(ref: _Ref, kind: UpdateKind, text: str, count: TokenCounter, object: str | None = None) -> Update:

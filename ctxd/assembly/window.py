@@ -14,10 +14,10 @@ import msgspec
 Shown = Literal["whole", "cut", "stub"]
 """Part of a content that an item shows: all of it, its beginning and end, or one line that names it."""
 
-UpdateKind = Literal["pool", "active", "changed", "prompt", "output", "notice", "compaction", "marker"]
+UpdateKind = Literal["pool", "active", "changed", "prompt", "output", "notice", "compaction", "marker", "component"]
 """Subject of an update: what entered or left the metadata pool and the active set; an activated content; a changed
 file; a new system prompt; a late output; a notice of the harness; the summary of a compaction; words that only keep the
-order of roles valid."""
+order of roles valid; changed components of the system context."""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True, gc=False):

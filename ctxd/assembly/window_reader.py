@@ -17,10 +17,24 @@ from ctxd.assembly.assembly_record import Recorded, note_request
 from ctxd.assembly.measure import TokenCounter
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.request_bodies import shown_text
-from ctxd.assembly.stored_items import WHOLE, CallFacts, EventRef, Material, ObjectRef, Place, Ref, call_facts, items_of
+from ctxd.assembly.stored_items import (
+    WHOLE,
+    CallFacts,
+    EpochRef,
+    EventRef,
+    Material,
+    ObjectRef,
+    Place,
+    Ref,
+    call_facts,
+    items_of,
+)
 from ctxd.assembly.window import ImageItem, Reasoning, SystemText, ToolOutput, ToolUse, WindowItem
+from ctxd.epochs.fold import ComponentText
+from ctxd.epochs.observation import read_text
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Stored
+from ctxd.objects.generated_ids import component_text_id
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.session import LiveSession
 from ctxd.store.store import VersionStore
@@ -45,12 +59,13 @@ class WindowReader:
         window = AppendWindow()
         parts = [(record, record.window) for record in chain if record.window is not None]
         refs = [ref for _, part in parts for ref in part.refs]
-        material = await self.material(live, refs, {}, {})
+        material = await self.material(live, refs, {}, {}, {})
         for record, part in parts:
             names, facts = _calls_of(part.refs, material, window.facts)
             planned = Planned(
-                refs=part.refs, place=part.place, noted=part.noted, names=names, facts=facts, prompt=part.prompt
-            )
+                refs=part.refs, place=part.place, noted=part.noted, names=names, facts=facts, prompt=part.prompt,
+                event=part.epoch, texts=material.components,
+            )  # fmt: skip
             window.take(planned, self.items(window, planned, material))
             window.base = part.base
             note_request(window, record)
@@ -73,7 +88,7 @@ class WindowReader:
         if not window.refs or any(isinstance(event, CompactionEvent) for _, _, event in events):
             compacted = await self._compacted(live, events)
             if compacted is not None:
-                window, events, since = AppendWindow(), compacted, min(seq for _, seq, _ in compacted)
+                window, events, since = window.successor(), compacted, min(seq for _, seq, _ in compacted)
         calls = dict(_called(live, events))
         fresh = state.pool.keys() - window.pool.keys()
         entered = _in_order(state.pool, fresh)
@@ -150,8 +165,9 @@ class WindowReader:
         refs: Iterable[Ref],
         events: Mapping[Place, Event],
         versions: Mapping[str, Stored],
+        texts: Mapping[str, ComponentText | None],
     ) -> Material:
-        """Everything that ``refs`` refer to; of this, ``events`` and ``versions`` are known.
+        """Everything that ``refs`` refer to; of this, ``events``, ``versions`` and ``texts`` are known.
 
         Raises: CtxdError corrupt if some of it is missing, store_failed. Cancel: safe.
         """
@@ -173,7 +189,21 @@ class WindowReader:
             for pair, stored in found.items()
             if stored.content_ref is not None and pairs[pair].role != "use"
         )
-        return Material(events, found, contents, self.count)
+        addresses = {part.address for ref in refs if isinstance(ref, EpochRef) for part in ref.parts} - texts.keys()
+        read_texts = await self.texts(live.session, addresses) if addresses else {}
+        return Material(events, found, contents, self.count, {**texts, **read_texts})
+
+    async def texts(self, session: str, addresses: Iterable[str]) -> dict[str, ComponentText | None]:
+        """The component texts of ``session`` at ``addresses``, None for purged ones.
+
+        Raises: CtxdError corrupt if one is missing, store_failed. Cancel: safe.
+        """
+        ids = {address: component_text_id(session, address) for address in addresses}
+        heads = await self._heads(tuple(ids.values()))
+        stored = {address: _present(heads[id], id) for address, id in ids.items()}
+        refs = [each.content_ref for each in stored.values() if each.content_ref is not None]
+        contents = await self._store.contents(refs)
+        return {address: read_text(each, contents) for address, each in stored.items()}
 
 
 def has_summary(event: Event) -> bool:

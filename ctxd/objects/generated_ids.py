@@ -104,6 +104,27 @@ def assembly_id(session: str, number: int) -> str:
     return f"assembly:{session}#{number:0{NUMBER_DIGITS}d}"
 
 
+def component_texts_prefix(session: str = "") -> str:
+    """Return the prefix of the ids of all component texts of ``session``, and of no others; of every session without
+    one."""
+    return f"component_text:{session}#" if session else "component_text:"
+
+
+def component_text_id(session: str, address: str) -> str:
+    """The id of the component text at ``address`` of ``session``."""
+    return f"component_text:{session}#{address}"
+
+
+def entries_prefix(session: str) -> str:
+    """Return the prefix of the ids of all entries of ``session``, and of no others."""
+    return f"session_entry:{session}#"
+
+
+def entry_id(session: str, key: str) -> str:
+    """The id of the entry ``key`` of ``session``."""
+    return f"session_entry:{session}#{key}"
+
+
 def number_of(id: str) -> int:
     """The number in the id of a segment or an assembly."""
     return int(id[-NUMBER_DIGITS:])

@@ -39,6 +39,12 @@ KINDS: Final = (
     ),
     EntityKind("segment", "segment:", visible=False, of_session=True, stored=True, cached=False, purge="restate"),
     EntityKind("assembly", "assembly:", visible=False, of_session=True, stored=True, cached=True, purge="refuse"),
+    EntityKind(
+        "component_text", "component_text:", visible=False, of_session=True, stored=True, cached=True, purge="erase"
+    ),
+    EntityKind(
+        "session_entry", "session_entry:", visible=False, of_session=True, stored=True, cached=True, purge="erase"
+    ),
     EntityKind("sandbox", "sandbox:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
     EntityKind("fence", "fence:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
 )

@@ -36,6 +36,8 @@ class Operations:
             "session.close": self.lifecycle.close,
             "session.append": self.chat.append,
             "session.set_system_prompt": self.chat.set_system_prompt,
+            "session.set_entry": self.chat.set_entry,
+            "session.delete_entry": self.chat.delete_entry,
             "session.activate": self.membership.activate,
             "session.deactivate": self.membership.deactivate,
             "session.pin": self.membership.pin,

@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
-from ctxd.objects.generated_ids import UNPURGEABLE_PREFIXES, session_of
+from ctxd.objects.generated_ids import UNPURGEABLE_PREFIXES, component_texts_prefix, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.chat import read_pages
@@ -41,8 +41,10 @@ class Proof(msgspec.Struct, frozen=True):
 async def purge(
     store: VersionStore, guard: Guard, call: WriteRequest, id: str, live: LiveSession | None = None
 ) -> Proof:
-    """Destroy the content of ``id``, in every version. ``live``: the session of a tool call, whose chat loses equal
-    text and arguments in the same write; one that moved to another host keeps them, and its chat is named as residue.
+    """Destroy the content of ``id``, in every version, and the component texts that were made from it.
+
+    ``live``: the session of a tool call, whose chat loses equal text and arguments in the same write; one that moved to
+    another host keeps them, and its chat is named as residue.
 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
     own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on.
@@ -52,8 +54,9 @@ async def purge(
         raise CtxdError("unsupported", f"{id} cannot be purged", hint=hint, outcome="not_applied")
     if not await _says_something(store, id):
         return await _nothing_left(store, id)
+    ids = (id, *await _quoting(store, id))
     if live is None:
-        asked = PurgeRequest((id,), guard.keyed_hash, sharing=without_bundle)
+        asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
         pending = store.submit(_write(call, asked))
         call.submitted = True
         return await _proof(store, asked, pending)
@@ -68,11 +71,11 @@ async def purge(
         live.require_current()
         is_quoted_elsewhere = count > 0 and live.session in live.moved_sessions
         if count == 0 or is_quoted_elsewhere:
-            asked = PurgeRequest((id,), guard.keyed_hash, sharing=without_bundle)
+            asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
             pending = store.submit(_write(call, asked))
         else:
             asked = PurgeRequest(
-                (id,),
+                ids,
                 guard.keyed_hash,
                 within=within(live.session),
                 restate=restating(gone),
@@ -86,6 +89,18 @@ async def purge(
     if not is_quoted_elsewhere:
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, str(chat_id(live.session))))
+
+
+async def _quoting(store: VersionStore, id: str) -> list[str]:
+    """The component texts, of all sessions, that were made from ``id``. Cost: linear in the texts that are stored."""
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        page = await store.scan(component_texts_prefix(), page=Page(after=after, limit=_HISTORY))
+        found += [each.document.id for each in page if id in each.document.payload.get("sources", ())]
+        if len(page) < _HISTORY:
+            return found
+        after = page[-1].document.id
 
 
 async def _texts(store: VersionStore, id: str) -> set[str]:

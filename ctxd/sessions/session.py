@@ -285,6 +285,7 @@ class LiveSession:
             active_set=tuple(state.active),
             pinned_set=tuple(state.pinned),
             components=settings.components,
+            entries=settings.entries,
         )
 
     async def admit(

@@ -24,7 +24,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     in sessions of earlier versions.
     ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
-    they are shown by all the same.
+    they are shown by all the same. ``entries``: the keys of the entries that clients have set.
     """
 
     agent: str
@@ -43,6 +43,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     secrets: SecretPolicy = DEFAULT
     renamed: dict[str, str] = {}
     components: tuple[ComponentName, ...] = ()
+    entries: tuple[str, ...] = ()
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:

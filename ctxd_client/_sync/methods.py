@@ -38,6 +38,7 @@ from ctxd_protocol.methods.context import (
 )
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
 from ctxd_protocol.methods.declaration import Nothing, SessionParams, WriteResult
+from ctxd_protocol.methods.epochs import EntryDeleteParams, EntrySetParams, EpochShowParams, EpochShowResult
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult, UnsubscribeParams
 from ctxd_protocol.methods.files import (
     FileDiscoverParams,
@@ -1007,7 +1008,7 @@ class SyncClientMethods(ABC):
         by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed); ``Unavailable`` (source_unreachable).
 
         Example: ``client.context_assemble("s1", blocks=False).text``
         """
@@ -1072,6 +1073,56 @@ class SyncClientMethods(ABC):
         """
         return self.call(
             Call("context.list", AssemblyListParams(session=session, after=after, limit=limit), AssemblyListResult)
+        )
+
+    def session_set_entry(self, session: str, key: str, value: Any, *, op_id: str | None = None) -> WriteResult:
+        """Set an entry of the system context, such as a rule or a state of the harness.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed); ``TooLarge`` (too_large).
+
+        Example: ``client.session_set_entry("s1", "mode", "Plan only: change no file.")``
+        """
+        return self.call(
+            Call("session.set_entry", EntrySetParams(session=session, key=key, value=value, op_id=op_id), WriteResult)
+        )
+
+    def session_delete_entry(self, session: str, key: str, *, op_id: str | None = None) -> WriteResult:
+        """Delete an entry of the system context, with a line to the model.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed).
+
+        Example: ``client.session_delete_entry("s1", "mode")``
+        """
+        return self.call(
+            Call("session.delete_entry", EntryDeleteParams(session=session, key=key, op_id=op_id), WriteResult)
+        )
+
+    def epoch_show(
+        self,
+        session: str,
+        *,
+        number: int | None = None,
+        turn: int | None = None,
+        at: int | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> EpochShowResult:
+        """Get the system context that the model had received, and its sources.
+
+        ``after``: how many texts to leave out, ``next_after`` of the page before.
+
+        Raises: ``NotFound`` (session_not_found, assembly_not_found).
+
+        Example: ``client.epoch_show("s1").texts``
+        """
+        return self.call(
+            Call(
+                "epoch.show",
+                EpochShowParams(session=session, number=number, turn=turn, at=at, after=after, limit=limit),
+                EpochShowResult,
+            )
         )
 
     def events_subscribe(self, session: str, *, after: int | None = None) -> SubscribeResult:
@@ -1562,7 +1613,7 @@ class SyncSessionMethods:
         by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed); ``Unavailable`` (source_unreachable).
 
         Example: ``s.assemble(blocks=False).text``
         """
@@ -1608,3 +1659,42 @@ class SyncSessionMethods:
         Example: ``s.assemblies().assemblies``
         """
         return self._calls.context_list(self.id, after=after, limit=limit)
+
+    def set_entry(self, key: str, value: Any, *, op_id: str | None = None) -> WriteResult:
+        """Set an entry of the system context, such as a rule or a state of the harness.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed); ``TooLarge`` (too_large).
+
+        Example: ``s.set_entry("mode", "Plan only: change no file.")``
+        """
+        return self._calls.session_set_entry(self.id, key, value, op_id=op_id)
+
+    def delete_entry(self, key: str, *, op_id: str | None = None) -> WriteResult:
+        """Delete an entry of the system context, with a line to the model.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed).
+
+        Example: ``s.delete_entry("mode")``
+        """
+        return self._calls.session_delete_entry(self.id, key, op_id=op_id)
+
+    def epoch(
+        self,
+        *,
+        number: int | None = None,
+        turn: int | None = None,
+        at: int | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> EpochShowResult:
+        """Get the system context that the model had received, and its sources.
+
+        ``after``: how many texts to leave out, ``next_after`` of the page before.
+
+        Raises: ``NotFound`` (session_not_found, assembly_not_found).
+
+        Example: ``s.epoch().texts``
+        """
+        return self._calls.epoch_show(self.id, number=number, turn=turn, at=at, after=after, limit=limit)

@@ -31,6 +31,8 @@ PREFIX_CHARS_MIN: Final = 8
 SessionIdText = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 ObjectIdText = Annotated[str, msgspec.Meta(min_length=1, max_length=1280)]
 """The id of an object: a tool call's, with its session's before it, is the longest."""
+EntryKeyText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+"""The key of an entry, without the prefix ``api/`` under which the model's context has it."""
 ToolcallIdText = Annotated[str, msgspec.Meta(pattern=TOOLCALL_ID_PATTERN)]
 OpIdText = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 

@@ -48,6 +48,13 @@ SETTINGS_BYTES_MAX: Final = 64 * 1024
 """Bytes of a session's settings as JSON, labels and mounts among them: they are written again with every turn."""
 
 
+ENTRY_BYTES_MAX: Final = 8 * 1024
+"""Bytes of the value of an entry, as JSON."""
+
+ENTRIES_MAX: Final = 64
+"""Entries of a session."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of one connection, in bytes, levels or items, as ``hello`` announces them."""
 

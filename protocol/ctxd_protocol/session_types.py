@@ -105,6 +105,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     active_set: tuple[str, ...]
     pinned_set: tuple[str, ...]
     components: tuple[ComponentName, ...] = ()
+    entries: tuple[str, ...] = ()
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ SECTIONS: dict[str, str] = {
     "COL": "Auto-collapse",
     "CTX": "Context assembly",
     "REQ": "Requests for providers",
+    "EPO": "Context epochs",
     "WIN": "Repacks of the window",
     "USE": "Usage and its price",
     "BUD": "Token budget",
@@ -135,6 +136,15 @@ REQ-4 | Reasoning is sent only to the provider and model that wrote it and behin
 REQ-5 | A reply is sent once each of its calls has an output; if the conversation goes on without one, words stand in its place, and a later output is an update. | ctxd
 REQ-6 | New files in the metadata pool, activations, changed files and notices are appended as updates, with short ids. | ctxd
 REQ-7 | `toolcall.record` with `chat` records a tool call and the events that describe it in one write: the next request has the call with its result, also after a kill, and a repeat adds nothing. | ctxd
+EPO-1 | Entries that a client sets are in the baseline of the first request; an entry that is new or changed later is an update behind the last reply: a system or developer message of the OpenAI APIs, an escaped `<system-update>` elsewhere. Several changes are one update. | ctxd
+EPO-2 | The model is told once that a component it knew of is gone. | ctxd
+EPO-3 | An update never stands between a tool call and its output. | ctxd
+EPO-4 | A compaction, a repack, and another model or provider begin an epoch whose baseline is what the model believes by then; what differs is an update behind it. | ctxd
+EPO-5 | The epoch is durable with the assembly: after a kill, the same components are believed and the same bytes sent. | ctxd
+EPO-6 | A purge of an entry or of a file destroys the component texts made from it, in baseline, updates and history; a marker stands in their place. | ctxd
+EPO-7 | `epoch.show` lists the texts in force at an assembly, a turn or a time, each with its moment, whether the model has answered since, and the versions that it was made from. | ctxd
+EPO-8 | The names of the declared tools are recorded with each change. | ctxd
+EPO-9 | An entry has at most 8 KiB of JSON, and its secrets are treated as those of all captured text. | ctxd
 WIN-1 | A window is repacked once the prompt cache has expired, when the budget forces it, and when carrying removable content has cost as much as rewriting what stands behind it; the bill is at most three times that of the best schedule. | ctxd
 WIN-2 | A repack removes outdated content first, then old content by age and size; never what is pinned or chosen, and of the running turn only what the budget forces out. New content that exceeds the budget is cut. | ctxd
 WIN-3 | Where words alone exceed the budget, the oldest replies go with their tool calls, then old messages of the user, and a line stands for them; the newest message of the user, kept content and what is new stay. | ctxd

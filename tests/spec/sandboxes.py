@@ -73,6 +73,8 @@ SAMPLES: dict[str, Any] = {
     "subscription": 1,
     "id": "call-1",
     "usage": {"input_tokens": 1, "output_tokens": 1},
+    "key": "mode",
+    "value": "Plan only.",
 }
 
 

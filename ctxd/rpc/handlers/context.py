@@ -1,8 +1,9 @@
-"""Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
+"""Handlers of ``context.*`` and ``epoch.*``: the assembled context, budget plans, and recorded assemblies."""
 
 from ctxd.assembly.append_assembly import Wanted, target_for
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
+from ctxd.assembly.epoch_history import EpochHistory
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.errors import CtxdError
@@ -19,15 +20,17 @@ from ctxd_protocol.methods.context import (
     PlanResult,
     ShowParams,
 )
+from ctxd_protocol.methods.epochs import EpochShowParams, EpochShowResult
 
 
 class ContextCalls:
-    """Handlers of ``context.*``. A result that shows a state is sent once that state is durable."""
+    """Handlers of ``context.*`` and ``epoch.*``. A result that shows a state is sent once that state is durable."""
 
     def __init__(self, sessions: Sessions, assembler: Assembler, archive: Archive) -> None:
         self._sessions = sessions
         self._assembler = assembler
         self._archive = archive
+        self._epochs = EpochHistory(archive)
 
     def context_current(self, caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return self._sessions.current(caller.session if params.session is None else params.session)
@@ -73,6 +76,10 @@ class ContextCalls:
         )
         shown = await self._seen_by(caller, params.session, shown)
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
+
+    async def epoch_show(self, _: Caller, params: EpochShowParams) -> EpochShowResult:
+        live = await self._sessions.live(params.session)
+        return await self._epochs.show(live, params)
 
     async def context_list(self, caller: Caller, params: AssemblyListParams) -> AssemblyListResult:
         found = tuple(map(summary, await self._archive.listed(params.session, after=params.after, limit=params.limit)))

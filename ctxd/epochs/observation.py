@@ -1,0 +1,184 @@
+"""Observation of a session's components: each is loaded once, at the same time as the others, and kept as captured.
+
+Owns the stored form of texts (``component_text:{session}#{address}``). A text is
+stored once for each content. Its address is a keyed hash, so that nothing of a purged text can be guessed from it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from ctxd.epochs.component import Component, FileVersion, Loaded, Provider, UnavailableComponent, combined
+from ctxd.epochs.fold import Components, ComponentText
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Content, Document, Stored, text_of
+from ctxd.objects.generated_ids import component_text_id, entry_id
+from ctxd.objects.hashing import content_hash, identity_hash, source_hash
+from ctxd.objects.kinds import is_purged
+from ctxd.secrets.guard import Capture, Guard
+from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.text_capture import off_loop
+from ctxd.store.store import VersionStore
+from ctxd_protocol.session_types import ComponentName
+
+LOAD_S: Final = 5.0
+"""Seconds after which a component that is still being read is unavailable: the session's other calls wait for it."""
+
+ENTRY_PREFIX: Final = "api/"
+"""Prefix of the keys of entries."""
+
+
+class EntryValue(msgspec.Struct, frozen=True):
+    """Value of an entry: any JSON."""
+
+    value: Any
+
+
+class EntryComponent(Component[EntryValue]):
+    """Entry that a client set, see ``session.set_entry``."""
+
+    value_type = EntryValue
+
+    def __init__(self, name: str, head: Stored, text: str) -> None:
+        super().__init__(f"{ENTRY_PREFIX}{name}")
+        self._name = name
+        source = FileVersion(path=name, object=head.document.id, tx=head.tx, content_hash=head.document.content_hash)
+        self._loaded = Loaded(EntryValue(msgspec.json.decode(text)), (source,))
+
+    async def load(self) -> Loaded[EntryValue] | UnavailableComponent:
+        """See ``Component``: it was read with the other entries."""
+        return self._loaded
+
+    def baseline(self, value: EntryValue) -> str:
+        """See ``Component``."""
+        return f"{self._name}: {_shown(value)}"
+
+    def update(self, previous: EntryValue, current: EntryValue) -> str:
+        """See ``Component``."""
+        return f"{self._name} is now: {_shown(current)}"
+
+    def removal(self, previous: EntryValue) -> str | None:
+        """See ``Component``."""
+        return f"{self._name} no longer applies."
+
+
+def _shown(value: EntryValue) -> str:
+    """A text as it is, any other value as JSON."""
+    return value.value if isinstance(value.value, str) else msgspec.json.encode(value.value).decode()
+
+
+class ComponentObserver:
+    """Observes the components of sessions. ``providers``: those of the components that the settings of a session can
+    name."""
+
+    def __init__(self, store: VersionStore, guard: Guard, providers: Mapping[ComponentName, Provider]) -> None:
+        self._store = store
+        self._guard = guard
+        self._providers = providers
+
+    async def observe(self, live: LiveSession, call: WriteRequest, *, confined: bool) -> Components:
+        """The components of ``live``, whose lock is held, as they are now. ``call``: of file versions that are written
+        on the way. ``confined``: the session is a sandbox's.
+
+        Raises: CtxdError unsupported for a component without a provider, corrupt, store_failed. Cancel: safe.
+        """
+        groups: list[Iterable[Component[Any]]] = []
+        for name in live.settings.components:
+            if name not in self._providers:
+                hint = "Take it out of the session's components: session.configure."
+                raise CtxdError("unsupported", f"this ctxd has no component {name}", hint=hint, outcome="not_applied")
+            groups.append(await self._providers[name](live, call))
+        if live.settings.entries:
+            groups.append(await self._entries(live))
+        components = combined(*groups)
+        if not components:
+            return {}
+        found: dict[str, Loaded[Any] | UnavailableComponent] = {}
+
+        async def load(component: Component[Any]) -> None:
+            with anyio.move_on_after(LOAD_S):
+                found[component.key] = await component.load()
+
+        try:
+            async with anyio.create_task_group() as loading:
+                for component in components.values():
+                    loading.start_soon(load, component)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        late = UnavailableComponent(f"it could not be read within {LOAD_S:g} s")
+        guard = self._guard.by(live.session) if confined else self._guard
+        return {
+            key: (component, await self._captured(live, guard, component, found.get(key, late)))
+            for key, component in components.items()
+        }
+
+    async def _captured(
+        self, live: LiveSession, guard: Guard, component: Component[Any], loaded: Loaded[Any] | UnavailableComponent
+    ) -> Loaded[Any] | UnavailableComponent:
+        """``loaded`` with its secrets as the session's policy keeps them."""
+        if isinstance(loaded, UnavailableComponent):
+            return loaded
+        plain, capture = msgspec.to_builtins(loaded.value), Capture(guard, live.settings.secrets)
+        kept = await off_loop(len(component.encode(loaded.value)), lambda: capture.value(plain))
+        if kept == plain:
+            return loaded
+        return Loaded(msgspec.convert(kept, component.value_type), loaded.sources)
+
+    async def _entries(self, live: LiveSession) -> list[Component[Any]]:
+        ids = {name: entry_id(live.session, name) for name in live.settings.entries}
+        heads = await self._store.heads(ids.values())
+        refs = {id: head.content_ref for id, head in heads.items() if head is not None and head.content_ref is not None}
+        contents = await self._store.contents(refs.values())
+        return [
+            EntryComponent(name, head, text_of(contents[refs[id]]))
+            for name, id in ids.items()
+            if id in refs and (head := heads[id]) is not None
+        ]
+
+    def address(self, text: ComponentText) -> str:
+        """The address of ``text``."""
+        return self._guard.keyed_hash(source_hash(msgspec.json.encode(text)))
+
+    async def documents(
+        self, session: str, texts: Mapping[str, ComponentText | None]
+    ) -> tuple[tuple[Document, ...], int]:
+        """The documents of those ``texts`` that ``session`` has not stored yet, and the least valid time for them.
+
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        if not texts:
+            return (), 0
+        heads = await self._store.heads([component_text_id(session, address) for address in texts])
+        new: list[Document] = []
+        floor_vt = 0
+        for (address, text), head in zip(texts.items(), heads.values(), strict=True):
+            if text is not None and (head is None or is_purged(head.document)):
+                new.append(_text_document(session, address, text))
+                floor_vt = max(floor_vt, 0 if head is None else head.valid_time + 1)
+        return tuple(new), floor_vt
+
+
+def _text_document(session: str, address: str, text: ComponentText) -> Document:
+    """The document that keeps ``text``."""
+    payload = {"key": text.key, "sources": [source.object for source in text.sources]}
+    id, content = component_text_id(session, address), msgspec.json.encode(text).decode()
+    return Document(
+        id=id,
+        type="component_text",
+        identity_hash=identity_hash("component_text", None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
+def read_text(stored: Stored, contents: Mapping[str, Content]) -> ComponentText | None:
+    """The text in a version, None for a purged one. Raises: CtxdError corrupt."""
+    if is_purged(stored.document) or stored.content_ref is None:
+        return None
+    try:
+        return msgspec.json.decode(text_of(contents[stored.content_ref]), type=ComponentText)
+    except msgspec.DecodeError as error:
+        raise CtxdError("corrupt", f"{stored.document.id} cannot be read", hint="Run `ctxd verify`.") from error
