@@ -17,6 +17,7 @@ _COMMANDS: Final = {
     "top": "ctxd.cli.top:top",
     "session": "ctxd.cli.session:session",
     "context": "ctxd.cli.context:context",
+    "epoch": "ctxd.cli.epoch:epoch",
     "object": "ctxd.cli.object:object_group",
     "query": "ctxd.cli.object:query",
     "activate": "ctxd.cli.membership:activate",

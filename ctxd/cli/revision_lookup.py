@@ -14,6 +14,7 @@ from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssemblyRecord
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.chat import SessionTurnResult
 
 
 class Located(NamedTuple):
@@ -85,9 +86,7 @@ def times(client: SyncClient, found: Located) -> Times:
         return {"valid_time": revision.valid_time}
     if revision.is_now:
         return {}
-    end = client.session_turn(
-        found.session, turn=revision.turn, valid_time=revision.valid_time, back=revision.back or 0
-    ).tx
+    end = turn_of(client, found).tx
     return {} if end is None else {"tx": end}
 
 
@@ -122,10 +121,15 @@ def assembly(client: SyncClient, found: Located) -> AssemblyKey:
         return {"turn": revision.turn}
     if revision.back is None and revision.valid_time is not None:
         return {"number": _assembled_by(client, found.session, revision.valid_time)}
-    turn = client.session_turn(
+    return {"turn": turn_of(client, found).turn}
+
+
+def turn_of(client: SyncClient, found: Located) -> SessionTurnResult:
+    """Return the turn that a revision names by number, distance or time. Raises: ``NotFound`` without such a turn."""
+    revision = found.revision
+    return client.session_turn(
         found.session, turn=revision.turn, valid_time=revision.valid_time, back=revision.back or 0
-    ).turn
-    return {"turn": turn}
+    )
 
 
 def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:

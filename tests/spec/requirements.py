@@ -252,6 +252,7 @@ REV-1 | A revision names a session and a moment of it: `s1@12` is turn 12, `@~2`
 REV-2 | A session of exactly the id that is written wins over a turn of another. Any other text is refused in one line with its remedy, and so is a moment for a command that works on a session as it is now. | ctxd
 REV-3 | `session.turn` finds a turn by its number, its distance from another, or a time, and returns the journal sequence at its end, before the next turn begins; it reads no messages. `session.get` returns a session as of a sequence or a time. | ctxd
 REV-4 | `ctx context`, its `--diff`, `ctx session show`, `ctx object as-of`, `ctx object diff` and `ctx query --at` accept revisions. A context at a time is the newest recorded by then; an object at a turn is as of its end, at a context id as the model saw it. | ctxd
+REV-5 | `ctx epoch show` prints the system context that the model had received by a revision: the baseline, then each update, with its turn, its time and the version of each file or entry that it came from. | ctxd
 CLT-1 | The client runs on asyncio, on uvloop and on trio, and has a synchronous twin with the same methods. | ctxd
 CLT-2 | The client reconnects and resends requests that are safe to resend, with the same `op_id`. | ctxd
 CLT-3 | Importing the client requires only anyio, msgspec and the protocol package. | ctxd

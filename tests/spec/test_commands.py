@@ -71,6 +71,7 @@ USES = {
     "session show": "{s}",
     "session new": "demo",
     "context": "{s}",
+    "epoch show": "{s}",
     "object ls": "-s {s}",
     "object cat": "{file}",
     "object as-of": "{file} 0s",
@@ -108,6 +109,7 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
     daemon: Running, client: SyncClient, lived: SyncSession, start: Any, tree: Path
 ) -> None:
     assert {*USES, "query", "session hosts"} == set(leaves(cli)), "two need a node: they are tried with it"
+    lived.assemble(layout="append")
     other = start()
     (tree / "a.py").write_text("three\n")
     other.edited("a.py")

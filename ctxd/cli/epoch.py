@@ -1,0 +1,90 @@
+"""``ctx epoch``: the system context that a model had received, and the versions of files that it came from."""
+
+import click
+import msgspec
+
+from ctxd.cli.common_options import Invocation, common, revision_argument
+from ctxd.cli.revision_lookup import AssemblyKey, Located, locate, turn_of
+from ctxd.command_line import Command, Group
+from ctxd.formatting import moment, short
+from ctxd.terminal import cell
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.epochs import EpochShowResult, EpochText
+
+
+class _Moment(AssemblyKey, total=False):
+    """Parameters that select a moment: an assembly, or the newest one up to ``at``."""
+
+    at: int
+
+
+@click.group(cls=Group, examples="ctx epoch show s1@12")
+def epoch() -> None:
+    """Context epochs: the system context that a model had received."""
+
+
+@epoch.command(
+    cls=Command,
+    examples="ctx epoch show\nctx epoch show s1@12\nctx epoch show 's1@{2 hours ago}'\n"
+    "ctx epoch show ctx-1a2b3c4d --json | jq .texts[].key",
+)
+@revision_argument
+@common
+def show(run: Invocation, revision: str | None) -> None:
+    """Show the system context that the model had received by REV, and the version of each file that it came from.
+
+    The baseline comes first, then each update in order. REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or
+    the id of a context; see ctx --help. Contexts in the layout append count; a request for a provider has it.
+    """
+    with run.client() as client:
+        found = _whole(client, locate(client, revision))
+    if run.screen.as_json:
+        run.screen.document({name: value for name, value in msgspec.to_builtins(found).items() if name != "next_after"})
+        return
+    screen = run.screen
+    begins = "not recorded" if found.begins is None else found.begins
+    screen.line(
+        f"{screen.paint(cell(found.session), 'bold')}  epoch {found.epoch} ({cell(begins)})  turn {found.turn}  "
+        f"assembly {found.number}  {moment(found.at)}"
+    )
+    if found.tools:
+        screen.line(f"tools: {cell(', '.join(found.tools))}")
+    for each in found.texts:
+        screen.line()
+        _show_text(run, each)
+
+
+def _whole(client: SyncClient, found: Located) -> EpochShowResult:
+    """Return the epoch with the texts of all pages, read at the assembly of the first page."""
+    page = client.epoch_show(found.session, **_moment(client, found), limit=PAGE_ITEMS_MAX)
+    texts = [*page.texts]
+    while page.next_after is not None:
+        page = client.epoch_show(found.session, number=page.number, after=page.next_after, limit=PAGE_ITEMS_MAX)
+        texts += page.texts
+    return msgspec.structs.replace(page, texts=tuple(texts))
+
+
+def _moment(client: SyncClient, found: Located) -> _Moment:
+    revision = found.revision
+    if found.record is not None:
+        return {"number": found.record.number}
+    if revision.is_now:
+        return {}
+    if revision.valid_time is not None and revision.back is None:
+        return {"at": revision.valid_time}
+    return {"turn": turn_of(client, found).turn}
+
+
+def _show_text(run: Invocation, shown: EpochText) -> None:
+    screen = run.screen
+    unsent = "" if shown.sent else "  not answered yet"
+    screen.line(
+        f"{screen.paint(f'{shown.part} {cell(shown.key)}', 'bold')}  turn {shown.turn}  assembly {shown.number}  "
+        f"{moment(shown.at)}{unsent}"
+    )
+    for source in shown.sources:
+        version = f"{short(source.object)} seq {source.tx}  {source.content_hash[:12]}"
+        screen.line(screen.paint(f"  from {cell(source.path)}  {cell(version)}", "dim"))
+    for line in shown.text.removesuffix("\n").split("\n"):
+        screen.line(f"  {cell(line)}".rstrip())
