@@ -3,7 +3,7 @@
 A random sample of mutations (with ``--at PATH:LINE`` every mutation of that line) is applied, one at a time, to a copy
 of the tree, so that the tree itself never changes. First the tests of the folders ``FOLDERS`` run once, and
 ``tests.entered`` records which functions each enters. For each mutation, tests run that enter its function (for code
-outside functions, one of its module), the most promising first, for as many seconds as ``SELECTED_S`` allows.
+outside functions, one of its module), the most promising first, in rounds of ``SELECTED_S`` seconds until one fails.
 
 It is killed if a test fails that passes without it or does not end, and survives if all pass. One that no test enters
 is untested, which counts as survived. Those in ``tests/data/equivalent_mutations.txt`` change nothing that anybody
@@ -64,13 +64,14 @@ RECORD_S_MAX: Final = 240.0
 
 SELECTED_S: Final = 30.0
 SELECTED_MAX: Final = 500
-"""Tests of one mutation: their seconds, as recorded, and their number."""
+ROUNDS_MAX: Final = 4
+"""Tests of one round: their seconds, as recorded, and their number; and the rounds of one mutation."""
 
 TESTS_S_MAX: Final = 150.0
-"""Seconds for the tests of one mutation, once: more is a hang."""
+"""Seconds for the tests of one round, once: more is a hang."""
 
 RUNS_MAX: Final = 3
-"""Runs of the tests of one mutation: a test that fails also without it is left out, and the others run again."""
+"""Runs of the tests of one round: a test that fails also without it is left out, and the others run again."""
 
 EQUIVALENT: Final = ROOT / "tests/data/equivalent_mutations.txt"
 
@@ -241,8 +242,8 @@ class Selection:
                 self._by_module.setdefault(path, []).append(test)
         self._tests = tests
 
-    def of(self, mutation: Mutation) -> list[str]:
-        """The tests that run for ``mutation``, the most promising first."""
+    def of(self, mutation: Mutation) -> list[list[str]]:
+        """The tests that run for ``mutation``, the most promising first, in rounds."""
         found: list[Test] = []
         functions = _functions_around(mutation)
         for function in functions:
@@ -270,13 +271,16 @@ class Selection:
             case = cases[test.node.partition("[")[0]] = cases.get(test.node.partition("[")[0], -1) + 1
             others = rank(test)[0]
             order.append((others, case if others else 0, *rank(test)[1:], len(test.entered), test.node, test))
-        chosen, seconds = list[str](), 0.0
+        rounds, seconds = list[list[str]](), float("inf")
         for *_, test in sorted(order, key=lambda each: each[:-1]):
+            if seconds + test.seconds > SELECTED_S or len(rounds[-1]) == SELECTED_MAX:
+                if len(rounds) == ROUNDS_MAX:
+                    break
+                rounds.append([])
+                seconds = 0.0
+            rounds[-1].append(test.node)
             seconds += test.seconds
-            if chosen and (seconds > SELECTED_S or len(chosen) == SELECTED_MAX):
-                break
-            chosen.append(test.node)
-        return chosen
+        return rounds
 
 
 def _functions_around(mutation: Mutation) -> list[str]:
@@ -312,11 +316,25 @@ def _modules() -> list[str]:
     return [path for path in found if not path.startswith(GENERATED)]
 
 
-def outcome_of(mutation: Mutation, tests: list[str], tree: Path, sound: dict[str, bool]) -> tuple[Outcome, str | None]:
-    """Run ``tests`` with ``mutation`` applied in ``tree``, and return the outcome with the test that killed it.
+def outcome_of(
+    mutation: Mutation, rounds: list[list[str]], tree: Path, sound: dict[str, bool]
+) -> tuple[Outcome, str | None]:
+    """Run ``rounds`` of tests with ``mutation`` applied in ``tree`` until a test fails, and return the outcome with
+    that test.
 
     ``sound``: whether a test passes without a mutation.
     """
+    found: Outcome = "untested"
+    for tests in rounds:
+        outcome, by = _outcome_in(mutation, tests, tree, sound)
+        if outcome in ("killed", "timeout"):
+            return outcome, by
+        if outcome == "survived":
+            found = outcome
+    return found, None
+
+
+def _outcome_in(mutation: Mutation, tests: list[str], tree: Path, sound: dict[str, bool]) -> tuple[Outcome, str | None]:
     place = tree / mutation.path
     source, times = place.read_bytes(), place.stat()
     for _ in range(RUNS_MAX):
