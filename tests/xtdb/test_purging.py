@@ -17,7 +17,7 @@ from ctxd_protocol.session_types import Message
 from tests.crash.daemon import daemon_process
 from tests.unit.projection.projecting import compared
 from tests.xtdb.running import Node, node
-from tests.xtdb.test_projection import ctxd, told, until, xtdb
+from tests.xtdb.test_projection import ctxd, reached, told, xtdb
 
 SAID = "the-secret-that-was-said-9f8e7d6c5b4a"
 TOLD = "the-secret-that-a-tool-told-1a2b3c4d5e6f"
@@ -97,15 +97,15 @@ async def test_what_is_purged_is_gone_from_a_node_that_was_there_away_or_is_made
         await daemon.start()
         with connect_sync(str(daemon.socket)) as client:
             file = await run_sync(live, client, tree)
-            await until(daemon)
+            await reached(daemon)
             before = await newest_tx(kept)
             assert held(await shown(kept, [None])) == on_disk(kept) == set(SECRETS)
 
             assert client.object_purge("chat:s", turns=(TURN,)).texts == 1
             assert client.object_purge("taken-back").texts == 1
-            await until(daemon)
+            await reached(daemon)
             client.toolcall_record("s", "said-again", "bash", "said twice\n")
-            await until(daemon)
+            await reached(daemon)
             assert held(await shown(kept, [None, before])) == {TOLD, READ}
 
             # Away, it learns of the others when it is back.
@@ -113,9 +113,9 @@ async def test_what_is_purged_is_gone_from_a_node_that_was_there_away_or_is_made
             proofs = [client.object_purge(id) for id in ("told", file)]
             assert [(proof.versions, proof.residue) for proof in proofs] == [(1, ()), (2, ())]
             newest = proofs[-1].receipt.seq if proofs[-1].receipt else 0
-            await until(daemon, "unreachable", lag=10**6)
+            await reached(daemon, "unreachable", lag=10**6)
             kept.start()
-            status = await until(daemon)
+            status = await reached(daemon)
             assert status.quarantined == () and status.seq == newest
             assert held(await shown(kept, [None, before])) == set()
             # As of then, from the node, for the tables are asked only what it does not answer.

@@ -109,6 +109,13 @@ def test_where_it_cannot_be_tried_that_is_said(box, monkeypatch, tmp_path):
     refuses.chmod(0o755)
     (found,) = daemon_checks.reachable([box], str(refuses))
     assert verdict(found) == "warn"
+    own = os.stat(box.directory).st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    for uid, user in ((None, own), (own + 2, own + 2)):
+        (found,) = daemon_checks.reachable([msgspec.structs.replace(box, uid=uid)], str(refuses))
+        assert (found.verdict, found.found) == ("ok", f"user {user}'s: ctx doctor as root tries it")
+    (found,) = daemon_checks.reachable([msgspec.structs.replace(box, uid=own + 1)], str(refuses))
+    assert verdict(found) == "warn", "its own user can try it"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     (found,) = daemon_checks.reachable([box])
     assert "bubblewrap" in found.fix

@@ -102,12 +102,18 @@ def test_another_distribution_called_ctxd_is_a_failure(monkeypatch):
     assert "0.1.16" in host_checks.distribution().found
 
 
-def test_the_executable_is_the_one_that_belongs_to_this_program(tmp_path):
+def test_the_executable_is_the_one_that_belongs_to_this_program(tmp_path, monkeypatch):
     assert verdict(host_checks.executables(str(tmp_path))) == "warn"
     other = tmp_path / "ctxd"
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
-    assert "not the ctxd of this ctx" in host_checks.executables(str(tmp_path)).found
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "ctx"), "doctor"])
+    found = host_checks.executables(str(tmp_path))
+    assert found.found == f"{other} is not the ctxd of this ctx"
+    assert found.fix == f"put {tmp_path / 'bin'} first on the PATH"
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "ctx"), "doctor"])
+    assert verdict(host_checks.executables(str(tmp_path))) == "ok", "both lie in one folder"
+    monkeypatch.undo()
     other.unlink()
     other.symlink_to(Path(sys.executable).with_name("ctxd"))
     assert verdict(host_checks.executables(str(tmp_path))) == "ok", "a link to it is it"

@@ -260,3 +260,24 @@ def test_numbers_and_times_in_words():
     assert formatting.size(5 * 2**30) == "5.0 GiB"
     assert formatting.short("ab" * 32) == "abababababab"
     assert formatting.short("call_" + "1" * 59) == "call_" + "1" * 59
+
+
+def test_sessions_are_listed_with_their_last_message_or_the_host_that_has_them(daemon, ctx):
+    row = {
+        "session": "s1", "agent": "a", "state": "paused", "created_at": 1, "updated_at": 1, "turn_count": 2,
+        "index_count": 3, "active_count": 4, "preview": "last words", "labels": {},
+    }  # fmt: skip
+    daemon.script["session.list"] = lambda seen: {
+        "sessions": [{**row, "host": "far" if seen.params.get("elsewhere") else None}, {**row, "session": "s2"}],
+        "next_cursor": None,
+    }
+
+    def cells(*words: str) -> list[tuple[str, ...]]:
+        heading, *rows = ctx("--socket", str(daemon.path), "session", "ls", *words).out.splitlines()
+        at = heading.index("UPDATED")
+        return [(heading[:at].split()[-1], *heading[at:].split(maxsplit=1)[1:])] + [
+            (*line[:at].split()[3:], line[at:].partition(" ago")[2].strip()) for line in rows
+        ]
+
+    assert cells()[1:] == [("2", "4", "3", "last words")] * 2
+    assert cells("--elsewhere")[1:] == [("2", "4", "3", "far"), ("2", "4", "3", "")]

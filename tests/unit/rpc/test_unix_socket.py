@@ -154,6 +154,7 @@ async def test_sandboxes_leave_descriptors_to_the_host(tmp_path, monkeypatch):
     shared = SharedState()
     quota = QuotaMeter(Quota(), objects=lambda: 0, now=shared.loop.time)
     refusals, others = [], HOST_DESCRIPTORS - 2
+    assert (shared.listeners, shared.connections) == (0, 0)
     shared.connections = others
     async with AsyncExitStack() as stack:
         for name in ("host", "box"):

@@ -1,6 +1,7 @@
 """Who may use a sandbox's files when the daemon is not root: looked at by processes of other users."""
 
 import os
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.sandboxes.directories import grant
+from ctxd.sandboxes.directories import Directories, grant
+from ctxd_protocol.context_types import CurrentContext
 
 INSIDE, STRANGER = 12345, 12346
 
@@ -48,3 +50,18 @@ def test_nobody_is_grant_for_the_daemons_own_user(file: Path, uid: int | None, m
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     grant(file, uid)
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.requirement("BOX-10")
+def test_only_the_daemon_reads_the_context_and_nobody_else_lists_the_directories(tmp_path: Path) -> None:
+    directories = Directories(tmp_path / "boxes")
+    before = os.umask(0)
+    try:
+        directories.make("box")
+        directories.write_context("box", CurrentContext(session="s", context_id=None, turn=0, assembly=0), None)
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(place.stat().st_mode) for place in (tmp_path / "boxes", directories.directory("box"))]
+    assert modes == [0o711, 0o711]
+    (file,) = directories.directory("box").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -163,6 +163,7 @@ async def test_events_that_no_message_shows_leave_the_chat_and_its_turns_alone(t
         assert (await w.call("session.chat", session="s")).turns == ()
         await say(w, "s", ("user", "seen"))
         await w.call("session.append", session="s", events=[{"event": "thinking", "text": "hidden"}])
+        await w.call("session.append", session="s", events=[{"event": "response", "text": "aside", "sidechain": "a1"}])
         (turn,) = (await w.call("session.chat", session="s")).turns
         assert [message.content for message in turn.messages] == ["seen"]
         live = await w.sessions.live("s")

@@ -1,7 +1,7 @@
 """Claims that broke off: a host completes those that took place, and forgets the others."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import anyio
@@ -16,7 +16,7 @@ from ctxd.sharing import session_ownership
 from ctxd.sharing.session_ownership import Hosts
 from ctxd.store.writes import Write
 from tests.fakes.node import MemoryNode
-from tests.unit.sessions.world import world
+from tests.unit.sessions.world import World, world
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +61,19 @@ def node(monkeypatch):
 
 
 @asynccontextmanager
+async def sharing(w: World, ownership: Ownership) -> AsyncIterator[Hosts]:
+    made = Hosts(
+        "", w.sessions, ownership, SystemClock(), host="here", lease_s=60, filesystem="",
+        projected=lambda: w.store.status().head_seq, log_event=lambda what, fields: None,
+    )  # fmt: skip
+    await made.start()
+    async with anyio.create_task_group() as group:
+        group.start_soon(made.run)
+        yield made
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def claiming(root: Path, node: Client, *sessions: str, owner: Owner = THEIRS) -> AsyncIterator[Hosts]:
     """A host that was about to claim ``sessions``, which ``owner`` has, when its daemon ended; it runs again."""
     async with world(root) as w:
@@ -68,15 +81,8 @@ async def claiming(root: Path, node: Client, *sessions: str, owner: Owner = THEI
             await node.submit(owners.change(session, None, owner))
             fence = Fence(session=session, first=NO_ROW, branch=None, host="other", token=2)
             await w.store.submit(Write(kind="session.fence", principal="daemon", puts=(fence_document(fence),))).wait()
-        made = Hosts(
-            "", w.sessions, Ownership(w.store.heads), SystemClock(), host="here", lease_s=60, filesystem="",
-            projected=lambda: w.store.status().head_seq, log_event=lambda what, fields: None,
-        )  # fmt: skip
-        await made.start()
-        async with anyio.create_task_group() as group:
-            group.start_soon(made.run)
+        async with sharing(w, Ownership(w.store.heads)) as made:
             yield made
-            group.cancel_scope.cancel()
 
 
 async def test_all_claims_are_looked_up_in_one_request(tmp_path, node):
@@ -154,6 +160,30 @@ async def test_a_resume_that_waits_too_long_for_a_claim_names_cause_and_remedy(t
         assert slow.value.retry_after_ms and "session.resume" in slow.value.hint
         released.set()
         await until(lambda: not host._claimed)
+
+
+@pytest.mark.requirement("HST-1")
+@pytest.mark.parametrize(
+    ("owner", "state", "goes_on"),
+    [(None, "active", True), (None, "paused", False), ("mine", "paused", True), ("theirs", "active", False)],
+)
+async def test_without_its_node_a_host_goes_on_with_sessions_that_it_has_not_given_up(
+    tmp_path, node, owner, state, goes_on
+):
+    async with world(tmp_path) as w:
+        await w.call("session.create", agent="a", session="s")
+        if state == "paused":
+            await w.call("session.pause", session="s")
+        ownership = Ownership(w.store.heads)
+        async with sharing(w, ownership) as host:
+            if owner is not None:
+                writer = w.store.writer if owner == "mine" else THEIRS.writer
+                ownership.learn("s", Owner(writer=writer, token=1))
+            node.down = True
+            with nullcontext() if goes_on else pytest.raises(CtxdError) as refused:
+                async with host.acquire("s", "p"):
+                    pass
+            assert goes_on or refused.value.code == "store_unavailable"
 
 
 @pytest.mark.requirement("HST-13")

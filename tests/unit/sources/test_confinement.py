@@ -83,6 +83,17 @@ def test_of_a_directory_that_very_many_share_links_are_followed_only_below_it(to
 
 
 @pytest.mark.requirement("BOX-7")
+def test_a_link_that_means_the_same_file_in_as_many_views_as_are_kept_is_followed(top: Path) -> None:
+    confined = Confinement()
+    confined.confine(f"{top}/data0", view_of(top, "data0"))
+    for number in range(VIEWS_MAX):
+        confined.confine(f"{top}/box/inner", (*view_of(top, "data0"), (f"/{number}", None)))
+    assert led_to(confined, top / "box/inner/link") == f"{top}/data0/file"
+    confined.confine(f"{top}/box/inner", (*view_of(top, "data0"), ("/another", None)))
+    assert refusal_of(confined, top / "box/inner/link") == errno.EXDEV, "one view more than are kept"
+
+
+@pytest.mark.requirement("BOX-7")
 def test_a_view_that_several_directories_above_share_counts_once(top: Path) -> None:
     confined = Confinement()
     for data in ("data0", "data1"):

@@ -4,6 +4,7 @@ import io
 import json
 import sqlite3
 from base64 import b64encode
+from itertools import groupby
 
 import pytest
 
@@ -417,11 +418,17 @@ def test_opencode_a_session_of_both_generations_is_read_once(tmp_path, second):
     database(tmp_path / "opencode.db", second=second)
     before = (tmp_path / "opencode.db").read_bytes()
     format, found = read(tmp_path / "opencode.db")
+    found = list(found)
     shown = [entry.event for entry in found]
     assert format == "opencode-sqlite"
     prompts = [event.text for event in shown if isinstance(event, PromptEvent)]
     assert prompts == (["again", "first of ses_a"] if second else ["first of ses_a", "first of ses_b"])
     assert [event.data for event in shown if getattr(event, "kind", None) == "damaged"] == ["{broken"] * second
+    rows = {"ses_a": [0, 1], "ses_b": [0, 1, 2, 3, 4, 5] if second else [0, 1]}
+    lines = [*rows["ses_b"], *rows["ses_a"]] if second else [*rows["ses_a"], *rows["ses_b"]]
+    assert [line for line, _ in groupby(entry.line for entry in found)] == lines, (
+        "rows of a session are numbered from 1, itself is 0"
+    )
     assert (tmp_path / "opencode.db").read_bytes() == before, "a source is only read"
 
 

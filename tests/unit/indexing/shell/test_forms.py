@@ -216,6 +216,7 @@ def test_a_loop_that_says_which_file_it_is_at_names_these_files(command: str, ou
     [
         "Command: ls\nDirectory: (root)\nStdout: a.py\nb.py\nStderr: (empty)\nError: (none)\nExit Code: 0\n",
         "Output: a.py\nb.py\nError: (none)\nExit Code: 0\nSignal: (none)\nProcess Group PGID: 12\n",
+        "Output: a.py\nb.py\nError: c.py\n",
         '{"metadata":{"exit_code":0},"output":"a.py\\nb.py\\n"}',
         '{ "stdout": "a.py\\nb.py\\n", "stderr": "", "exit_code": 0}',
         "<stdout>a.py\nb.py\n</stdout>\n<stderr></stderr>",
