@@ -130,11 +130,16 @@ def test_the_state_directory_is_closed_to_others(tmp_path):
 
 
 def test_disk_space_is_looked_at_where_the_state_will_be(tmp_path):
-    assert [verdict(host_checks.disk(tmp_path / "not/yet", free)) for free in (2**40, 2**29, 2**20)] == [
-        "ok",
-        "warn",
-        "fail",
-    ]
+    mib = 2**20
+    expected = {
+        2**40: "ok",
+        1024 * mib: "ok",
+        1024 * mib - 1: "warn",
+        64 * mib: "warn",
+        64 * mib - 1: "fail",
+        0: "fail",
+    }
+    assert {free: verdict(host_checks.disk(tmp_path / "not/yet", free)) for free in expected} == expected
     assert str(tmp_path) in host_checks.disk(tmp_path / "not/yet").found
 
 

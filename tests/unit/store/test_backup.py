@@ -134,9 +134,17 @@ async def test_a_damaged_store_is_not_backed_up_as_if_it_were_whole(root, tmp_pa
     (artifact,) = [path for path in (root / "artifacts").rglob("*") if path.is_file()]
     artifact.chmod(0o600)
     artifact.write_bytes(b"")
-    with pytest.raises(StateDirError, match="does not match its hash"):
-        backup(root, tmp_path / "backup")
+    told: list[tuple[str, int]] = []
+    with pytest.raises(StateDirError, match="does not match its hash") as damaged:
+        backup(root, tmp_path / "backup", lambda *step: told.append(step))
     assert not (tmp_path / "backup" / "manifest.json").exists()
+    assert damaged.value.exit_code == 2
+    assert told.count(("copying artifacts", 0)) == 1, "what is damaged stays damaged"
+    artifact.unlink()
+    told.clear()
+    with pytest.raises(StateDirError, match=artifact.name):
+        backup(root, tmp_path / "again", lambda *step: told.append(step))
+    assert told.count(("copying artifacts", 0)) == 3, "it might have been purged meanwhile"
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO"])

@@ -213,13 +213,24 @@ async def test_a_fault_after_the_commit_leaves_open_what_became_of_the_write(roo
         assert (await store.get("t1")) is not None
 
 
-async def test_too_little_free_space_stops_writes_before_the_disk_is_full(root, monkeypatch):
+@pytest.mark.parametrize(
+    ("disk_mib", "nearly_full_kib", "enough_kib"),
+    [(100_000, 32 * 1024 - 4, 32 * 1024), (16, 816, 820)],
+    ids=["a disk", "a small disk"],
+)
+async def test_too_little_free_space_stops_writes_before_the_disk_is_full(
+    root, monkeypatch, disk_mib, nearly_full_kib, enough_kib
+):
     monkeypatch.setattr(limits, "PROBE_S", 0.05)
     monkeypatch.setattr(limits, "WITNESS_S", 0.0)
     async with running(root) as store:
         free, real = [], os.statvfs(root)
-        full = os.statvfs_result((*real[:3], 0, 0, *real[5:]))
-        monkeypatch.setattr("os.statvfs", lambda path: real if free else full)
+
+        def disk(path):
+            left = (enough_kib if free else nearly_full_kib) // 4
+            return os.statvfs_result((4096, 4096, disk_mib * 256, left, left, *real[5:]))
+
+        monkeypatch.setattr("os.statvfs", disk)
         await store.submit(write(document("t1"))).wait()
         await until(lambda: store.status().state == "read_only")
         assert "nearly full" in store.status().reason

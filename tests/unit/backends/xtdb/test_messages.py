@@ -2,7 +2,20 @@
 
 import pytest
 
-from ctxd.backends.xtdb.messages import NodeStatus, number, to_committed, to_status
+from ctxd.backends.xtdb import transit
+from ctxd.backends.xtdb.messages import (
+    TYPE,
+    Behind,
+    NodeStatus,
+    Refused,
+    Unknown,
+    Unreachable,
+    XtdbFailure,
+    failure,
+    number,
+    to_committed,
+    to_status,
+)
 from ctxd.backends.xtdb.transit import Keyword
 
 OURS = {
@@ -55,3 +68,24 @@ def test_an_outcome_in_either_spelling_and_a_number_are_read_or_refused() -> Non
         number({"tx-id": True}, "tx-id")
     with pytest.raises(ValueError):
         to_committed({})
+
+
+@pytest.mark.parametrize("kind", ["illegal-argument", "java.lang.IllegalArgumentException"])
+@pytest.mark.parametrize(
+    ("status", "expected"), [(399, Unknown), (400, Refused), (422, Refused), (499, Refused), (500, Unknown)]
+)
+def test_a_request_is_refused_only_if_the_node_blames_it(kind: str, status: int, expected: type[XtdbFailure]) -> None:
+    found = failure(status, TYPE, transit.encode({"error-key": kind, "message": "no"}))
+    assert (type(found), found.status) == (expected, status)
+
+
+def test_other_failures_are_told_by_their_kind_and_status() -> None:
+    def kind_of(status: int, **fields: str) -> type[XtdbFailure]:
+        return type(failure(status, TYPE, transit.encode(dict(fields))))
+
+    assert kind_of(400, **{"error-key": "node-out-of-sync"}) is Behind
+    assert kind_of(500, **{"error-type": "xtdb.api.NodeOutOfSyncException"}) is Behind
+    assert kind_of(400, error='Malformed "transit" request') is Unreachable
+    assert kind_of(500, error='Malformed "transit" request') is Unknown
+    assert kind_of(400, error="no reason") is Unknown
+    assert type(failure(502, "text/html", b"<html>")) is Unknown
