@@ -121,6 +121,20 @@ def test_a_lease_by_time_ends_unless_it_is_renewed(client: SyncClient, boxed: Ca
     assert refused.value.code == "sandbox_not_found"
 
 
+@pytest.mark.requirement("BOX-4")
+def test_a_lease_by_time_ends_when_it_was_to_also_after_a_kill(kept: Running) -> None:
+    with connect_sync(kept.socket) as client:
+        session = client.session_create("spec", filesystem_id=BOX).session.session
+        box = client.sandbox_register([session], ttl_s=600).sandbox
+        assert box.expires_at == box.created_at + 600_000
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        (left,) = client.sandbox_list().sandboxes
+        assert (left.sandbox, left.expires_at) == (box.sandbox, box.expires_at)
+        client.sandbox_release(box.sandbox)
+
+
 @pytest.mark.requirement("BOX-6")
 def test_the_current_context_is_one_answer_however_it_is_asked_for(
     client: SyncClient, boxed: Callable[..., SandboxView]

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -53,6 +54,23 @@ async def test_a_tree_that_goes_is_told_and_followed_again_when_it_is_back(
             await handed.last(key, "another tree")
 
 
+class CountedPolling(PollingWatcher):
+    """``looked_at``: the directories that it polls."""
+
+    def __init__(self, tracked: TrackedFiles) -> None:
+        super().__init__(SystemClock(), tracked.looked_at, Lookups(SystemClock()), interval_s=0.02)
+        self.looked_at = set[str]()
+
+    async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
+        refusals = await super().watch(directories)
+        self.looked_at |= {each for each, refused in zip(directories, refusals, strict=True) if refused is None}
+        return refusals
+
+    async def unwatch(self, directories: Sequence[str]) -> None:
+        await super().unwatch(directories)
+        self.looked_at.difference_update(directories)
+
+
 @pytest.mark.anyio
 @pytest.mark.requirement("TRK-4")
 async def test_without_a_watch_left_a_directory_is_looked_at_says_so_and_recovers(tmp_path: Path) -> None:
@@ -61,16 +79,17 @@ async def test_without_a_watch_left_a_directory_is_looked_at_says_so_and_recover
     fake.mkdir(directory)
     fake.refusing[directory] = WatchRefused("limit", "no watch left")
     tracked = TrackedFiles()
-    polling = PollingWatcher(SystemClock(), tracked.looked_at, Lookups(SystemClock()), interval_s=0.02)
+    polling = CountedPolling(tracked)
     trackers = make_trackers(tracked, fake, polling, sweep_s=0.05, report=lambda *said: told.append(said))
     async with running(trackers, {"a": str(tmp_path / "a")}) as handed:
         await following(trackers, handed)
         assert (tracked.files["a"].state, tracked.files["a"].reason) == ("attached", "no watch left")
-        assert tracked.directories[directory].mode == "polled"
+        assert (tracked.directories[directory].mode, polling.looked_at) == ("polled", {directory})
         (tmp_path / "a").write_text("seen by looking")
         await handed.last("a", "seen by looking")
         del fake.refusing[directory]
         await handed.until(lambda: tracked.directories[directory].mode == "watched")
+        await handed.until(lambda: not polling.looked_at)
         (tmp_path / "a").write_text("told")
         fake.tell(f"{directory}/a", "written")
         await handed.last("a", "told")
