@@ -1,4 +1,4 @@
-"""``ctx context``: what a model sees, why, and what changed."""
+"""``ctx context``: the context of a model, block by block with reasons, and its changes."""
 
 from collections.abc import Iterable
 from contextlib import suppress

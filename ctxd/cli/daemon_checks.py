@@ -1,7 +1,6 @@
-"""The checks of ``ctx doctor`` that look at a running daemon from outside: its limits, what it follows, and whether its
-sandboxes can reach it and it can see what they work on.
+"""Checks of a running daemon from outside, for ``ctx doctor``: its limits, its watches, its sandboxes and their mounts.
 
-As all checks, they look and report, and change nothing.
+A check reports and changes nothing.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Two texts compared as ``diff -u`` does it, so that ``patch`` takes what is printed."""
+"""Unified diffs of two texts, in the form that ``patch`` accepts."""
 
 from ctxd.cli.common_options import Invocation
 from ctxd.terminal import Colour, cell

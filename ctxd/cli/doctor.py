@@ -1,4 +1,4 @@
-"""``ctx doctor``: every check, one line each, and the fix beneath what needs one."""
+"""``ctx doctor``: every check, one line each, with the fix beneath each problem."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The checks of ``ctx doctor``: what on this host keeps ctxd from working, or soon will, and how to mend it.
+"""Checks of this host, for ``ctx doctor``: each finds a present or future problem for ctxd, and its fix.
 
-A check looks and reports; it changes nothing. Facts come in as arguments where a test could not bring them about.
+A check reports and changes nothing. Facts are passed as arguments where a test cannot bring them about.
 """
 
 import importlib.metadata

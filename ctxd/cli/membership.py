@@ -1,4 +1,4 @@
-"""``ctx activate``, ``deactivate``, ``pin`` and ``unpin``: steer what is in a model's window."""
+"""``ctx activate``, ``deactivate``, ``pin`` and ``unpin``: control the window of a model."""
 
 from collections.abc import Callable
 

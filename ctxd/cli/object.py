@@ -1,4 +1,4 @@
-"""``ctx object``: what is known of files and tool calls, now and at any earlier time."""
+"""``ctx object``: files and tool calls, now and at any earlier time."""
 
 import json
 import sys
@@ -75,7 +75,7 @@ def ls(
 @session_option
 @common
 def cat(run: Invocation, object: str, session: str | None) -> None:
-    """Print the newest content of OBJECT, byte for byte into a pipe; of a chat or a session what it holds, as JSON."""
+    """Print the newest content of OBJECT, byte for byte into a pipe; a chat or a session as JSON."""
     with run.client() as client:
         id, name = _names(client, object, session)
         found = client.object_get(name, session=id).object
@@ -230,7 +230,7 @@ def _print(run: Invocation, version: ObjectVersion) -> None:
     text = _text(version)
     if text is None:
         unread = version.state == "unread"
-        hint = "ctx activate reads it" if unread else "--json shows what is known of it"
+        hint = "ctx activate reads it" if unread else "--json shows its other fields"
         name = version.display_path or version.id
         raise Stop(NOT_FOUND, f"{name} has no text: {_why(version)}", hint=hint, symbol="no_text")
     run.screen.content(text)

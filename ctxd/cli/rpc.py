@@ -1,4 +1,4 @@
-"""``ctx rpc``: any method of the daemon, for scripts and for what has no command."""
+"""``ctx rpc``: any method of the daemon, for scripts and for methods without a command."""
 
 import difflib
 import sys

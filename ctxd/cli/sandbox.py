@@ -17,7 +17,7 @@ def sandbox() -> None:
 @listing
 @common
 def ls(run: Invocation) -> None:
-    """List sandboxes, oldest first: whose they are, how long, and what they use."""
+    """List sandboxes, oldest first, with their principals, leases and use."""
     with run.client() as client:
         found = client.sandbox_list().sandboxes
     if run.screen.listing(found, [each.sandbox for each in found]):

@@ -1,6 +1,6 @@
-"""``ctx scan`` and ``ctx purge``: look for secrets in files or in what the daemon holds, and destroy what must go.
+"""``ctx scan`` and ``ctx purge``: find secrets in files and in the daemon's store, and erase objects.
 
-A secret itself is never shown: only its rule, its place, and a tag by which equal ones are known.
+A secret itself is never shown: only its rule, its place, and a tag that equal ones share.
 """
 
 import os
@@ -55,7 +55,7 @@ def scan(
     if paths and (session or everything):
         raise click.UsageError("PATHS are on disk, --session and --all are in the daemon: give one of them")
     if history and not (session or everything):
-        raise click.UsageError("--history goes with --session or --all: what is on disk has no versions")
+        raise click.UsageError("--history goes with --session or --all: files on disk have no versions")
     if session or everything:
         hits, scanned = _stored(run, session, history)
     else:
@@ -180,10 +180,10 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
 
 
 def _target(client: SyncClient, session: str | None, object: str, turns: tuple[int, ...]) -> tuple[str, str]:
-    """The id of what is meant, and what of it goes, in words."""
+    """Return the id of the object to purge, and a description of the part that is erased."""
     if object.startswith("chat:"):
         which = f"turn {', '.join(map(str, turns))}" if turns else "every turn"
-        return object, f"what {object} says in {which}"
+        return object, f"the messages of {object} in {which}"
     in_session = session_if_any(client, session)
     id = object_id(client, in_session, object)
     found = client.object_get(id, session=in_session, content=False).object

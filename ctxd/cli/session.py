@@ -337,7 +337,7 @@ def _batches(events: Iterable[Event]) -> Iterator[list[Event]]:
 @session_argument
 @common
 def export(run: Invocation, session: str | None) -> None:
-    """Write a transcript: prompt, turns, tool calls and what files it read, as Markdown, with --json as JSON lines.
+    """Write a transcript: prompt, turns, tool calls and the files it read, as Markdown, with --json as JSON lines.
 
     Every secret that a rule knows is replaced, whatever the session's policy.
     """

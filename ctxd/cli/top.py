@@ -1,4 +1,4 @@
-"""``ctx top``: what the daemon does now, again and again."""
+"""``ctx top``: the current work of the daemon, refreshed until interrupted."""
 
 import time
 from typing import TYPE_CHECKING

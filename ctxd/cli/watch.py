@@ -1,4 +1,4 @@
-"""``ctx watch``: what others change of what a session has read, as it happens."""
+"""``ctx watch``: changes by others to the objects that a session has read, as they happen."""
 
 import click
 

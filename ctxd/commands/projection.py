@@ -100,7 +100,7 @@ def rebuild_xtdb(
 
     The node is to be an empty one, or one that a rebuild was interrupted on: it goes on there. One that has all of it
     is only compared. One that holds what this journal does not is refused, unless forced: then the journal takes a new
-    name and is put there whole. Nothing is erased; what is there under the old name is not looked at again.
+    name and is put there whole. Nothing is erased; the rows under the old name are not read again.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ def xtdb() -> None:
 @json_option
 @_directory_option
 def install_node(as_json: bool, directory: Path | None) -> None:
-    """Bring XTDB with Maven, check every jar, and compile. What is there already is kept.
+    """Bring XTDB with Maven, check every jar, and compile. Parts that exist already are kept.
 
     It needs a JDK (17 or 21) and Maven, and takes about a minute.
 

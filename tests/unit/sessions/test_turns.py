@@ -114,3 +114,29 @@ async def test_finding_a_turn_reads_no_messages_and_few_versions(
         assert reads == []
         await turn(w, valid_time=live.updated_at)
         assert 0 < len(reads) <= 10, "halving of 300 pages"
+
+
+@pytest.mark.requirement("REV-3")
+async def test_turns_are_found_the_same_after_a_purge_and_a_reload(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s")
+        for number in range(6):
+            await say(w, "s", ("user", f"secret {number}"))
+            await record(w, "s", f"call-{number}")
+        live = await w.sessions.live("s")
+        times = []
+        for segment in (live.state.pages.segment(number) for number in range(6)):
+            stored = await w.store.get(segment_id("s", segment))
+            assert stored is not None
+            times.append(stored.valid_time)
+
+        async def found() -> list[tuple[int, int | None]]:
+            by_time = [await turn(w, valid_time=time) for time in times]
+            return by_time + [await turn(w, turn=number) for number in range(7)]
+
+        before = await found()
+        assert (await w.call("object.purge", object="chat:s", turns=(2, 3))).complete
+        assert await found() == before
+        w.sessions.unload("s")
+        assert await found() == before
+        assert [number for number, _ in before][6:] == list(range(7))
