@@ -5,7 +5,7 @@ valid times in bundles and records, ids of tool calls that are taken, mounts of 
 the source and writes the rows.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -141,6 +141,11 @@ class SessionRewriter:
         self._destination = destination
         self.session = destination.session
         self._entered = entered(history.segments)
+        self._records = sorted(record.tx for record in history.assemblies)
+        self._versions_shown: dict[str, set[int]] = {}
+        for record in history.assemblies:
+            for id, _, tx in record.document.payload.get("active", ()):
+                self._versions_shown.setdefault(id, set()).add(tx)
         self.renamed = self._renamings()
         self._expected: dict[str, Stored] = {}
         self._places: dict[tuple[str, int], Place] = {}
@@ -320,11 +325,11 @@ class SessionRewriter:
         as all before it."""
         if len(versions) <= 2 or versions[0].document.type != "file":
             return versions
-        id, rows = versions[0].document.id, sorted(stored.tx for stored in versions)
-        seen = {rows[0], rows[-1]}
-        for record in self._history.assemblies:
-            seen.add(rows[max(0, bisect_right(rows, record.tx) - 1)])
-            seen.update(tx for shown, _, tx in record.document.payload.get("active", ()) if shown == id)
+        rows = sorted({stored.tx for stored in versions})
+        seen = {rows[0], rows[-1], *self._versions_shown.get(versions[0].document.id, ())}
+        for row, following in zip(rows, rows[1:], strict=False):
+            if bisect_left(self._records, row) < bisect_left(self._records, following):
+                seen.add(row)
         return [stored for stored in versions if stored.tx in seen]
 
     def _pending(self, groups: Mapping[int, list[Stored]]) -> list[list[Stored]]:
