@@ -139,7 +139,7 @@ def run() -> Iterator[Figure]:
     found: dict[int, tuple[float, float]] = {}
     with folder() as place:
         for objects in sizes:
-            found[objects] = anyio.run(measured, place, objects, 3 if quick() else 7)
+            found[objects] = anyio.run(measured, place, objects, 7)
             opening, reading = found[objects]
             print(
                 f"  {objects:,} objects: {opening * 1e3:.1f} ms, rows {reading * 1e3:.1f} ms",

@@ -15,7 +15,7 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cu
 from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage, IdPage
+from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage
 from ctxd.offload import Lane
 from ctxd.projection.client_queries import bounded, plain
 from ctxd.projection.eviction import purged_mark
@@ -101,11 +101,6 @@ class NodeReads:
 
         found = await self._at_node(at, read)
         return await self._embedded.history(id, at, page, corrections=corrections) if found is None else found
-
-    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
-        """See ``AsOfReads.scan``."""
-        # XTDB orders ids of at most 224 bytes: a range of the node's ids may lack longer ones.
-        return await self._embedded.scan(prefix, at, page)
 
     async def query(self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float) -> QueryRows:
         """See ``AsOfReads.query``. The embedded tables cannot stand in for a node that does not answer."""

@@ -19,7 +19,7 @@ from ctxd.objects.document import AsOf, Content, HistoryPage, Stored
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.purge import KIND as PURGE
-from ctxd.store.reads import Reader, answering, to_stored
+from ctxd.store.reads import Reader, all_stored, answering
 
 PORTION_ROWS: Final = 2_000
 PORTION_BYTES: Final = 4 * 1024 * 1024
@@ -238,7 +238,7 @@ class Rows:
     def scan(self, prefix: str) -> list[Stored]:
         """Newest versions of the entities with ``prefix``. Raises: as ``chain``."""
         with answering():
-            return [stored for stored in map(to_stored, self._reader.versions.scan(prefix)) if stored is not None]
+            return all_stored(self._reader.versions.scan(prefix))
 
     # --- for a comparison ---
 

@@ -16,12 +16,8 @@ from ctxd.objects.generated_ids import number_of, segment_id, segments_prefix
 from ctxd.offload import Lane
 from ctxd.sessions.segments import (
     RUN,
-    AppendChat,
     SessionDelta,
     carriers,
-    chars_of,
-    events_of,
-    events_size,
     kept_in_run,
     marked,
     read_bundle,
@@ -36,17 +32,14 @@ from ctxd_protocol.ids import session_object_id
 SEGMENTS_INLINE_MAX: Final = 500
 """Segments that are decoded on the loop: a few milliseconds. More go to a thread, so that other sessions go on."""
 
-BUNDLES_AT_ONCE: Final = 8
-"""Bundles that are read at once: at most 4 MiB of text is held, however long the session is."""
+BUNDLES_AT_ONCE: Final = 16
+"""Bundles that are read at once: at most 8 MiB of text is held, however long the session is."""
 
 LARGE_AT_ONCE: Final = 4
 """Large segments that are read at once; one may have as much text as a request."""
 
-PAGE_CHARS: Final = 1024 * 1024
-"""Size of the messages of one page of segments to aim at."""
-
-PAGE_SEGMENTS: Final = 4
-"""Segments of the first page, before their size is known."""
+PAGE_BYTES: Final = 1024 * 1024
+"""Bytes of segments after which a page has no further one."""
 
 T = TypeVar("T")
 
@@ -116,19 +109,15 @@ async def pages(
     as_of: AsOf = NOW,
 ) -> AsyncGenerator[tuple[list[Stored], list[SessionDelta]], None]:
     """Read the segments from number ``first`` up to, without, ``end`` (None: all), a little text at a time."""
-    prefix = segments_prefix(session)
-    at, batch = first, PAGE_SEGMENTS
+    prefix, at = segments_prefix(session), first
     while end is None or at < end:
-        limit = batch if end is None else min(batch, end - at)
         after = segment_id(session, at - 1) if at else ""
-        page = await store.scan(prefix, as_of, Page(after=after, limit=limit))
-        deltas = decoded(session, page, first=at)
-        yield page, deltas
-        at += len(page)
-        if len(page) < limit:
+        limit = RUN if end is None else min(RUN, end - at)
+        page = await store.scan(prefix, as_of, Page(after=after, limit=limit), size=PAGE_BYTES)
+        if not page:
             return
-        size = sum(events_size(events_of(delta)) for delta in deltas)
-        batch = max(1, batch // 2) if size > PAGE_CHARS else min(RUN, batch * 2)
+        yield page, decoded(session, page, first=at)
+        at += len(page)
 
 
 async def _past(store: VersionStore, session: str, at: AsOf) -> Segments:
@@ -136,10 +125,12 @@ async def _past(store: VersionStore, session: str, at: AsOf) -> Segments:
     seqs: list[int] = []
     newest = chars = 0
     async for page, deltas in pages(store, session, as_of=at):
-        chars += _chars(deltas)
-        whole += map(marked, deltas)
+        for delta in deltas:
+            mark, size = marked(delta)
+            whole.append(mark)
+            chars += size
         seqs += [stored.tx for stored in page]
-        newest = page[-1].valid_time if page else newest
+        newest = page[-1].valid_time
     # Nothing is written after a past version, so no run is kept.
     return Segments(whole, seqs, [], chars, newest)
 
@@ -163,15 +154,16 @@ async def _newest(store: VersionStore, session: str, lane: Lane) -> Segments:
         large = {segment_id(session, len(whole) + n): n for n, delta in enumerate(deltas) if delta is None}
         for part in batched(large, LARGE_AT_ONCE):
             for id, stored in (await store.bulk(part)).items():
-                delta = read_segment(stored.document)
-                chars += _chars((delta,))
-                deltas[large[id]] = marked(delta)
+                deltas[large[id]], size = marked(read_segment(stored.document))
+                chars += size
         whole += [delta for delta in deltas if delta is not None]
     # Segments that came in since then are of a session that another caller has loaded meanwhile.
     run: list[SessionDelta | None] = []
     async for page, found in pages(store, session, first=len(ends) * RUN, end=count):
-        chars += _chars(found)
-        whole += map(marked, found)
+        for delta in found:
+            mark, size = marked(delta)
+            whole.append(mark)
+            chars += size
         run += map(kept_in_run, found)
         seqs += [stored.tx for stored in page]
     if len(whole) != count:
@@ -191,19 +183,15 @@ def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], l
     characters of messages they hold."""
     deltas: list[SessionDelta | None] = []
     seqs: list[int] = []
+    chars = 0
     for stored in carrying:
         bundle = read_bundle(stored.document)
-        deltas += (*bundle.deltas, read_segment(stored.document))
         seqs += (*bundle.seqs, stored.tx)
-    size = _chars([delta for delta in deltas if delta is not None])
-    return [None if delta is None else marked(delta) for delta in deltas], seqs, size
-
-
-def _chars(deltas: Iterable[SessionDelta]) -> int:
-    # Plain loops: most deltas have no chat, and a session has many thousands of them.
-    found = 0
-    for delta in deltas:
-        for operation in delta:
-            if isinstance(operation, AppendChat):
-                found += chars_of(operation.events)
-    return found
+        for delta in (*bundle.deltas, read_segment(stored.document)):
+            if delta is None:
+                deltas.append(None)
+                continue
+            mark, size = marked(delta)
+            deltas.append(mark)
+            chars += size
+    return deltas, seqs, chars

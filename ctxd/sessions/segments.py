@@ -276,6 +276,7 @@ def shown_in(payload: dict[str, Any]) -> list[str]:
 _PROMPT: Final = Message(role="user")
 _RESPONSE: Final = Message(role="assistant")
 _UNSEEN: Final = OpaqueEvent()
+_MARKS: Final = {mark.role: event_of(mark) for mark in (_PROMPT, _RESPONSE)}
 
 
 def mark_of(event: Event) -> Message | None:
@@ -300,19 +301,27 @@ def chars_of(events: Iterable[Event]) -> int:
     return sum([len(event.text) for event in events if isinstance(event, shown) and mark_of(event) is not None])
 
 
-def marked(delta: SessionDelta) -> SessionDelta:
-    """``delta`` with events that hold no text: all that folding a session needs of its chat. Itself without chat."""
+def marked(delta: SessionDelta) -> tuple[SessionDelta, int]:
+    """``delta`` with events that hold no text, all that folding a session needs of its chat, and the characters of the
+    messages that it had. Itself without chat."""
     for operation in delta:
         if isinstance(operation, AppendChat):
             break
     else:
-        return delta
-    return tuple([_marked(operation) if isinstance(operation, AppendChat) else operation for operation in delta])
+        return delta, 0
+    chars = sum([chars_of(operation.events) for operation in delta if isinstance(operation, AppendChat)])
+    return tuple([_marked(each) if isinstance(each, AppendChat) else each for each in delta]), chars
 
 
 def _marked(operation: AppendChat) -> AppendChat:
-    marks = map(mark_of, operation.events)
-    return AppendChat(tuple([_UNSEEN if mark is None else event_of(mark) for mark in marks]))
+    return AppendChat(tuple(map(_event_mark, operation.events)))
+
+
+def _event_mark(event: Event) -> Event:
+    mark = mark_of(event)
+    if mark is None:
+        return _UNSEEN
+    return _MARKS.get(mark.role) or event_of(mark)
 
 
 PREVIEW_CHARS: Final = 200

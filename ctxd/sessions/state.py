@@ -180,62 +180,67 @@ class SessionState:
     __hash__ = None  # type: ignore[assignment]  # a state changes, so it is no key
 
 
-def apply(state: SessionState, delta: SessionDelta) -> None:  # noqa: C901 - one case for each operation
-    """Make the changes of ``delta``, which was decided on this very state. Cost: the length of ``delta``."""
-    weight = 0
-    for operation in delta:
-        match operation:
-            case AppendChat():
-                _say(state, operation)
-                continue
-            case RecordUsage():
-                state.usage[operation.assembly] = operation
-                continue
-            case Snapshot():
-                # The sets are as it has them.
-                state.tail = 0
-                continue
-            case RecordCalls():
-                for id in operation.objects:
-                    nth = state.calls.get(state.turn, 0)
-                    state.calls[state.turn] = nth + 1
-                    state.index[id] = "toolcall"
-                    state.pool[id] = state.active[id] = None
-                    state.recency[id] = state.warm[id] = (state.turn, nth)
-                    state.read[id] = state.segments
-            case CollapseCalls() | DeactivateObjects():
-                for id in operation.objects:
-                    _rest(state, id)
-            case ReadObjects():
-                for id in operation.objects:
-                    _enter(state, id)
-                    state.active[id] = None
-                    state.read.setdefault(id, state.segments)
-            case DiscoverObjects():
-                for id in operation.objects:
-                    _enter(state, id)
-            case ActivateObjects():
-                for id in operation.objects:
-                    _choose(state, id)
-            case ShowObjects():
-                for id in operation.objects:
-                    state.pool[id] = None
-            case PinObjects():
-                for id in operation.objects:
-                    _cool(state, id)
-                    state.pinned[id] = None
-            case UnpinObjects():
-                for id in operation.objects:
-                    state.pinned.pop(id, None)
-                    _warm(state, id)
-            case HideObjects():
-                for id in operation.objects:
-                    _hide(state, id)
-            case _:
-                assert_never(operation)
-        weight += len(operation.objects)
-    state.segments += 1
-    state.tail += weight
+def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - one case for each operation
+    """Make the changes of ``deltas``, the first of which was decided on this very state, and each other one on that of
+    the one before it. Cost: their length."""
+    for delta in deltas:
+        weight = 0
+        # The most frequent operations first: a fold takes many thousands of them.
+        for operation in delta:
+            match operation:
+                case RecordCalls():
+                    turn = state.turn
+                    for id in operation.objects:
+                        nth = state.calls.get(turn, 0)
+                        state.calls[turn] = nth + 1
+                        state.index[id] = "toolcall"
+                        state.pool[id] = state.active[id] = None
+                        state.recency[id] = state.warm[id] = (turn, nth)
+                        state.read[id] = state.segments
+                case ReadObjects():
+                    for id in operation.objects:
+                        state.index.setdefault(id, "file")
+                        state.pool[id] = state.active[id] = None
+                        state.read.setdefault(id, state.segments)
+                case CollapseCalls() | DeactivateObjects():
+                    for id in operation.objects:
+                        _rest(state, id)
+                case AppendChat():
+                    _say(state, operation)
+                    continue
+                case RecordUsage():
+                    state.usage[operation.assembly] = operation
+                    continue
+                case Snapshot():
+                    # The sets are as it has them.
+                    state.tail = 0
+                    continue
+                case DiscoverObjects():
+                    for id in operation.objects:
+                        state.index.setdefault(id, "file")
+                        state.pool[id] = None
+                case ActivateObjects():
+                    for id in operation.objects:
+                        _choose(state, id)
+                case ShowObjects():
+                    for id in operation.objects:
+                        state.pool[id] = None
+                case PinObjects():
+                    for id in operation.objects:
+                        _cool(state, id)
+                        state.pinned[id] = None
+                case UnpinObjects():
+                    for id in operation.objects:
+                        state.pinned.pop(id, None)
+                        _warm(state, id)
+                case HideObjects():
+                    for id in operation.objects:
+                        _hide(state, id)
+                case _:
+                    assert_never(operation)
+            weight += len(operation.objects)
+        state.segments += 1
+        state.tail += weight
     sets = len(state.index) + len(state.pool) + len(state.active) + len(state.pinned)
     state.snapshot_due = state.tail > max(sets, SNAPSHOT_TAIL_MIN)
 
@@ -243,7 +248,7 @@ def apply(state: SessionState, delta: SessionDelta) -> None:  # noqa: C901 - one
 def fold(deltas: Sequence[SessionDelta]) -> SessionState:
     """The state that ``deltas``, a session's from its first on, make. Sets are replayed from the last snapshot."""
     state = SessionState()
-    start = next((n for n in range(len(deltas) - 1, -1, -1) if _snapshot_in(deltas[n]) is not None), 0)
+    start = next((n for n in range(len(deltas) - 1, -1, -1) if deltas[n] and isinstance(deltas[n][0], Snapshot)), 0)
     for number, delta in enumerate(deltas[:start]):
         state.segments = number
         for operation in delta:
@@ -253,16 +258,11 @@ def fold(deltas: Sequence[SessionDelta]) -> SessionState:
                 state.usage[operation.assembly] = operation
     if start:
         state.segments = start
-        kept = _snapshot_in(deltas[start])
-        assert kept is not None, "the fold starts at a snapshot or at the first segment"
+        kept = deltas[start][0]
+        assert isinstance(kept, Snapshot), "the fold starts at a snapshot or at the first segment"
         _restore(state, kept)
-    for delta in deltas[start:]:
-        apply(state, delta)
+    apply(state, *deltas[start:])
     return state
-
-
-def _snapshot_in(delta: SessionDelta) -> Snapshot | None:
-    return delta[0] if delta and isinstance(delta[0], Snapshot) else None
 
 
 def snapshot(state: SessionState) -> Snapshot:
@@ -316,18 +316,15 @@ def _comparable(state: SessionState) -> tuple[object, ...]:
 def _say(state: SessionState, operation: AppendChat) -> None:
     turns, pages = state.turns, state.pages
     state.chat_chars += chars_of(operation.events)
+    is_first = not pages or pages.segment(-1) != state.segments
     for event in operation.events:
         if starts_turn(event):
             state.turn += 1
             turns.append([])
         turns[-1].append(mark_of(event))
-        if not pages or pages.segment(-1) != state.segments:
+        if is_first:
             pages.add(state.segments, len(turns) - 1, len(turns[-1]) - 1)
-
-
-def _enter(state: SessionState, id: str) -> None:
-    state.index.setdefault(id, "file")
-    state.pool[id] = None
+            is_first = False
 
 
 def _choose(state: SessionState, id: str) -> None:
@@ -366,7 +363,7 @@ def _warm(state: SessionState, id: str) -> None:
 def _cool(state: SessionState, id: str) -> None:
     """Take ``id`` out of the window's sight, before its activity, pin or choice changes."""
     state.warm.pop(id, None)
-    turn = state.chosen.get(id)
+    turn = state.chosen.get(id) if state.chosen else None
     if turn is not None and (bucket := state.chosen_calls.get(turn)) is not None:
         bucket.pop(id, None)
         if not bucket:

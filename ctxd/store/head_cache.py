@@ -5,7 +5,7 @@ All of it is on the loop. The loader reads on a thread of its own: what one turn
 
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import anyio
@@ -93,7 +93,7 @@ class Heads:
     def backdate(self, id: str, head: Stored) -> bool:
         """Keep ``head``, written at a past valid time, if it is the newest version of ``id`` by valid time.
 
-        If that is not known here, the head is read from the database once this write is there, see ``settles``.
+        If that is not known here, the head is read from the database once this write is there, see ``unsettled``.
         Returns: False if a newer version is known.
         """
         known = self._heads.get(id)
@@ -107,9 +107,10 @@ class Heads:
             return False
         return True
 
-    def settles(self, id: str) -> bool:
-        """True if the head of ``id`` can be read only once all that was accepted is durable."""
-        return id.startswith(UNCACHED_PREFIXES) or self._backdated.get(id, 0) > self.durable
+    def unsettled(self, ids: Iterable[str]) -> list[str]:
+        """Those of ``ids`` whose heads can be read only once all that was accepted is durable."""
+        backdated, durable = self._backdated, self.durable
+        return [id for id in ids if id.startswith(UNCACHED_PREFIXES) or (id in backdated and backdated[id] > durable)]
 
     def delete(self, ids: Iterable[str], seq: int) -> None:
         """Keep that write ``seq`` deleted ``ids``, at least until that is durable."""
@@ -195,6 +196,7 @@ class Batch:
         self.logged: set[str] = set()
         self.keys: set[Operation] = set()
         self.heads: dict[str, Stored | None] = {}
+        self.sizes: dict[str, int] = {}
         self.operations: dict[Operation, tuple[Body, Receipt]] = {}
         self.claims: list[tuple[Receipt, Callable[[str], None]]] = []
         self.refuted: list[tuple[str, Callable[[str], None]]] = []
@@ -205,7 +207,7 @@ class Batch:
         """Find everything; blocks."""
         try:
             with answering():
-                self.heads = reader.heads(self.ids)
+                self.heads, self.sizes = reader.heads(self.ids, LARGE_HEAD_BYTES)
                 self.operations = reader.operations(self.keys)
                 for receipt, refute in self.claims:
                     chain = journal.chain_at(reader.connection, receipt.seq)
@@ -238,16 +240,18 @@ class HeadLoader:
         self._next.claims.append((receipt, refute))
         self._wake.set()
 
-    async def find(self, ids: Iterable[str], key: Operation | None = None) -> Batch:
+    async def find(
+        self, ids: Iterable[str], key: Operation | None = None, *, unsettled: Sequence[str] | None = None
+    ) -> Batch:
         """Read the heads of ``ids`` and the write under ``key``. The heads are in the cache afterwards, as far as it
-        has room.
+        has room. ``unsettled``: those of ``ids`` that are, if the caller has just looked.
 
         Raises: CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
         """
         batch = self._next
         wanted = dict.fromkeys(ids)
         batch.ids.update(wanted)
-        batch.logged.update(filter(self._heads.settles, wanted))
+        batch.logged.update(self._heads.unsettled(wanted) if unsettled is None else unsettled)
         self.loading = self.loading or bool(batch.ids)
         if key is not None:
             batch.keys.add(key)
@@ -276,12 +280,13 @@ class HeadLoader:
             missing = [id for id in ids if id not in heads]
             if all(map(lacks, missing)):
                 return {id: heads.get(id) for id in ids}
-            if any(map(self._heads.settles, missing)):
+            if unsettled := self._heads.unsettled(missing):
                 await settle()
                 # A head that came in meanwhile may not be durable: what is read now would be taken for the newest.
                 known = self._heads.known(missing)
                 missing = [id for id in missing if id not in known]
-            readings.append((await self.find(missing)).heads)
+                unsettled = self._heads.unsettled(missing)
+            readings.append((await self.find(missing, unsettled=unsettled)).heads)
 
     async def run(self, reader: Reader) -> None:
         """Serve ``find`` until cancelled; calls that wait then are refused as ``draining``."""
@@ -311,7 +316,7 @@ class HeadLoader:
         if batch.logged:
             kept = {id: head for id, head in kept.items() if id not in batch.logged}
         for id, head in kept.items():
-            self._heads.put(id, head)
+            self._heads.put(id, head, batch.sizes.get(id, 0))
         for message, refute in batch.refuted:
             refute(message)
         batch.done.set()

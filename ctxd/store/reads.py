@@ -52,19 +52,29 @@ def to_stored(version: Version) -> Stored | None:
 
     Raises: CtxdError ``corrupt`` if its document cannot be read.
     """
-    if version.body is None:
-        return None
-    try:
-        document = decode_document(version.id, version.body)
-    except (ValueError, TypeError) as error:
-        raise CtxdError("corrupt", f"the document of {version.id} in write {version.tx} is damaged") from error
-    return Stored(
-        document=document,
-        content_ref=None if version.content is None else version.content.hex(),
-        valid_time=version.valid_time,
-        tx=version.tx,
-        tx_time=version.tx_time,
-    )
+    return next(iter(all_stored((version,))), None)
+
+
+def all_stored(versions: Iterable[Version]) -> list[Stored]:
+    """As ``to_stored``, of many, without the deletions: a call for each would take a tenth of the time."""
+    found = []
+    for version in versions:
+        body, content = version.body, version.content
+        if body is None:
+            continue
+        try:
+            document = decode_document(version.id, body)
+        except (ValueError, TypeError) as error:
+            raise CtxdError("corrupt", f"the document of {version.id} in write {version.tx} is damaged") from error
+        stored = Stored(
+            document=document,
+            content_ref=None if content is None else content.hex(),
+            valid_time=version.valid_time,
+            tx=version.tx,
+            tx_time=version.tx_time,
+        )
+        found.append(stored)
+    return found
 
 
 class KeyIndex(NamedTuple):
@@ -108,15 +118,21 @@ class Reader:
         """Close the connection."""
         self.connection.close()
 
-    def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
-        """The newest version of each of ``ids``."""
+    def heads(self, ids: Iterable[str], sized_above: int) -> tuple[dict[str, Stored | None], dict[str, int]]:
+        """Return the newest version of each of ``ids``, and the bytes of encoded documents that have more than
+        ``sized_above``."""
         heads: dict[str, Stored | None] = dict.fromkeys(ids)
+        sizes: dict[str, int] = {}
         wanted = list(heads)
         for first in range(0, len(wanted), _HEADS_READ):
-            for version in self.versions.as_of(wanted[first : first + _HEADS_READ]):
-                heads[version.id] = to_stored(version)
+            versions = self.versions.as_of(wanted[first : first + _HEADS_READ])
+            for stored in all_stored(versions):
+                heads[stored.document.id] = stored
+            for version in versions:
+                if version.body is not None and len(version.body) > sized_above:
+                    sizes[version.id] = len(version.body)
         self.versions.require_versions(id for id, head in heads.items() if head is None)
-        return heads
+        return heads, sizes
 
     def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:
         """Return the finished writes under ``(principal, op_id)``: the body of each, and its receipt."""
@@ -268,10 +284,6 @@ class AsOfReads(Protocol):
         """See ``SqliteBackend.history``."""
         ...
 
-    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
-        """See ``SqliteBackend.scan``."""
-        ...
-
     async def query(
         self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float
     ) -> "QueryRows":
@@ -338,6 +350,6 @@ class EmbeddedReads:
 
         return await self.lane.run(answered, read)
 
-    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
-        """See ``AsOfReads.scan``."""
-        return await self.lane.run(answered, lambda: self.reader.versions.scan(prefix, at, page))
+    async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL, *, size: int | None = None) -> list[Version]:
+        """See ``SqliteBackend.scan``. Raises: as the reads."""
+        return await self.lane.run(answered, lambda: self.reader.versions.scan(prefix, at, page, size=size))

@@ -63,12 +63,17 @@ class MemoryBackend:
             rows = [row for row in rows if (_order(row) > page.after if page.ascending else _order(row) < page.after)]
         return rows[: page.limit]
 
-    def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL) -> list[Version]:
+    def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL, *, size: int | None = None) -> list[Version]:
         """See ``SqliteBackend.scan``."""
         ids = sorted((id for id in self._rows if id.startswith(prefix)), reverse=not page.ascending)
         if page.after is not None:
             ids = [id for id in ids if (id > page.after if page.ascending else id < page.after)]
-        return list(self._present(ids, at))[: page.limit]
+        found: list[Version] = []
+        for version in list(self._present(ids, at))[: page.limit]:
+            if size is not None and sum(len(each.body or b"") for each in found) >= size:
+                break
+            found.append(version)
+        return found
 
     def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
         """See ``SqliteBackend.everything``."""

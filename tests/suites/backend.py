@@ -240,6 +240,15 @@ class EmbeddedSuite(BackendSuite):
         apply(embedded, 1, 0, [put("a", 10, b"x")])
         assert bodies(embedded.scan("")) == [b"x"]
 
+    @pytest.mark.parametrize(("size", "found"), [(1, 1), (5, 1), (6, 2), (10, 2), (11, 3), (99, 3)])
+    async def test_a_scan_ends_with_the_version_that_fills_its_size(
+        self, embedded: SqliteBackend, size: int, found: int
+    ) -> None:
+        apply(embedded, 1, 0, [put(id, 10, b"12345") for id in ("a", "b", "c")])
+        assert [version.id for version in embedded.scan("", size=size)] == ["a", "b", "c"][:found]
+        down = embedded.scan("", page=Page(after="c", ascending=False), size=1)
+        assert [version.id for version in down] == ["b"]
+
     async def test_a_number_is_kept_and_nobody_else_has_it(self, embedded: SqliteBackend) -> None:
         first = embedded.number(["a", "b", "a"])
         assert first.keys() == {"a", "b"} and len(set(first.values())) == 2

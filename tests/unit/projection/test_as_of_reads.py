@@ -31,9 +31,6 @@ async def test_the_node_answers_as_the_embedded_tables_do(root, node):
         for tx in (1, 7, 20, 99):
             expected = await embedded.as_of(["t", "u03", "none"], AsOf(tx=tx))
             assert await reads.as_of(["t", "u03", "none"], AsOf(tx=tx)) == expected
-            assert await reads.scan("u", AsOf(tx=tx), Page(limit=5)) == await embedded.scan(
-                "u", AsOf(tx=tx), Page(limit=5)
-            )
             for ascending in (True, False):
                 first = await embedded.history("t", AsOf(tx=tx), Page(limit=3, ascending=ascending))
                 assert await reads.history("t", AsOf(tx=tx), Page(limit=3, ascending=ascending)) == first

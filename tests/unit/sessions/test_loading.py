@@ -2,13 +2,14 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from ctxd import dbfile
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf
+from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import segment_id
 from ctxd.offload import Lane
 from ctxd.sessions.loading import load
@@ -75,6 +76,33 @@ async def test_a_long_session_is_the_same_out_of_its_bundles_and_out_of_its_segm
         await last.pending.wait()
     async with world(tmp_path / "state") as w:
         assert (await w.sessions.live("s1")).state == again.state
+
+
+async def test_the_segments_after_the_last_bundle_are_read_at_once_unless_they_are_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        for n in range(40):
+            await say(w, "s1", ("user", f"{n} " + "x" * 1000))
+        state = (await w.sessions.live("s1")).state
+        scans: list[int] = []
+        scan = w.store.scan
+
+        async def counted(*arguments: Any, **options: Any) -> list[Stored]:
+            found = await scan(*arguments, **options)
+            scans.append(len(found))
+            return found
+
+        monkeypatch.setattr(w.store, "scan", counted)
+        w.sessions.unload("s1")
+        assert (await w.sessions.live("s1")).state == state
+        assert scans == [1, 40]
+        scans.clear()
+        monkeypatch.setattr("ctxd.sessions.loading.PAGE_BYTES", 10_000)
+        w.sessions.unload("s1")
+        assert (await w.sessions.live("s1")).state == state
+        assert scans[0] == 1 and sum(scans[1:]) == 40 and 2 <= max(scans) <= 10
 
 
 async def test_a_session_that_goes_on_while_it_is_read_is_read_as_it_was(tmp_path: Path) -> None:

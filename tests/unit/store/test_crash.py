@@ -53,7 +53,7 @@ class Victim:
         for n, (seq, _) in self.acknowledged.items():
             assert rows.get(f"t{n}") == seq, "an acknowledged write is lost"
         assert len(set(self.acknowledged.values())) == len(self.acknowledged)
-        heads = reader.heads([f"t{n}" for n in self.acknowledged])
+        heads = reader.heads([f"t{n}" for n in self.acknowledged], 0)[0]
         texts = reader.contents({head.content_ref for head in heads.values()})
         assert all(texts[head.content_ref].startswith(f"{id[1:]} ") for id, head in heads.items())
         reader.close()

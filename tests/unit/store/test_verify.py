@@ -153,7 +153,7 @@ async def served(root):
     answers = {}
     for id in IDS:
         try:
-            head = reader.heads([id])[id]
+            head = reader.heads([id], 0)[0][id]
             text = None if head.content_ref is None else reader.contents([head.content_ref])[head.content_ref]
             answers[id] = (head, text)
         except Exception:  # noqa: BLE001
