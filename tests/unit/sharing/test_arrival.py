@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from ctxd.sharing.session_rewriter import SessionRewriter
 from tests.unit.sessions.world import record
 from tests.unit.sharing.test_session_import import lived, two
 
@@ -46,3 +48,29 @@ async def test_a_row_takes_no_more_than_its_bound_unless_one_group_alone_exceeds
         assert len({change.seq for change in changes}) > 20
         assert (await b.w.sessions.live("s1")).state == (await a.w.sessions.live("s1")).state
         assert await b.shown() == await a.shown()
+
+
+async def test_each_record_is_looked_through_once_whatever_the_number_of_files(tmp_path: Path) -> None:
+    looks: list[str] = []
+
+    class Payload(dict[str, object]):
+        def get(self, name: str, default: object = None) -> object:
+            looks.append(name)
+            return super().get(name, default)
+
+    async with two(tmp_path) as (a, b):
+        for session in ("s1", "other"):
+            await a.w.call("session.create", agent="a", session=session, filesystem_id="nfs-1")
+        for turn in range(4):
+            for n in range(10):
+                await a.w.call("file.index", session="s1", path=f"/shared/{n}", content=f"turn {turn}")
+            await a.assemble()
+        past, here = await b.take(a)
+        replace = msgspec.structs.replace
+        records = tuple(
+            replace(each, document=replace(each.document, payload=Payload(each.document.payload)))
+            for each in past.assemblies
+        )
+        SessionRewriter(replace(past, assemblies=records), replace(here, assemblies=()))
+        assert len(records) == 4
+        assert looks.count("active") == len(records)

@@ -19,7 +19,7 @@ from ctxd.sessions.purging import purge
 from ctxd.sessions.segments import RUN, RecordUsage
 from ctxd.sessions.session import WriteRequest
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
-from ctxd.sharing.session_rewriter import ROW_CHARS_MAX, SessionRewriter
+from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
 from ctxd.store.writes import Write
 from tests.unit.assembly.household import MODELS
@@ -418,32 +418,6 @@ async def test_versions_of_a_shared_file_that_the_session_never_saw_are_not_copi
         assert await rows_of(a) - before < 15
         assert await a.shown("s1@branch") == texts
     verified(tmp_path / "b")
-
-
-async def test_each_record_is_looked_through_once_whatever_the_number_of_files(tmp_path: Path) -> None:
-    looks: list[str] = []
-
-    class Payload(dict[str, object]):
-        def get(self, name: str, default: object = None) -> object:
-            looks.append(name)
-            return super().get(name, default)
-
-    async with two(tmp_path) as (a, b):
-        for session in ("s1", "other"):
-            await a.w.call("session.create", agent="a", session=session, filesystem_id="nfs-1")
-        for turn in range(4):
-            for n in range(10):
-                await a.w.call("file.index", session="s1", path=f"/shared/{n}", content=f"turn {turn}")
-            await a.assemble()
-        past, here = await b.take(a)
-        replace = msgspec.structs.replace
-        records = tuple(
-            replace(each, document=replace(each.document, payload=Payload(each.document.payload)))
-            for each in past.assemblies
-        )
-        SessionRewriter(replace(past, assemblies=records), replace(here, assemblies=()))
-        assert len(records) == 4
-        assert looks.count("active") == len(records)
 
 
 @pytest.mark.requirement("HST-11")
