@@ -184,7 +184,6 @@ def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - o
     """Make the changes of ``deltas``, the first of which was decided on this very state, and each other one on that of
     the one before it. Cost: their length."""
     for delta in deltas:
-        weight = 0
         # The most frequent operations first: a fold takes many thousands of them.
         for operation in delta:
             match operation:
@@ -212,7 +211,7 @@ def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - o
                     state.usage[operation.assembly] = operation
                     continue
                 case Snapshot():
-                    # The sets are as it has them.
+                    # The sets are as it has them; it is the first operation.
                     state.tail = 0
                     continue
                 case DiscoverObjects():
@@ -238,9 +237,8 @@ def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - o
                         _hide(state, id)
                 case _:
                     assert_never(operation)
-            weight += len(operation.objects)
+            state.tail += len(operation.objects)
         state.segments += 1
-        state.tail += weight
     sets = len(state.index) + len(state.pool) + len(state.active) + len(state.pinned)
     state.snapshot_due = state.tail > max(sets, SNAPSHOT_TAIL_MIN)
 
