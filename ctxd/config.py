@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ctxd_protocol import places
+from ctxd_protocol import default_paths
 from ctxd_protocol.secrets import SecretPolicy
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -115,16 +115,16 @@ def load(
 
 def user_file(environ: Mapping[str, str]) -> Path:
     """Return the path of the user's configuration file."""
-    folder = environ.get("XDG_CONFIG_HOME") or os.path.join(places.home(environ), ".config")
+    folder = environ.get("XDG_CONFIG_HOME") or os.path.join(default_paths.home(environ), ".config")
     return Path(folder, "ctxd", "ctxd.toml")
 
 
 def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
     """Return the default socket path, which clients try by default too."""
     if root:
-        return Path(places.SYSTEM_SOCKET)
-    runtime = places.runtime_socket(environ)
-    return Path(runtime or places.socket_in(str(default_state_dir(environ, root=False))))
+        return Path(default_paths.SYSTEM_SOCKET)
+    runtime = default_paths.runtime_socket(environ)
+    return Path(runtime or default_paths.socket_in(str(default_state_dir(environ, root=False))))
 
 
 def _models_file(environ: Mapping[str, str]) -> str:
@@ -142,7 +142,7 @@ def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
     """Return the default state directory; systemd's ``StateDirectory=`` comes first."""
     if managed := environ.get("STATE_DIRECTORY"):
         return Path(managed.split(":")[0])
-    return Path(places.SYSTEM_STATE_DIR if root else places.user_state_dir(environ))
+    return Path(default_paths.SYSTEM_STATE_DIR if root else default_paths.user_state_dir(environ))
 
 
 # --- what each setting may be ---

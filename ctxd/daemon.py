@@ -61,7 +61,7 @@ from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
 from ctxd.trackers.tracker import file_trackers
-from ctxd_protocol.places import SANDBOXES_NAME
+from ctxd_protocol.default_paths import SANDBOXES_NAME
 from ctxd_protocol.status import DaemonStatus
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client.handle_values import ToolRecorded, as_mounts, require_same, split_content, tool_outcome, toolcall_id
 from ctxd_client.methods import ClientMethods, SessionMethods
 from ctxd_client.notices import Notices
-from ctxd_client.paths import find_socket
 from ctxd_client.reconnecting import ReconnectingConnection
 from ctxd_client.retry import Retry
+from ctxd_client.socket_lookup import find_socket
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult

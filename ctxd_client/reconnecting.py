@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from ctxd_client.connection import AsyncConnection, AsyncLock, Runner, now, open_connection, sleep
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
-from ctxd_client.paths import SocketPlace
 from ctxd_client.retry import Retry, greet_s, late, may_repeat, pause_s, settled, unreachable
+from ctxd_client.socket_lookup import SocketPlace
 from ctxd_client.wire import Call
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
 from ctxd_protocol.object_types import Receipt

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ctxd_client.errors import CallFailed, ConnectFailed, ConnectionLost, TimedOut, Unavailable
-from ctxd_client.paths import SocketPlace, remedy
+from ctxd_client.socket_lookup import SocketPlace, remedy
 from ctxd_client.wire import Call
 from ctxd_protocol.methods.declaration import Method
 

@@ -13,9 +13,9 @@ from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client.handle_values import ToolRecorded, as_mounts, require_same, split_content, tool_outcome, toolcall_id
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
 from ctxd_client._sync.notices import SyncNotices
-from ctxd_client.paths import find_socket
 from ctxd_client._sync.reconnecting import SyncReconnectingConnection
 from ctxd_client.retry import Retry
+from ctxd_client.socket_lookup import find_socket
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult

@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from ctxd.cli.common_options import Invocation, common, revision_argument
-from ctxd.cli.diff import print_diff, unified
 from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
+from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell

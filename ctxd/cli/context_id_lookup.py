@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ctxd_protocol.places import CONTEXT_FILE_NAME, SYSTEM_SOCKET
+from ctxd_protocol.default_paths import CONTEXT_FILE_NAME, SYSTEM_SOCKET
 
 WITHIN_S: Final = 0.2
 """Seconds from the start of the process to its end."""
@@ -84,7 +84,7 @@ def _socket(named: str | None) -> Path:
     if os.access(SYSTEM_SOCKET, os.W_OK):
         return Path(SYSTEM_SOCKET)
     from ctxd.config import load
-    from ctxd_client.paths import find_socket
+    from ctxd_client.socket_lookup import find_socket
 
     config = load()
     return config.socket if config.origins["socket"].startswith("file") else Path(find_socket().path)

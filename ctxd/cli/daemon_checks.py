@@ -15,7 +15,7 @@ from typing import Final
 
 from ctxd.findings import Finding, fail, ok, warn
 from ctxd.formatting import count
-from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
+from ctxd_protocol.default_paths import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.trackers import Watching
 

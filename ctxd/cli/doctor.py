@@ -16,9 +16,9 @@ from ctxd.command_line import Command
 from ctxd.config import Config, ConfigError, load
 from ctxd.findings import Finding, fail, lines, ok
 from ctxd_client.errors import CallFailed, TimedOut
-from ctxd_client.paths import find_socket
+from ctxd_client.socket_lookup import find_socket
 from ctxd_client.sync import connect_sync
-from ctxd_protocol.places import SYSTEM_SOCKET, SYSTEM_STATE_DIR
+from ctxd_protocol.default_paths import SYSTEM_SOCKET, SYSTEM_STATE_DIR
 from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.status import DaemonStatus
 

@@ -9,7 +9,7 @@ import click
 
 from ctxd.commands.output import AbsolutePath, config_option, state_dir_option
 from ctxd.process_settings import leave, spare_the_collector
-from ctxd_protocol.places import SOCKET_NAME
+from ctxd_protocol.default_paths import SOCKET_NAME
 
 
 @click.command()

@@ -19,8 +19,8 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.sources import user_rights
 from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.default_paths import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
-from ctxd_protocol.places import CONTEXT_FILE_NAME, SOCKET_NAME
 
 _PASSABLE: Final = 0o711
 """Mode of the directories: their names, which are secrets, are not listed to other users."""

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from ctxd_client.blocking_connection import BlockingConnection, BlockingLock, Runner, now, open_connection, sleep
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
-from ctxd_client.paths import SocketPlace
 from ctxd_client.retry import Retry, greet_s, late, may_repeat, pause_s, settled, unreachable
+from ctxd_client.socket_lookup import SocketPlace
 from ctxd_client.wire import Call
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
 from ctxd_protocol.object_types import Receipt

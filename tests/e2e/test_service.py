@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ctxd_client import connect_sync
-from ctxd_protocol.places import SANDBOXES_NAME
+from ctxd_protocol.default_paths import SANDBOXES_NAME
 from tests.fakes.service_manager import Overdue, ServiceManager, service_manager
 
 pytestmark = pytest.mark.timeout(120)

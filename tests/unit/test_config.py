@@ -10,7 +10,7 @@ from ctxd import config
 from ctxd.config import SETTINGS, ConfigError, load
 from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
-from ctxd_client.paths import find_socket, socket_places
+from ctxd_client.socket_lookup import find_socket, socket_places
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.session_types import Collapse
 

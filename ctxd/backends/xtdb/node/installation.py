@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd_protocol import places
+from ctxd_protocol import default_paths
 
 
 class NodeFailure(Exception):
@@ -101,7 +101,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     """Default installation directory: ``$CTXD_XTDB_HOME``, or below the user's data directory."""
     if home := environ.get("CTXD_XTDB_HOME"):
         return Path(home)
-    data = environ.get("XDG_DATA_HOME") or os.path.join(places.home(environ), ".local", "share")
+    data = environ.get("XDG_DATA_HOME") or os.path.join(default_paths.home(environ), ".local", "share")
     return Path(data, "ctxd", "xtdb")
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ctxd_protocol.default_paths import SYSTEM_SOCKET, runtime_socket, socket_in, user_state_dir
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
-from ctxd_protocol.places import SYSTEM_SOCKET, runtime_socket, socket_in, user_state_dir
 
 
 class SocketPlace(NamedTuple):

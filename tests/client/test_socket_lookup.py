@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from ctxd_client import paths
-from ctxd_client.paths import SocketPlace, find_socket, remedy
+from ctxd_client import socket_lookup
+from ctxd_client.socket_lookup import SocketPlace, find_socket, remedy
 
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     """An environment whose three usual places are below ``tmp_path``; nothing exists yet."""
-    monkeypatch.setattr(paths, "SYSTEM_SOCKET", str(tmp_path / "system.sock"))
+    monkeypatch.setattr(socket_lookup, "SYSTEM_SOCKET", str(tmp_path / "system.sock"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": "/nowhere"}
 
