@@ -121,3 +121,15 @@ async def test_number_and_turn_together_are_refused(tmp_path: Path) -> None:
         with pytest.raises(CtxdError) as caught:
             await Methods(home)("context.show", ShowParams(session="s", number=1, turn=1))
         assert caught.value.code == "invalid_params"
+
+
+@pytest.mark.anyio
+async def test_the_answer_to_an_assembly_that_is_sent_again_carries_the_first_receipt(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        call = Methods(home)
+        await home.create()
+        params = AssembleParams(session="s", op_id="op")
+        first = await call("context.assemble", params)
+        again = await call("context.assemble", params)
+        assert first.receipt is not None and again.receipt == first.receipt
+        assert again.text == first.text and again.context_id == first.context_id

@@ -146,6 +146,17 @@ def test_texts_that_stand_in_a_list_beside_other_values_are_redacted():
         assert TOKEN not in str(capture.value(value))
 
 
+def test_a_text_is_scanned_with_its_name_up_to_1024_characters():
+    secret = made_up("assigned-secret")
+    name = "api_key"
+    longest = {name: secret + " " + "x" * (1023 - len(secret))}
+    beyond = {name: longest[name] + "x"}
+    assert not Capture(GUARD, "redact").finds_nothing(longest)
+    assert secret not in str(Capture(GUARD, "redact").value(longest))
+    assert Capture(GUARD, "redact").finds_nothing(beyond)
+    assert Capture(GUARD, "redact").value(beyond) == beyond
+
+
 def test_a_value_may_be_as_deep_as_json_may_be():
     value: object = TOKEN
     for _ in range(5_000):

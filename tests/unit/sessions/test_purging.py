@@ -9,6 +9,8 @@ from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, WriteRequest
+from ctxd.store.purge import KIND
+from ctxd.store.writes import PurgeRequest, Write
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.unit.sessions.world import code_of, record, say, world
 from tests.unit.store.running import verified
@@ -105,3 +107,22 @@ async def test_purged_events_make_room_in_the_cache_of_the_newest(tmp_path: Path
         for n in range(10):
             await say(w, "s1", ("user", f"{n}" * 1000))
         assert len(live.recent) == 11, "the purged event and those after it take 11 KB of 64"
+
+
+async def test_a_listing_bears_a_purge_without_messages_and_one_of_a_session_that_it_does_not_have(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "the secret"))
+        await record(w, "s1", "call-1", "the output")
+        faults: list[Exception] = []
+        w.store.on_fault(faults.append)
+        request = PurgeRequest(("call-1",), w.sessions.guard.keyed_hash)
+        await w.store.submit(Write(kind=KIND, principal="host", session="s1", purge=request)).wait()
+        assert w.sessions.catalog.summary("s1").preview == "the secret"
+        w.sessions.catalog.discard("s1")
+        live = await w.sessions.live("s1")
+        assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
+        assert "s1" not in w.sessions.catalog and faults == []
+        await say(w, "s1", ("user", "it goes on"))
