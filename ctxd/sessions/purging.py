@@ -139,8 +139,8 @@ async def purge_chat(
         freed = chars_of(events) - chars_of(map(gone.event, events))
         asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, messages=gone.events)
         write = _write(call, asked, live.session)
-        call.submitted = True
         pending = live.restate(write, gone.event, gone.delta, gone.preview(live.preview), freed)
+        call.submitted = True
     return await _proof(store, asked, pending)
 
 

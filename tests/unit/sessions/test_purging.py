@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ctxd.errors import CtxdError
 from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
@@ -126,3 +127,23 @@ async def test_a_listing_bears_a_purge_without_messages_and_one_of_a_session_tha
         assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
         assert "s1" not in w.sessions.catalog and faults == []
         await say(w, "s1", ("user", "it goes on"))
+
+
+@pytest.mark.parametrize("what", ["chat", "call-1"])
+async def test_a_purge_that_the_store_refuses_counts_as_not_submitted(tmp_path: Path, what: str) -> None:
+    def refuse() -> None:
+        raise CtxdError("store_backlog_full", "the queue is full")
+
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "the secret"))
+        await record(w, "s1", "call-1", "the output")
+        live = await w.sessions.live("s1")
+        w.store.on_submit(refuse)
+        call = WriteRequest("object.purge", "host")
+        purged = purge_chat(w.store, w.sessions.guard, call, live, None)
+        if what != "chat":
+            purged.close()
+            purged = purge(w.store, w.sessions.guard, call, what, live)
+        assert await code_of(purged) == "store_backlog_full" and not call.submitted
+        assert live.recent[0][0] == PromptEvent(text="the secret")
