@@ -63,43 +63,43 @@ class ObjectsOperation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     objects: tuple[str, ...]
 
 
-class RecordCalls(ObjectsOperation, frozen=True, array_like=True, tag="call", gc=False):
+class RecordCalls(ObjectsOperation, frozen=True, tag="call"):
     """Tool calls came in: they are active."""
 
 
-class CollapseCalls(ObjectsOperation, frozen=True, array_like=True, tag="collapse", gc=False):
+class CollapseCalls(ObjectsOperation, frozen=True, tag="collapse"):
     """Tool calls left the window."""
 
 
-class ReadObjects(ObjectsOperation, frozen=True, array_like=True, tag="read", gc=False):
+class ReadObjects(ObjectsOperation, frozen=True, tag="read"):
     """The content of objects was shown to the agent: they are active."""
 
 
-class DiscoverObjects(ObjectsOperation, frozen=True, array_like=True, tag="discover", gc=False):
+class DiscoverObjects(ObjectsOperation, frozen=True, tag="discover"):
     """Objects are known by name: they are in the metadata pool."""
 
 
-class ActivateObjects(ObjectsOperation, frozen=True, array_like=True, tag="activate", gc=False):
+class ActivateObjects(ObjectsOperation, frozen=True, tag="activate"):
     """Objects are active by request."""
 
 
-class ShowObjects(ObjectsOperation, frozen=True, array_like=True, tag="show", gc=False):
+class ShowObjects(ObjectsOperation, frozen=True, tag="show"):
     """Objects are in the metadata pool by request."""
 
 
-class PinObjects(ObjectsOperation, frozen=True, array_like=True, tag="pin", gc=False):
+class PinObjects(ObjectsOperation, frozen=True, tag="pin"):
     """Objects are pinned."""
 
 
-class UnpinObjects(ObjectsOperation, frozen=True, array_like=True, tag="unpin", gc=False):
+class UnpinObjects(ObjectsOperation, frozen=True, tag="unpin"):
     """Objects are pinned no more."""
 
 
-class DeactivateObjects(ObjectsOperation, frozen=True, array_like=True, tag="deactivate", gc=False):
+class DeactivateObjects(ObjectsOperation, frozen=True, tag="deactivate"):
     """Objects are not active any more, by request."""
 
 
-class HideObjects(ObjectsOperation, frozen=True, array_like=True, tag="hide", gc=False):
+class HideObjects(ObjectsOperation, frozen=True, tag="hide"):
     """Objects are out of the metadata pool by request; they stay in the index."""
 
 

@@ -54,16 +54,14 @@ class ChatEvent(
     secrets: Secrets | None = None
 
 
-class PromptEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="prompt"):
+class PromptEvent(ChatEvent, frozen=True, kw_only=True, tag="prompt"):
     """Input of the user. It starts a turn unless it belongs to a sidechain."""
 
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
 
 
-class ResponseEvent(
-    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="response"
-):
+class ResponseEvent(ChatEvent, frozen=True, kw_only=True, tag="response"):
     """Text of the model. ``usage`` is that of the whole provider message."""
 
     text: str = ""
@@ -73,9 +71,7 @@ class ResponseEvent(
     stop_reason: str | None = None
 
 
-class ThinkingEvent(
-    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="thinking"
-):
+class ThinkingEvent(ChatEvent, frozen=True, kw_only=True, tag="thinking"):
     """Reasoning of the model. ``signature``: the provider's, needed to send it back. ``encrypted``: reasoning that only
     the provider can read."""
 
@@ -86,9 +82,7 @@ class ThinkingEvent(
     usage: Usage | None = None
 
 
-class ToolCallEvent(
-    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="tool_call"
-):
+class ToolCallEvent(ChatEvent, frozen=True, kw_only=True, tag="tool_call"):
     """Request of the model to run ``tool``; ``call`` is the id that the result refers to.
 
     ``args``: the decoded arguments, or the text itself where a source keeps text that is not JSON.
@@ -101,9 +95,7 @@ class ToolCallEvent(
     usage: Usage | None = None
 
 
-class ToolResultEvent(
-    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="tool_result"
-):
+class ToolResultEvent(ChatEvent, frozen=True, kw_only=True, tag="tool_result"):
     """Output of a tool call. ``object``: the tool call object that holds the output; ``text`` is empty then."""
 
     call: str | None = None
@@ -113,16 +105,14 @@ class ToolResultEvent(
     is_error: bool = False
 
 
-class SystemEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="system"):
+class SystemEvent(ChatEvent, frozen=True, kw_only=True, tag="system"):
     """System prompt, instruction or notice that the harness put into the conversation; ``kind`` is its own word."""
 
     text: str = ""
     kind: str | None = None
 
 
-class CompactionEvent(
-    ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="compaction"
-):
+class CompactionEvent(ChatEvent, frozen=True, kw_only=True, tag="compaction"):
     """Replacement of the conversation before this event by ``summary``; events from ``kept_from`` (an id) on stay."""
 
     summary: str = ""
@@ -131,7 +121,7 @@ class CompactionEvent(
     tokens_after: int | None = None
 
 
-class OpaqueEvent(ChatEvent, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag="opaque"):
+class OpaqueEvent(ChatEvent, frozen=True, kw_only=True, tag="opaque"):
     """Entry of a kind that no other event describes, kept as it came in ``data``; ``kind`` is the source's word.
 
     ``usage``: token counts that the source records in an entry of their own.
