@@ -1012,7 +1012,7 @@ class ClientMethods(ABC):
         by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``Unavailable`` (source_unreachable).
+        session_closed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``(await client.context_assemble("s1", blocks=False)).text``
         """
@@ -1619,7 +1619,7 @@ class SessionMethods:
         by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``Unavailable`` (source_unreachable).
+        session_closed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``(await s.assemble(blocks=False)).text``
         """

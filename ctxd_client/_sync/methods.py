@@ -1008,7 +1008,7 @@ class SyncClientMethods(ABC):
         by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``Unavailable`` (source_unreachable).
+        session_closed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``client.context_assemble("s1", blocks=False).text``
         """
@@ -1613,7 +1613,7 @@ class SyncSessionMethods:
         by default it is for the model that answered last, and declares no tools.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``Unavailable`` (source_unreachable).
+        session_closed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``s.assemble(blocks=False).text``
         """

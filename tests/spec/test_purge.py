@@ -29,7 +29,7 @@ def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_pur
         (tree / ".env").write_text(f"TOKEN={TOKEN}\nKEY={OTHER}\n")
         s.read(".env")
         client.toolcall_record("s", "big", "bash", f"{OTHER} {'x' * 99}\n" * 12_000, args={"token": TOKEN})
-        recorded = s.assemble()
+        recorded = client.context_assemble("s", op_id="recorded")
         assert TOKEN in recorded.text and files_with(state, TOKEN, OTHER)
 
         first = ctx(kept.socket, "purge", id, "--yes", "--json")
@@ -52,6 +52,9 @@ def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_pur
         with pytest.raises(InvalidState) as gone:
             client.context_show("s", number=recorded.number)
         assert gone.value.code == "purged"
+        with pytest.raises(InvalidState) as resent:
+            client.context_assemble("s", op_id="recorded")
+        assert resent.value.code == "purged"
         again = client.object_purge(id)
         assert (again.versions, again.receipt, again.complete) == (0, None, True)
         assert files_with(state, TOKEN, OTHER) == set()

@@ -107,7 +107,7 @@ ROWS: Final = (
         writes=True,
         handle="assemble",
         summary="Assemble what the model sees now, and record it.",
-        errors=(*ACTIVE_ERRORS, "source_unreachable"),
+        errors=(*ACTIVE_ERRORS, "source_unreachable", "purged"),
         example={"session": "s1", "blocks": False},
         shows=".text",
     ),
