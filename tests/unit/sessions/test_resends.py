@@ -38,6 +38,7 @@ FIRST_PARAMETERS = {
     "session.create": "agent session system_prompt workdir filesystem_id detect_filesystems mounts"
     " collapse budget_tokens labels secrets",
     "session.deactivate": "session object",
+    "session.delete_entry": "session key",
     "session.pause": "session",
     "session.pin": "session object",
     "session.pool_add": "session object",
@@ -46,6 +47,7 @@ FIRST_PARAMETERS = {
     "session.set_system_prompt": "session content",
     "session.unpin": "session object",
     "tool.observe": "session command output cwd",
+    "session.set_entry": "session key value",
     "session.usage": "session usage context_id model",
     "toolcall.record": "session id tool content args args_display status file_refs",
 }
