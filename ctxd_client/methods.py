@@ -1085,7 +1085,7 @@ class ClientMethods(ABC):
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``TooLarge`` (too_large).
+        session_closed).
 
         Example: ``await client.session_set_entry("s1", "mode", "Plan only: change no file.")``
         """
@@ -1670,7 +1670,7 @@ class SessionMethods:
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``TooLarge`` (too_large).
+        session_closed).
 
         Example: ``await s.set_entry("mode", "Plan only: change no file.")``
         """

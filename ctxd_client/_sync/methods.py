@@ -1079,7 +1079,7 @@ class SyncClientMethods(ABC):
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``TooLarge`` (too_large).
+        session_closed).
 
         Example: ``client.session_set_entry("s1", "mode", "Plan only: change no file.")``
         """
@@ -1664,7 +1664,7 @@ class SyncSessionMethods:
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed); ``TooLarge`` (too_large).
+        session_closed).
 
         Example: ``s.set_entry("mode", "Plan only: change no file.")``
         """

@@ -103,7 +103,7 @@ ROWS: Final = (
         writes=True,
         handle="set_entry",
         summary="Set an entry of the system context, such as a rule or a state of the harness.",
-        errors=(*ACTIVE_ERRORS, "too_large"),
+        errors=ACTIVE_ERRORS,
         example={"session": "s1", "key": "mode", "value": "Plan only: change no file."},
         positional=("key", "value"),
     ),
