@@ -226,14 +226,16 @@ def _open_nameless(folder: Path) -> tuple[int, str | None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder`` and the missing ones above it, with mode 0700; on return their entries are on the disk.
+    """Make ``folder`` and the missing ones above it, with mode 0700; on return their entries are on the disk, but for
+    one in a folder that may be written and not read.
 
     Raises: OSError.
     """
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in reversed(made):
-        sync_folder(each.parent)
+        with suppress(PermissionError):
+            sync_folder(each.parent)
 
 
 def sync_folder(folder: Path) -> None:

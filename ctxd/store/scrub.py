@@ -108,11 +108,12 @@ def check(reader: Reader, after: int) -> Checked:
     finally:
         connection.execute("COMMIT")
     # The artifact of a purged text is gone before this snapshot ends: damage is what is still referred to.
-    for ref in reader.referenced(unread):
+    for ref in dict.fromkeys(unread):
         try:
             reader.contents((ref,))
         except CtxdError as error:
-            damage.append(error.message)
+            if error.code == "corrupt":
+                damage.append(error.message)
     return Checked(seq, size, tuple(damage))
 
 

@@ -14,6 +14,7 @@ from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
 from ctxd.artifacts.store import ArtifactStore
+from ctxd.errors import CtxdError
 from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
 from ctxd.store.scrub import check
@@ -200,3 +201,17 @@ async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_p
             released.set()
         reader.close()
     assert [step.damage for step in found] == [()]
+
+
+async def test_a_text_that_is_purged_between_the_looks_of_the_scrub_is_no_damage(tmp_path, monkeypatch):
+    async with running(tmp_path) as store:
+        await (await put(store, document("t1", "the secret"))).wait()
+        await store.settled()
+        codes = iter(("corrupt", "purged"))
+
+        def contents(refs):
+            raise CtxdError(next(codes), f"{refs} cannot be read")
+
+        monkeypatch.setattr(store._reader, "contents", contents)
+        assert check(store._reader, 0).damage == ()
+        assert list(codes) == []
