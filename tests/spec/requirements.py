@@ -145,6 +145,9 @@ EPO-6 | A purge of an entry or of a file destroys the component texts made from 
 EPO-7 | `epoch.show` lists the texts in force at an assembly, a turn or a time, each with its moment, whether the model has answered since, and the versions that it was made from. | ctxd
 EPO-8 | The names of the declared tools are recorded with each change. | ctxd
 EPO-9 | An entry has at most 8 KiB of JSON, and its secrets are treated as those of all captured text. | ctxd
+EPO-10 | For any schedule of changes, unavailable sources, lost races and crashes, the fold of the stored events is what the requests showed. | ctxd
+EPO-11 | A request whose session or components were overtaken while they were observed observes all of them again. | ctxd
+EPO-12 | An unavailable component refuses only the first request of a session, by name and with nothing written; later it keeps its last value. | ctxd
 WIN-1 | A window is repacked once the prompt cache has expired, when the budget forces it, and when carrying removable content has cost as much as rewriting what stands behind it; the bill is at most three times that of the best schedule. | ctxd
 WIN-2 | A repack removes outdated content first, then old content by age and size; never what is pinned or chosen, and of the running turn only what the budget forces out. New content that exceeds the budget is cut. | ctxd
 WIN-3 | Where words alone exceed the budget, the oldest replies go with their tool calls, then old messages of the user, and a line stands for them; the newest message of the user, kept content and what is new stay. | ctxd
