@@ -44,6 +44,8 @@ async def test_the_loop_mends_a_project_with_the_daemon_it_finds(daemon: DaemonP
     assert code == 0
     assert "CHAT_MESSAGE role=user\nFix it." in said
     assert "\nOK" in said
+    calls = [("list", "ok"), ("grep", "ok"), ("read", "ok"), ("test", "fail"), ("edit", "ok"), ("test", "ok")]
+    assert re.findall(r"tool=(\w+) status=(\w+)", said)[: len(calls)] == calls
 
 
 async def test_the_program_in_the_readme_runs_as_it_stands(daemon: DaemonProcess) -> None:

@@ -72,6 +72,40 @@ def test_each_format_is_also_there_in_the_layout_spec_and_text_in_the_layout_app
     assert s.assemble(format="text").layout == "spec"
 
 
+@pytest.mark.requirement("REQ-1")
+@pytest.mark.parametrize("layout", ["spec", "append"])
+@pytest.mark.parametrize("roles", ["a", "aa", "aua", "auaa", "au", "ua"])
+def test_words_stand_where_a_conversation_that_the_assistant_begins_or_ends_lacks_the_user(
+    s: SyncSession, layout: str, roles: str
+) -> None:
+    for number, role in enumerate(roles):
+        (s.user if role == "u" else s.assistant)(f"{role}{number}")
+    body = request(s, layout=layout).request
+    assert body is not None
+    said = [(message["role"], part["text"]) for message in body["messages"] for part in message["content"]]
+    spoken = [("user" if role == "u" else "assistant", f"{role}{number}") for number, role in enumerate(roles)]
+    assert [each for each in said if each in spoken] == spoken
+    assert said[0][0] == said[-1][0] == "user"
+    assert len(said) == len(spoken) + (roles[0] == "a") + (roles[-1] == "a")
+
+
+@pytest.mark.requirement("CTX-4")
+@pytest.mark.parametrize("layout", ["spec", "append"])
+def test_a_section_is_as_large_as_its_blocks(s: SyncSession, tree: Path, layout: str) -> None:
+    s.set_system_prompt("Sei größer.")
+    (tree / "a.py").write_text("print('ü')\n")
+    s.user("Look.")
+    s.read("a.py")
+    s.record(f"{s.id}-1", "bash", "a.py\n")
+    made = s.assemble(layout=layout)
+    for section in made.sections:
+        blocks = [block for block in made.blocks if block.section == section.section]
+        assert section.bytes == sum(len(block.text.encode()) for block in blocks)
+        assert abs(section.tokens - sum(block.tokens for block in blocks)) <= len(blocks), "each block is rounded"
+        # The metadata pool is one block with a line for each entry.
+        assert section.entries == (2 if (layout, section.section) == ("spec", "metadata_pool") else len(blocks))
+
+
 @pytest.mark.requirement("REQ-2")
 def test_a_kill_between_two_requests_changes_no_byte(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon:

@@ -180,9 +180,9 @@ async def test_chosen_outputs_stay_and_removed_ones_are_loaded_by_activating_the
 async def test_the_arguments_of_removed_outputs_are_short(tmp_path: Path, clock: TestClock) -> None:
     async with household(tmp_path, clock) as home:
         live = await home.create(budget_tokens=3000)
-        long = "x" * 4000
+        long, path = "x" * 4000, "p" * 61
         append(live, PromptEvent(text="Write."))
-        append(live, ToolCallEvent(call="w", tool="Write", args={"file_path": "a.py", "content": long, "n": 3}))
+        append(live, ToolCallEvent(call="w", tool="Write", args={"file_path": path, "content": long, "n": 3}))
         append(live, ToolResultEvent(call="w", text="written"))
         await ask(home)
         append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
@@ -191,7 +191,7 @@ async def test_the_arguments_of_removed_outputs_are_short(tmp_path: Path, clock:
         step(live, "d", "cat", text_of(900, "new"))
         made = await ask(home)
         (use,) = [part for message in made.request["messages"] for part in message["content"] if part.get("id") == "w"]
-        assert use["input"] == {"file_path": "a.py", "content": "x" * 20 + "…", "n": 3}
+        assert use["input"] == {"file_path": "p" * 60 + "…", "content": "x" * 20 + "…", "n": 3}
 
 
 Steps = list[tuple[int, list[Event]]]

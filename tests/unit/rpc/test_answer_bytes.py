@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from ctxd.rpc.answer_budget import MIB, SANDBOX_ANSWER_BYTES_MAX, SANDBOX_BYTES, SANDBOXES_BYTES, AnswerBudget
+from ctxd.rpc.dispatch import ANSWER_BYTES
 from ctxd.rpc.listener import SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
+from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandbox_types import Quota
 from tests.fakes.edge import Edge, Loop
 from tests.fakes.loopback import frame
@@ -129,3 +131,8 @@ def test_a_budget_counts_in_its_parents_and_wakes_those_that_wait_for_the_full_o
     one.give(70)
     assert sorted(woken) == ["one", "two"]
     assert (one.held, total.held) == (0, 0)
+
+
+def test_each_method_with_a_large_answer_reserves_a_mebibyte_at_least_and_no_more_than_all_answers_may_hold():
+    assert ANSWER_BYTES.keys() <= METHODS.keys()
+    assert {name for name, reserved in ANSWER_BYTES.items() if not 2**20 <= reserved <= SANDBOXES_BYTES} == set()
