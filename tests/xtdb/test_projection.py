@@ -91,6 +91,7 @@ def told(done: subprocess.CompletedProcess[str]) -> Any:
 
 
 class TestKills:
+    @pytest.mark.slow
     @pytest.mark.requirement("PRJ-1")
     async def test_over_kills_of_daemon_and_node_everything_gets_there_once(
         self, daemon: DaemonProcess, kept: Node
