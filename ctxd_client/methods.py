@@ -35,6 +35,8 @@ from ctxd_protocol.methods.context import (
     PlanParams,
     PlanResult,
     ShowParams,
+    WhyParams,
+    WhyResult,
 )
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
 from ctxd_protocol.methods.declaration import Nothing, SessionParams, WriteResult
@@ -1070,6 +1072,16 @@ class ClientMethods(ABC):
             )
         )
 
+    async def context_why(self, session: str, object: str) -> WhyResult:
+        """Explain what the window has of an object, since when, and by which rule.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, not_in_index,
+        infrastructure_object); ``Conflict`` (ambiguous_id).
+
+        Example: ``(await client.context_why("s1", "call_1")).rule``
+        """
+        return await self.call(Call("context.why", WhyParams(session=session, object=object), WhyResult))
+
     async def context_list(self, session: str, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
         """List a session's recorded assemblies.
 
@@ -1656,6 +1668,16 @@ class SessionMethods:
         Example: ``(await s.show(number=1)).text``
         """
         return await self._calls.context_show(self.id, number=number, turn=turn, text=text, blocks=blocks)
+
+    async def why(self, object: str) -> WhyResult:
+        """Explain what the window has of an object, since when, and by which rule.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, not_in_index,
+        infrastructure_object); ``Conflict`` (ambiguous_id).
+
+        Example: ``(await s.why("call_1")).rule``
+        """
+        return await self._calls.context_why(self.id, object)
 
     async def assemblies(self, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
         """List a session's recorded assemblies.

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly.append_planner import AppendWindow, Planned, Planner
-from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, WindowPart
+from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, SpecForm, WindowPart
 from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.measure import sha256
 from ctxd.assembly.render import SEPARATOR
@@ -83,7 +83,14 @@ def render(session: str, items: list[WindowItem], target: RequestTarget | None, 
     return Rendering(None, SEPARATOR.join(block.text for block in blocks), None)
 
 
-def target_of(session: str, part: WindowPart, content: str | None) -> RequestTarget | None:
+def form_of(target: RequestTarget | None) -> SpecForm | None:
+    """The form of a request for ``target`` as it is kept with an assembly in the layout ``spec``."""
+    if target is None:
+        return None
+    return SpecForm(format=target.format, model=target.model, max_tokens=target.max_tokens, tools=tools_hash(target))
+
+
+def target_of(session: str, part: WindowPart | SpecForm, content: str | None) -> RequestTarget | None:
     """The target that ``part`` records, with the tools in the ``content`` of its document."""
     if part.format is None:
         return None

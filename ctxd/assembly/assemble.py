@@ -18,6 +18,7 @@ from ctxd.assembly.append_assembly import (
     Rendering,
     Wanted,
     context_of_window,
+    form_of,
     grow,
     record_of,
     render,
@@ -204,11 +205,17 @@ class Assembler:
         self._repeats: OrderedDict[tuple[str, str], tuple[bytes, int]] = OrderedDict()
 
     async def assemble(
-        self, live: LiveSession, call: WriteRequest, *, chars_max: int | None = None, wanted: Wanted | None = None
+        self,
+        live: LiveSession,
+        call: WriteRequest,
+        *,
+        chars_max: int | None = None,
+        wanted: Wanted | None = None,
+        target: RequestTarget | None = None,
     ) -> Assembled:
         """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written:
         a resend of ``call`` gets it as long as this runs. ``wanted``: the form in the layout ``append``; None for the
-        layout of ``archive``.
+        layout of ``archive``, and then ``target`` of the request that is made of it, None for text.
 
         Its answer may go out once ``pending`` is durable. Raises: CtxdError session_closed, session_not_active,
         too_large, corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and
@@ -232,12 +239,13 @@ class Assembler:
                 if kept.recalled:
                     break
                 await self._recall(kept, composition)
-            record, before = kept.record, kept.composition
+            record, before, form = kept.record, kept.composition, form_of(target)
+            is_same = record is not None and (record.turn, record.form) == (live.state.turn, form)
             # Most texts are the same objects when little changed.
-            if record and before and record.turn == live.state.turn and before.texts == composition.texts:
+            if is_same and record and before and before.texts == composition.texts:
                 self._note_repeat(call, record.number)
                 return self._repeated(kept, record, composition)
-            return self._record(kept, call, composition)
+            return self._record(kept, call, composition, target)
 
     def _note_repeat(self, call: WriteRequest, number: int) -> None:
         if call.op_id is not None:
@@ -495,8 +503,10 @@ class Assembler:
         reached = barrier.seq if barrier is not None else 0 if durable is None else durable.seq
         return all(piece.tx is None or piece.tx <= reached for piece in composition.pieces)
 
-    def _record(self, kept: KeptContext, call: WriteRequest, composition: Composition) -> Assembled:
-        """Record ``composition``. Does not await."""
+    def _record(
+        self, kept: KeptContext, call: WriteRequest, composition: Composition, target: RequestTarget | None
+    ) -> Assembled:
+        """Record ``composition``, of which a request for ``target`` is made. Does not await."""
         live, before, ids = kept.live, kept.composition, kept.context_ids
         assert ids is not None, "the ids that are taken were read"
         text = composition.text()
@@ -522,11 +532,12 @@ class Assembler:
                 if piece.is_active and piece.valid_time is not None and piece.tx is not None
             ),
             dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
+            form=form_of(target),
         )
         context = context_of(live.session, record, composition, text)
         pending = live.commit(
             call,
-            puts=(document_of(live.session, record),),
+            puts=(document_of(live.session, record, tools_text(target)),),
             result=_KeptNumber(record.number),
             assembly=(record.number, record.context_id),
         )

@@ -93,12 +93,22 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: EpochEvent | None = None
 
 
+class SpecForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The request that an assembly in the layout ``spec`` made. ``tools``: the hash of the document's content."""
+
+    format: RequestFormat
+    model: str
+    max_tokens: int | None = None
+    tools: str = ""
+
+
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One assembly. ``segments``: how many of the session's made it. Its transaction is the record's own.
 
     ``active``: the versions shown whole, as (object, valid time, transaction). ``dropped``: (object, reason) of what
     the budget left out. ``assembled_at`` is in ms since 1970; ``renderer`` is the version of the text format.
-    ``window``: of an assembly in the layout ``append``, None for one in the layout ``spec``.
+    ``window``: of an assembly in the layout ``append``, None for one in the layout ``spec``; ``form``: of a request in
+    that, None for text and blocks.
     """
 
     number: int
@@ -115,6 +125,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped: tuple[tuple[str, str], ...] = ()
     renderer: int = RENDERER
     window: WindowPart | None = None
+    form: SpecForm | None = None
 
 
 def note_request(window: AppendWindow, record: Recorded) -> None:
@@ -157,7 +168,13 @@ def read_record(stored: Stored) -> Recorded:
 def summary(stored: Stored) -> AssemblyRecord:
     """The row of a listing. Raises: CtxdError corrupt."""
     recorded = read_record(stored)
+    made = recorded.window or recorded.form
     return AssemblyRecord(
+        layout="spec" if recorded.window is None else "append",
+        format=None if made is None else made.format,
+        model=None if made is None else made.model,
+        policy=None if recorded.window is None else recorded.window.policy,
+        repacked=None if recorded.window is None else recorded.window.repacked,
         number=recorded.number,
         tx=stored.tx,
         context_id=recorded.context_id,

@@ -6,11 +6,12 @@ Reads only. The promise: a text given out has the hash that was recorded, or the
 from collections.abc import Iterable
 from contextlib import aclosing
 
-from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall
+from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall, target_of
 from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, context_of, read_record
 from ctxd.assembly.composition import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.render import RENDERER
+from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.request_figures import cost_of
 from ctxd.assembly.stored_items import ObjectRef
 from ctxd.assembly.window_reader import WindowReader
@@ -74,7 +75,12 @@ class Archive:
         if recorded.window is not None and recorded.renderer == WINDOW_RENDERER:
             return await self._show_window(session, recorded)
         composition, text = await self.render_again(session, stored, recorded)
-        return Assembled(context_of(session, recorded, composition, text))
+        context = context_of(session, recorded, composition, text)
+        if recorded.form is None:
+            return Assembled(context)
+        target = target_of(session, recorded.form, await self._tools(stored))
+        assert target is not None, "a form has a format"
+        return Assembled(context).with_request(spec_request(context.blocks, target).body)
 
     async def recall(self, live: LiveSession, last: Recorded) -> KeptWindow:
         """The window of ``last``, an assembly in the layout ``append``, as it was then.
@@ -88,10 +94,14 @@ class Archive:
         found = await self.records(live.session, after=first - 1, limit=last.number - first + 1)
         chain = [record for record in found if record.window is not None and record.window.base == first]
         stored = await self.at(live.session, last.number)
-        tools = None
-        if stored is not None and (ref := stored.content_ref) is not None:
-            tools = text_of((await self._store.contents((ref,)))[ref])
+        tools = None if stored is None else await self._tools(stored)
         return await recall(self.windows, live, chain, tools)
+
+    async def _tools(self, stored: Stored) -> str | None:
+        """The tools that the request of the record ``stored`` declares, as JSON; None without any."""
+        if (ref := stored.content_ref) is None:
+            return None
+        return text_of((await self._store.contents((ref,)))[ref])
 
     async def _show_window(self, session: str, last: Recorded) -> Assembled:
         live = await self._sessions.live(session)

@@ -265,7 +265,8 @@ class UsageOperations(OperationGroup):
         """
         live = tx.live
         record = await self._request(live, params.context_id)
-        model = params.model or (None if record.window is None else record.window.model)
+        made = record.window or record.form
+        model = params.model or (None if made is None else made.model)
         if model is None:
             message = f"which model answered the request of context {record.context_id} is not known"
             hint = "Give model, as the provider names it."

@@ -9,6 +9,7 @@ import msgspec
 
 from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.request_cost import cost_lines, newest_request, show_why
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.unified_diff import print_diff, unified
@@ -38,6 +39,9 @@ _LOOKS: Final[dict[str, tuple[str, Colour]]] = {
 """Letter and colour of a section; one that is not listed has the first letter of its name."""
 
 
+_EXCLUSIVE: Final = "--turn or --assembly, --diff, --plan, --format and --why"
+
+
 class _Options(NamedTuple):
     """Options of ``ctx context`` that exclude each other."""
 
@@ -49,19 +53,20 @@ class _Options(NamedTuple):
     form: RequestFormat | None
     layout: Layout | None
     model: str | None
+    why: str | None
 
     def require_compatible(self) -> None:
         """Check that no option would be ignored. Raises: ``Stop``."""
         past = self.turn is not None or self.number is not None
-        made = (self.diff, self.plan, self.form)
+        made = (self.diff, self.plan, self.form, self.why)
         if past + sum(each is not None for each in made) > 1:
-            raise Stop(USAGE, "--turn or --assembly, --diff, --plan and --format exclude each other", hint="choose one")
-        if self.layout is not None and (past or self.diff is not None or self.plan is not None):
+            raise Stop(USAGE, f"{_EXCLUSIVE} exclude each other", hint="choose one")
+        if self.layout is not None and (past or any(each is not None for each in (self.diff, self.plan, self.why))):
             raise Stop(USAGE, "--layout is of a new assembly", hint="leave it out: a recorded one keeps its own")
         if self.model is not None and self.form is None:
             raise Stop(USAGE, "--model is of a request", hint="add --format, or leave it out")
         if self.as_text and any(each is not None for each in made):
-            raise Stop(USAGE, "--text excludes --format, --diff and --plan", hint="leave it out")
+            raise Stop(USAGE, "--text excludes --format, --diff, --plan and --why", hint="leave it out")
 
     def key(self, client: SyncClient, found: Located) -> AssemblyKey:
         """Return the recorded assembly to show; empty for a new one. Raises: ``Stop`` if it is named twice."""
@@ -79,7 +84,8 @@ class _Options(NamedTuple):
     cls=Command,
     examples="ctx context\nctx context s1 --text | less\nctx context s1@3\nctx context @~1\n"
     "ctx context 's1@{2 hours ago}'\nctx context ctx-1a2b3c4d --text\nctx context s1 --diff @3 @~1\n"
-    "ctx context s1 --plan 8000\nctx context s1 --format anthropic-messages --model claude-sonnet-4-5",
+    "ctx context s1 --plan 8000\nctx context s1 --why call_1\n"
+    "ctx context s1 --format anthropic-messages --model claude-sonnet-4-5",
 )
 @revision_argument
 @click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
@@ -89,6 +95,7 @@ class _Options(NamedTuple):
 @click.option("--format", "form", type=click.Choice(FORMATS), help="The request body for a provider's API.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the window; append for a request.")
 @click.option("--model", metavar="NAME", help="The model of the request; by default the one that answered last.")
+@click.option("--why", metavar="ID", help="Why the window has an object or not, and since when.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="What a budget would leave out.")
 @common
 def context(
@@ -102,13 +109,14 @@ def context(
     form: RequestFormat | None,
     layout: Layout | None,
     model: str | None,
+    why: str | None,
 ) -> None:
     """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
 
     REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or the id of a context; see ctx --help. Looking at a live
     session as it is now assembles its context, as its harness would, and the daemon records that.
     """
-    options = _Options(as_text, turn, number, diff, plan, form, layout, model)
+    options = _Options(as_text, turn, number, diff, plan, form, layout, model, why)
     options.require_compatible()
     with run.client() as client:
         if diff is not None and revision is None:
@@ -118,6 +126,9 @@ def context(
         id, key = found.session, options.key(client, found)
         if form is not None:
             _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model))
+        elif why is not None:
+            explained = client.context_why(id, why)
+            show_why(run, explained, labels_of(client, id, [explained.object])[explained.object])
         elif diff is not None:
             _diff(run, client, id, *diff)
         elif plan is not None:
@@ -131,21 +142,29 @@ def context(
             wants_text = run.screen.as_json or as_text
             shown = _seen(run, client, id, key, layout, wants_text, wants_blocks)
             wants_labels = not (run.screen.as_json or as_text)
+            made = shown if shown.cost else newest_request(client, id, shown.number) if wants_labels else None
             objects = [
                 each.object
                 for each in shown.blocks
                 if each.object and not each.object.startswith(("chat:", "session:"))
             ] + [d.object for d in shown.plan.dropped]
-            _show(run, shown, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
+            _show(run, shown, made, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
 
 
 def _show_request(run: Invocation, made: AssembledContext) -> None:
     if run.screen.as_json:
         run.screen.document(made)
         return
-    run.screen.content(msgspec.json.format(msgspec.json.encode(made.request)).decode())
+    run.screen.content(_body(made))
     for each in made.omitted:
         run.screen.note(f"{each.kind} at {each.place[0]}.{each.place[1]} is left out: {each.reason}")
+    for line in cost_lines(made):
+        run.screen.note(line)
+
+
+def _body(made: AssembledContext) -> str:
+    """The request of ``made`` as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(made.request)).decode()
 
 
 def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[str, int]]:
@@ -207,19 +226,29 @@ def _seen(
         return client.context_show(session, text=text, blocks=blocks)
 
 
-def _show(run: Invocation, shown: AssembledContext, labels: dict[str, str], *, as_text: bool) -> None:
+def _show(
+    run: Invocation,
+    shown: AssembledContext,
+    made: AssembledContext | None,
+    labels: dict[str, str],
+    *,
+    as_text: bool,
+) -> None:
+    """Print ``shown``, and what ``made``, the newest request up to it, costs."""
     screen = run.screen
     if screen.as_json:
         screen.document(shown)
         return
     if as_text:
-        screen.content(shown.text)
+        screen.content(shown.text if shown.request is None else _body(shown))
         return
     kept = "" if shown.stable_prefix is None else f"  {size(shown.stable_prefix)} unchanged at the start"
     screen.line(
         f"{screen.paint(cell(shown.session), 'bold')}  turn {shown.turn}  assembly {shown.number}  "
         f"{count(shown.tokens, 'token')}  {size(shown.bytes)}  {cell(shown.context_id)}{kept}"
     )
+    for line in () if made is None else cost_lines(made):
+        screen.line(line)
     _show_bar(run, shown.sections)
     screen.line()
     screen.table(

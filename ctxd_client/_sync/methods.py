@@ -35,6 +35,8 @@ from ctxd_protocol.methods.context import (
     PlanParams,
     PlanResult,
     ShowParams,
+    WhyParams,
+    WhyResult,
 )
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
 from ctxd_protocol.methods.declaration import Nothing, SessionParams, WriteResult
@@ -1064,6 +1066,16 @@ class SyncClientMethods(ABC):
             )
         )
 
+    def context_why(self, session: str, object: str) -> WhyResult:
+        """Explain what the window has of an object, since when, and by which rule.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, not_in_index,
+        infrastructure_object); ``Conflict`` (ambiguous_id).
+
+        Example: ``client.context_why("s1", "call_1").rule``
+        """
+        return self.call(Call("context.why", WhyParams(session=session, object=object), WhyResult))
+
     def context_list(self, session: str, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
         """List a session's recorded assemblies.
 
@@ -1650,6 +1662,16 @@ class SyncSessionMethods:
         Example: ``s.show(number=1).text``
         """
         return self._calls.context_show(self.id, number=number, turn=turn, text=text, blocks=blocks)
+
+    def why(self, object: str) -> WhyResult:
+        """Explain what the window has of an object, since when, and by which rule.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, not_in_index,
+        infrastructure_object); ``Conflict`` (ambiguous_id).
+
+        Example: ``s.why("call_1").rule``
+        """
+        return self._calls.context_why(self.id, object)
 
     def assemblies(self, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
         """List a session's recorded assemblies.

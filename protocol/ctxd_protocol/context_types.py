@@ -100,6 +100,44 @@ class RequestCost(msgspec.Struct, frozen=True, kw_only=True):
     history_price: int | None
 
 
+ShownAs = Literal["whole", "cut", "stub", "line", "none"]
+"""Part of an object that a window has: all of its content, the beginning and end, the line that stands for a removed
+content, a line that names it, or nothing."""
+
+WhyRule = Literal[
+    "pinned",
+    "activated",
+    "read",
+    "recorded",
+    "changed",
+    "read_by_call",
+    "cut_on_entry",
+    "cut_for_budget",
+    "repacked_cache_expired",
+    "repacked_budget",
+    "repacked_cost",
+    "removed_budget",
+    "compacted",
+    "dropped_budget",
+    "listed",
+    "known_by_name",
+    "not_active",
+    "left_pool",
+    "not_in_pool",
+    "not_assembled",
+]
+"""Rule by which a window has an object, or has it not.
+
+Whole: it is ``pinned``, was ``activated`` by request, was ``read``, is the output of a call that was ``recorded``, or
+``changed`` since it was shown. In part: ``cut_on_entry`` as it is long, ``cut_for_budget``; ``repacked_*``: a repack
+put a stub in its place, as the cache had expired, for the budget, or as carrying it had cost too much.
+``dropped_budget``: the layout ``spec`` left it out for the budget. ``removed_budget``: the replies around it went for
+the budget; ``compacted``: a compaction replaced the conversation. As a line: ``read_by_call``, a call's output has its
+content; ``listed`` in the metadata pool; ``known_by_name``, never read; ``not_active`` any more or by a collapse.
+Nothing: ``left_pool`` or ``not_in_pool``, it is hidden; ``not_assembled``, nothing was assembled since it came.
+"""
+
+
 class ToolDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A tool that the model may call. ``input_schema``: JSON Schema of its arguments, an object."""
 
@@ -169,6 +207,8 @@ class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of a recorded assembly. Its text is rendered again from the versions that it references.
 
     ``tx``: the journal sequence of the record: an object as of it is the version that the model saw.
+    ``format`` and ``model``: those of its request, None for text and blocks. ``policy``: version of the repack policy
+    that decided on it, ``repacked``: the reason of its repack; None where it made none.
     """
 
     number: int
@@ -180,6 +220,11 @@ class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     assembled_at: int
     stable_prefix: int | None
+    layout: Layout = "spec"
+    format: RequestFormat | None = None
+    model: str | None = None
+    policy: int | None = None
+    repacked: RepackReason | None = None
 
 
 class CurrentContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,12 +4,14 @@ from ctxd.assembly.append_assembly import Wanted, target_for
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.epoch_history import EpochHistory
+from ctxd.assembly.explanation import explain
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd.sessions.transitions import resolve
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.context import (
     AssembleParams,
@@ -19,6 +21,7 @@ from ctxd_protocol.methods.context import (
     PlanParams,
     PlanResult,
     ShowParams,
+    WhyParams,
 )
 from ctxd_protocol.methods.epochs import EpochShowParams, EpochShowResult
 
@@ -50,7 +53,11 @@ class ContextCalls:
         layout = params.layout or ("spec" if wanted is None else "append")
         target = target_for(params.session, form, None) if layout == "spec" else None
         assembled = await self._assembler.assemble(
-            live, call, chars_max=caller.answer_bytes_max, wanted=form if layout == "append" else None
+            live,
+            call,
+            chars_max=caller.answer_bytes_max,
+            wanted=form if layout == "append" else None,
+            target=target,
         )
         assembled = await self._seen_by(caller, params.session, assembled)
         if target is not None:
@@ -80,6 +87,16 @@ class ContextCalls:
     async def epoch_show(self, _: Caller, params: EpochShowParams) -> EpochShowResult:
         live = await self._sessions.live(params.session)
         return await self._epochs.show(live, params)
+
+    async def context_why(self, caller: Caller, params: WhyParams) -> Accepted:
+        live = await self._sessions.live(params.session)
+        id = resolve(live.state, params.session, params.object)
+        if caller.capability != "host" and await self._sessions.visibility.hidden(live, [id]):
+            message = f"no object id={params.object} in the index of session {params.session}"
+            raise CtxdError("not_in_index", message, hint="Give an id from object.list.")
+        records = await self._archive.records(params.session)
+        found = explain(live, id, records)
+        return Accepted(live.barrier, lambda _: found)
 
     async def context_list(self, caller: Caller, params: AssemblyListParams) -> AssemblyListResult:
         found = tuple(map(summary, await self._archive.listed(params.session, after=params.after, limit=params.limit)))

@@ -11,9 +11,11 @@ from ctxd_protocol.context_types import (
     ContextFormat,
     CurrentContext,
     Layout,
+    ShownAs,
     ToolDeclaration,
+    WhyRule,
 )
-from ctxd_protocol.ids import OpIdText, SessionIdText
+from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
 from ctxd_protocol.methods.declaration import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
@@ -23,6 +25,7 @@ from ctxd_protocol.methods.declaration import (
     Result,
     SessionParams,
 )
+from ctxd_protocol.session_types import ContextLevel
 
 
 class ContextCurrentParams(Params, frozen=True, kw_only=True):
@@ -71,6 +74,40 @@ class ShowParams(SessionParams, frozen=True, kw_only=True):
     turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
     text: bool = True
     blocks: bool = True
+
+
+class WhyParams(SessionParams, frozen=True, kw_only=True):
+    """An object of a session: a full id, or a unique prefix of at least 8 characters of an id in its index."""
+
+    object: ObjectIdText
+
+
+class WhySince(msgspec.Struct, frozen=True, kw_only=True):
+    """An assembly: its number, its context, its turn, and when it was made, in ms since 1970."""
+
+    number: int
+    context_id: str
+    turn: int
+    assembled_at: int
+
+
+class WhyResult(Result, frozen=True, kw_only=True):
+    """The look of an object in the session's newest assembly.
+
+    ``shown``: the part of it that is there, and ``rule`` the reason; ``detail``: more about it, if there is more.
+    ``since``: the first assembly that showed it so, None if none did. ``layout``: that of the assembly. ``level`` and
+    ``pinned`` are those of now.
+    """
+
+    session: str
+    object: str
+    shown: ShownAs
+    rule: WhyRule
+    detail: str | None
+    since: WhySince | None
+    layout: Layout
+    level: ContextLevel
+    pinned: bool
 
 
 class AssemblyListParams(SessionParams, frozen=True, kw_only=True):
@@ -132,6 +169,18 @@ ROWS: Final = (
         errors=("session_not_found", "assembly_not_found", "purged"),
         example={"session": "s1", "number": 1},
         shows=".text",
+    ),
+    Method(
+        name="context.why",
+        params=WhyParams,
+        result=WhyResult,
+        access="read",
+        handle="why",
+        summary="Explain what the window has of an object, since when, and by which rule.",
+        errors=(*SESSION_ERRORS, "not_in_index", "ambiguous_id", "infrastructure_object"),
+        example={"session": "s1", "object": "call_1"},
+        shows=".rule",
+        positional=("object",),
     ),
     Method(
         name="context.list",

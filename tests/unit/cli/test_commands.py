@@ -117,6 +117,47 @@ def test_an_earlier_turn_is_rendered_again_and_two_are_compared(real, session):
     assert real("context", "--diff", "1", "99").code == 3
 
 
+@pytest.mark.requirement("USE-6")
+def test_the_context_of_a_session_with_requests_shows_what_the_newest_one_costs(real, session):
+    model = "claude-sonnet-4-5"
+    assert "request " not in real("context").out, "there is none yet"
+    first = real("context", "--format", "anthropic-messages", "--model", model)
+    assert f"request       assembly 3 for {model}: " in first.err
+    assert "the rest is new: it is the first request" in first.err
+    session.user("third")
+    ran = real("context", "--format", "anthropic-messages", "--model", model, "--json").json
+    cost = ran["cost"]
+    assert 0 < cost["shared_bytes"] < cost["before_bytes"] < ran["bytes"]
+    assert (cost["broken_by"], cost["reserve"], cost["model"]) == (None, None, model)
+    assert 0 < cost["price"] <= cost["history_price"]
+    session.usage({"input_tokens": 5_000, "output_tokens": 10})
+    session.user("fourth")
+    billed = real("context", "--format", "anthropic-messages", "--model", model, "--json").json["cost"]
+    assert billed["tokens"] > 5_000
+    assert billed["reserve"] > 0
+    lines = real("context").out.splitlines()
+    assert re.match(rf"request       assembly 5 for {model}: 5,\d+ tokens \(± \d+\), \$0\.\d{{6}}$", lines[1])
+    assert re.match(r"prefix        \d\d\.\d% of the last request \(\S+ \S+, \S+ tokens\) unchanged", lines[2])
+    assert re.match(r"full history  \S+ tokens, \$0\.\d{6}$", lines[3])
+    shown = real("context", "--assembly", "5", "--json").json
+    assert shown["cost"] == billed
+    assert json.loads(real("context", "--assembly", "5", "--text").out) == shown["request"]
+    assert real("context", "--assembly", "5").out.splitlines()[1] == lines[1]
+
+
+@pytest.mark.requirement("WHY-1")
+def test_why_an_object_is_in_the_window_is_explained(real, session):
+    call = f"call-of-{session.id}"
+    out = real("context", "--why", call).out.splitlines()
+    assert out[0] == "bash: ls is in the window: its call was recorded"
+    assert out[1].startswith("since assembly 1, turn 1, ")
+    assert out[2].startswith("now active; id ")
+    found = real("context", "--why", call, "--json").json
+    assert (found["shown"], found["rule"], found["since"]["number"]) == ("whole", "recorded", 1)
+    assert real("context", "--why", "nothing-like-it").code == 3
+    assert real("context", "--why", call, "--plan", "10").code == 2
+
+
 def test_a_plan_says_what_a_budget_would_leave_out(real, session):
     ran = real("context", "--plan", "10")
     assert re.match(r"budget 10 tokens, context \d+, \d+ without \d+ objects, over by \d+", ran.out)

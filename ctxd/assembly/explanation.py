@@ -1,0 +1,153 @@
+"""Explanation of what a window has of an object: since which assembly, and by which rule.
+
+It is read from the records of the session's assemblies in the layout of the newest one, and from the session's sets.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.append_planner import Level
+from ctxd.assembly.assembly_record import Recorded
+from ctxd.assembly.stored_items import STUB, WHOLE, ObjectRef
+from ctxd.sessions.session import LiveSession
+from ctxd_protocol.context_types import RepackReason, ShownAs, WhyRule
+from ctxd_protocol.methods.context import WhyResult, WhySince
+
+_REPACKED: Final[dict[RepackReason, WhyRule]] = {
+    "cache_expired": "repacked_cache_expired",
+    "budget": "repacked_budget",
+    "cost": "repacked_cost",
+}
+
+
+class _Look(msgspec.Struct, frozen=True):
+    """The look of an object in consecutive assemblies, the first of which is ``since``."""
+
+    shown: ShownAs
+    rule: WhyRule
+    since: Recorded | None = None
+    detail: str | None = None
+
+
+def explain(live: LiveSession, id: str, records: Sequence[Recorded]) -> WhyResult:
+    """Explain what the newest of ``records``, those of ``live`` in order, shows of the object ``id`` of its index.
+
+    Cost: linear in what the records refer to.
+    """
+    newest = records[-1] if records else None
+    if newest is None:
+        step = _Look("none", "not_assembled")
+    elif newest.window is None:
+        step = _in_spec(live, id, [record for record in records if record.window is None])
+    else:
+        step = _in_windows(live, id, [record for record in records if record.window is not None])
+    since = step.since
+    return WhyResult(
+        session=live.session,
+        object=id,
+        shown=step.shown,
+        rule=step.rule,
+        detail=step.detail,
+        since=None
+        if since is None
+        else WhySince(
+            number=since.number, context_id=since.context_id, turn=since.turn, assembled_at=since.assembled_at
+        ),
+        layout="spec" if newest is None or newest.window is None else "append",
+        level=live.state.level(id),
+        pinned=id in live.state.pinned,
+    )
+
+
+def _entered(live: LiveSession, id: str) -> WhyRule:
+    """The rule by which the whole content of ``id`` is in a window."""
+    state = live.state
+    if id in state.pinned:
+        return "pinned"
+    if id in state.chosen:
+        return "activated"
+    return "read" if state.is_file(id) else "recorded"
+
+
+def _absent(live: LiveSession, id: str) -> _Look:
+    """The look of an object whose content no assembly has."""
+    state = live.state
+    if id not in state.pool:
+        return _Look("none", "not_in_pool")
+    if id in state.active:
+        return _Look("none", "not_assembled")
+    if id not in state.read:
+        return _Look("line", "known_by_name")
+    return _Look("line", "not_active")
+
+
+# --- the layout spec ---
+
+
+def _in_spec(live: LiveSession, id: str, records: Sequence[Recorded]) -> _Look:
+    step = _Look("none", "not_assembled")
+    for record in records:
+        found = next((reason for object, reason in record.dropped if object == id), None)
+        if found is not None:
+            now = _Look("line", "dropped_budget", record, found)
+        elif any(object == id for object, *_ in record.active):
+            now = _Look("whole", _entered(live, id), record)
+        elif step.since is not None:
+            now = _Look("line" if id in live.state.pool else "none", "not_active", record)
+        else:
+            continue
+        step = step if (step.shown, step.rule) == (now.shown, now.rule) else now
+    return _absent(live, id) if step.since is None else step
+
+
+# --- the layout append ---
+
+
+def _in_windows(live: LiveSession, id: str, records: Sequence[Recorded]) -> _Look:
+    step = _Look("none", "not_assembled")
+    mine: list[ObjectRef] = []
+    level: Level | None = None
+    for record in records:
+        part = record.window
+        assert part is not None, "it is in the layout append"
+        if part.base == record.number:
+            mine, level = [], None
+        mine += (ref for ref in part.refs if isinstance(ref, ObjectRef) and ref.object == id)
+        for noted in part.noted:
+            if noted.object == id:
+                level = noted.level
+        now = _look(live, id, mine, level, record)
+        if now.shown == "none" and step.since is not None:
+            gone: WhyRule = "left_pool" if part.base != record.number else "compacted"
+            now = _Look("none", "removed_budget" if part.repacked is not None else gone, record)
+        if now.shown == "none" and step.since is None:
+            continue
+        step = step if step.shown == now.shown else now
+    if step.since is None:
+        return _absent(live, id)
+    return step
+
+
+def _look(live: LiveSession, id: str, refs: Sequence[ObjectRef], level: Level | None, record: Recorded) -> _Look:
+    """The look of ``id`` at ``record``, of whose window ``refs`` are those that concern it; ``level``: that as which it
+    is noted there."""
+    part = record.window
+    assert part is not None, "it is in the layout append"
+    contents = [ref for ref in refs if ref.role in ("output", "late", "active", "changed")]
+    # What is loaded again stands behind what it replaces.
+    best = next((ref for ref in reversed(contents) if ref.shown != STUB), contents[-1] if contents else None)
+    if best is None:
+        rule: WhyRule = "read_by_call" if level == "active" else "listed"
+        # The line of a tool call is its reply.
+        is_listed = level in ("active", "pool") and live.state.is_file(id)
+        return _Look("line", rule, record) if is_listed else _Look("none", "not_assembled")
+    # An output is noted as active unless a part of it was left out: its reference has the most that it may show.
+    is_whole = best.shown == WHOLE or (best.role in ("output", "late") and best.shown != STUB and level == "active")
+    if is_whole:
+        rule = _entered(live, id)
+        return _Look("whole", "changed" if rule == "read" and best.role == "changed" else rule, record)
+    if best.shown == STUB:
+        return _Look("stub", _REPACKED[part.repacked or "budget"], record)
+    return _Look("cut", "cut_on_entry" if part.repacked is None else "cut_for_budget", record)
