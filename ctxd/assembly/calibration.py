@@ -183,9 +183,11 @@ class Calibration(msgspec.Struct, frozen=True):
 
     def repacked(self, request: MeasuredRequest, made: MeasuredRequest) -> Estimate:
         """Estimate ``made``, a new window of what ``request`` has."""
-        found, saved = self.estimate(request), self._whole(request) - self._whole(made)
-        tokens = max(_SCALE_MIN * self._whole(made), found.tokens - saved)
-        return Estimate(ceil(tokens), found.reserve + ceil(self.error * abs(saved)))
+        found, kept = self.estimate(request), self._whole(made)
+        saved = self._whole(request) - kept
+        # The errors of what came and of what went add up, but not beyond that of all that is left.
+        reserve = min(found.reserve + self.error * abs(saved), self.error * kept)
+        return Estimate(ceil(max(_SCALE_MIN * kept, found.tokens - saved)), ceil(reserve))
 
     def _whole(self, request: MeasuredRequest) -> float:
         return _tokens(_terms(request.outside, request.reply), self.weights) + _images(request.outside)

@@ -22,8 +22,11 @@ from ctxd.assembly.window import ToolOutput, Update
 from ctxd.models import Model, Models
 from ctxd_protocol.context_types import CacheBreak, RequestCost
 
-_ROUNDS: Final = 4
+_ROUNDS: Final = 8
 """Times that a window is judged until its estimate is within the budget."""
+
+_TIGHTER: Final = 0.98
+"""Share of the budget that each further round leaves: what is removed has an error too, which adds to the reserve."""
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -59,7 +62,7 @@ def judged(grown: Grown, moment: Moment, calibration: Calibration | None, reques
             found = calibration.repacked(whole, measures_with(made, request))
         if budget is None or most is None or found.tokens + found.reserve <= most or rounds == _ROUNDS:
             return Judged(made, decision, found.tokens, found.reserve, budget)
-        budget = int(budget * most / (found.tokens + found.reserve))
+        budget = int(budget * _TIGHTER * most / (found.tokens + found.reserve))
 
 
 def _plain(grown: Grown) -> int:

@@ -265,9 +265,9 @@ async def test_an_assembly_is_found_by_its_number_in_one_read(tmp_path: Path, mo
 
         monkeypatch.setattr(home.store, "scan", scanned)
         assert (await home.archive.show("s", number=1)).context.number == 1
-        assert [[one.document.id for one in found] for found in read if found[0].document.type == "assembly"] == [
-            [assembly_id("s", 1)]
-        ]
+        assert [
+            [one.document.id for one in found] for found in read if found and found[0].document.type == "assembly"
+        ] == [[assembly_id("s", 1)]]
 
 
 @pytest.mark.anyio
