@@ -29,7 +29,7 @@ from ctxd.clock import SystemClock
 from ctxd.objects.document import Document, encode_document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal, statedir
-from ctxd.store.committer import Committer
+from ctxd.store.journal_writer import JournalWriter
 from ctxd.store.witness import Head, WitnessFile
 
 ROWS = 1_000_000
@@ -45,10 +45,10 @@ def generate(root: Path, rows: int) -> None:
     a verification looks for, written without a flush a row."""
     held = statedir.hold(root)
     witness = WitnessFile(held.witness)
-    committer = Committer(held, ArtifactStore(held.artifacts), SystemClock())
-    committer.open()
-    chain = committer.head.chain
-    committer.close(tidy=True)
+    journal_writer = JournalWriter(held, ArtifactStore(held.artifacts), SystemClock())
+    journal_writer.open()
+    chain = journal_writer.head.chain
+    journal_writer.close(tidy=True)
     connection = dbfile.open_writer(held.database)
     connection.execute("PRAGMA synchronous=OFF").fetchall()
     backend = SqliteBackend(connection)

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from ctxd.clock import SystemClock
 from ctxd.observe.call_counts import Tally
-from ctxd.store.committer import Durations
+from ctxd.store.journal_writer import Durations
 from ctxd_protocol.status import DaemonStatus
 
 

@@ -24,13 +24,13 @@ from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, 
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.offload import Lane, NoThread, in_thread
 from ctxd.store import statedir
-from ctxd.store.committer import Committer, Durations
+from ctxd.store.commit_queue import CommitQueue
 from ctxd.store.follow import Follower
-from ctxd.store.group_commit import GroupCommit
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
 from ctxd.store.idempotency import BloomFilter, Operation, replay_of
 from ctxd.store.journal import Body, Row
+from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, answered
@@ -82,7 +82,7 @@ class VersionStore:
         self._attached: list[Callable[..., Coroutine[Any, Any, None]]] = []
         self._admissions: list[Callable[[], None]] = []
         self._listeners = Listeners()
-        self._commits = GroupCommit(self._health, self._note_landed, self._note_lost, self._listeners.fault)
+        self._commits = CommitQueue(self._health, self._note_landed, self._note_lost, self._listeners.fault)
         self._times = ValidTimes()
         self._under_way: dict[Operation, QueuedWrite] = {}
         # Operations that became durable a short while ago; older ones are in the journal.
@@ -115,10 +115,10 @@ class VersionStore:
 
     async def _serve(self, directory: statedir.StateDir, task_status: TaskStatus[None]) -> None:
         artifacts = self._large.open(directory.artifacts)
-        committer = Committer(directory, artifacts, self._clock)
-        self._committer = committer
+        journal_writer = JournalWriter(directory, artifacts, self._clock)
+        self._journal_writer = journal_writer
         try:
-            damage = await in_thread(committer.open)
+            damage = await in_thread(journal_writer.open)
             await in_thread(artifacts.create)
         except (dbfile.FileDamaged, dbfile.SqlFailed, dbfile.DiskFailed, dbfile.DiskFull, OSError) as error:
             message = f"{directory.database} cannot be opened: {error}"
@@ -140,7 +140,7 @@ class VersionStore:
                 for part in self._attached:
                     await group.start(partial(part, self))
                 task_status.started()
-                failure = await self._commits.run(committer)
+                failure = await self._commits.run(journal_writer)
                 group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
@@ -148,20 +148,20 @@ class VersionStore:
         raise StoreFailed(str(failure)) from failure
 
     def _begin(self, damage: str) -> None:
-        head = self._committer.head
-        self.incarnation = self._committer.incarnation
-        self.journal_id = self._committer.journal_id
-        self.writer = self._committer.writer
+        head = self._journal_writer.head
+        self.incarnation = self._journal_writer.incarnation
+        self.journal_id = self._journal_writer.journal_id
+        self.writer = self._journal_writer.writer
         self.next_seq = head.seq + 1
-        self._times = ValidTimes(self._committer.head_vt)
+        self._times = ValidTimes(self._journal_writer.head_vt)
         self._heads.durable = head.seq
         if head.seq:
-            self._durable = Receipt(head.seq, head.chain.hex(), self._committer.head_vt)
-        for complaint in self._committer.complaints:
+            self._durable = Receipt(head.seq, head.chain.hex(), self._journal_writer.head_vt)
+        for complaint in self._journal_writer.complaints:
             self._note_damage(complaint)
         if damage:
             self._health.lose(damage)
-        elif (shortage := self._committer.shortage) is not None:
+        elif (shortage := self._journal_writer.shortage) is not None:
             self._health.fill(f"there was no room to note the start: {shortage}", shortage.hint)
 
     async def _scrub_all(self, reader: Reader, directory: statedir.StateDir) -> None:
@@ -191,12 +191,12 @@ class VersionStore:
         await self._reading.run(self._reader.close)
         for reader in readers:
             await in_thread(reader.close)
-        await in_thread(self._close_committer, failure)
+        await in_thread(self._close_journal_writer, failure)
 
-    def _close_committer(self, failure: Exception | None) -> None:
+    def _close_journal_writer(self, failure: Exception | None) -> None:
         # What does not fit into the database stays in its write-ahead log: the next start reads it from there.
         with suppress(dbfile.DiskFull, dbfile.DiskFailed):
-            self._committer.close(tidy=failure is None and not self._health.lost)
+            self._journal_writer.close(tidy=failure is None and not self._health.lost)
 
     async def _settle(self) -> None:
         await self._commits.settle()
@@ -229,7 +229,7 @@ class VersionStore:
         """Let go of what was purged, but for heads that came in since."""
         self._purges += 1
         self._texts.remove(ref.hex() for ref in purged.texts)
-        durable = self._committer.head.seq
+        durable = self._journal_writer.head.seq
         heads = self._heads.known(purged.ids)
         self._heads.forget(id for id, head in heads.items() if head is not None and head.tx <= durable)
         self._loader.note_written(purged.ids)
@@ -403,7 +403,7 @@ class VersionStore:
     @property
     def commit_durations(self) -> Durations:
         """Flush times of the transactions since the start."""
-        return self._committer.durations
+        return self._journal_writer.durations
 
     def status(self) -> StoreStatus:
         """The figures of ``daemon.status``."""
@@ -415,10 +415,10 @@ class VersionStore:
             head_seq=0 if self._durable is None else self._durable.seq,
             head_chain="" if self._durable is None else self._durable.chain,
             pending_writes=self._commits.waiting,
-            commits=self._committer.commits,
-            rows=self._committer.head.seq,
-            flush_ms_p50=self._committer.flush_ms(50),
-            flush_ms_p99=self._committer.flush_ms(99),
+            commits=self._journal_writer.commits,
+            rows=self._journal_writer.head.seq,
+            flush_ms_p50=self._journal_writer.flush_ms(50),
+            flush_ms_p99=self._journal_writer.flush_ms(99),
             damage=tuple(self._damage),
             scrubbed_seq=self._scrub.seq,
             scrubbed_ms=self._scrub.finished_ms,
@@ -569,7 +569,7 @@ class VersionStore:
             await self._grown.wait()
 
     def _keep_mark(self, name: str, seq: int) -> None:
-        self._committer.marks = {**self._committer.marks, name: seq}
+        self._journal_writer.marks = {**self._journal_writer.marks, name: seq}
 
     async def changes(self, *, after: int, limit: int) -> list[Change]:
         """At most ``limit`` journal rows beyond sequence ``after``, in order. Raises and cancel: as ``get``."""

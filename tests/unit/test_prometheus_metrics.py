@@ -7,7 +7,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from ctxd.observe.call_counts import Tally
 from ctxd.prometheus_metrics import Figures, exposition, process
-from ctxd.store.committer import Durations
+from ctxd.store.journal_writer import Durations
 from ctxd_protocol.status import DaemonStatus
 from tests.fakes.daemon import smallest
 

@@ -18,7 +18,7 @@ from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
 from ctxd.offload import NoThread
-from ctxd.store.committer import Committer
+from ctxd.store.journal_writer import JournalWriter
 from ctxd.store.purge import KIND
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
@@ -391,9 +391,11 @@ async def until_refused(store):
 @pytest.fixture
 def probes(monkeypatch):
     """The results of the probes of a full disk, which come quickly."""
-    results, probe = [], Committer.probe
+    results, probe = [], JournalWriter.probe
     monkeypatch.setattr(limits, "PROBE_S", 0.02)
-    monkeypatch.setattr(Committer, "probe", lambda committer: results.append(probe(committer)) or results[-1])
+    monkeypatch.setattr(
+        JournalWriter, "probe", lambda journal_writer: results.append(probe(journal_writer)) or results[-1]
+    )
     return results
 
 

@@ -241,7 +241,7 @@ async def test_a_purge_reads_only_what_it_destroys(tmp_path):
     async with running(root) as store:
         await fill(store)
         plans: list[str] = []
-        connection = store._committer._connection
+        connection = store._journal_writer._connection
         explained = dbfile.open_reader(root / "state.db")
         seen: set[str] = set()
 

@@ -62,7 +62,7 @@ class StateRemoved(Exception):
     """The state directory no longer holds the files that are written: nothing more may be acknowledged."""
 
 
-class Committer:
+class JournalWriter:
     """The journal's only writer."""
 
     def __init__(self, directory: StateDir, artifacts: ArtifactStore, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Group commit: the queue of accepted writes, the thread that commits them, and the loop between both.
+"""Commit queue: accepted writes that wait for their group commit, the thread that makes it, and the loop between both.
 
 While one transaction runs, the next one gathers. A full disk fails the transaction and everything behind it, and is
 probed until it has room. A failed disk ends the loop: nothing is acknowledged after it.
@@ -17,8 +17,8 @@ from ctxd import dbfile, limits
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
 from ctxd.offload import LoopHandle, in_thread
-from ctxd.store.committer import Committer, StateRemoved
 from ctxd.store.health import Health
+from ctxd.store.journal_writer import JournalWriter, StateRemoved
 from ctxd.store.writes import Pending, QueuedWrite
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.object_types import Receipt
@@ -86,7 +86,7 @@ _SMALL: Final = 8
 """Writes of a transaction after which the next one does not wait: few writes are behind it."""
 
 
-class GroupCommit:
+class CommitQueue:
     """Queue of accepted writes, and the loop that empties it. Knows neither heads nor operation ids."""
 
     def __init__(
@@ -142,7 +142,7 @@ class GroupCommit:
 
     async def purges_finished(self) -> None:
         """Return once nothing outside the database holds what durable purges destroyed. Cancel: safe."""
-        while self._committer.purging:
+        while self._journal_writer.purging:
             if self._purged is None:
                 self._purged = anyio.Event()
                 # The loop may be waiting for a write.
@@ -150,10 +150,10 @@ class GroupCommit:
                     self._wake.set()
             await self._purged.wait()
 
-    async def run(self, committer: Committer) -> Exception:
+    async def run(self, journal_writer: JournalWriter) -> Exception:
         """Commit batch after batch. Returns why the disk failed. Cancel: the transaction that has begun is seen
         through; what is not durable then fails as ``draining``."""
-        self._committer = committer
+        self._journal_writer = journal_writer
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._serve)
@@ -174,7 +174,7 @@ class GroupCommit:
             while True:
                 tidied, purge_delay = False, limits.PURGE_RETRY_S
                 while not self.queue and self._failure is None:
-                    full, purging = self._health.code == "disk_full", self._committer.purging
+                    full, purging = self._health.code == "disk_full", self._journal_writer.purging
                     idle_delay = None if tidied else limits.CHECKPOINT_IDLE_S
                     self._wake = anyio.Event()
                     with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
@@ -188,7 +188,7 @@ class GroupCommit:
                     raise self._failure
                 self._batch = batch = self._take_batch()
                 try:
-                    chains = await self._thread.call(partial(self._committer.commit, batch))
+                    chains = await self._thread.call(partial(self._journal_writer.commit, batch))
                 except dbfile.DiskFull as error:
                     self._health.fill(str(error), error.hint)
                     self._fail([*batch, *self._clear()], "disk_full", str(error), "not_applied", error.hint)
@@ -243,14 +243,14 @@ class GroupCommit:
             self._landed(some)
         if self._purged is not None:
             self._note_purges()
-        if (shortage := self._committer.shortage) is not None:
+        if (shortage := self._journal_writer.shortage) is not None:
             self._health.fill(str(shortage), shortage.hint)
         if len(batch) > _SMALL:
             await _yield_to_loop(_GATHERED_TURNS)
 
     def _note_purges(self) -> None:
         """Wake who waits for purges, once none is unfinished."""
-        if self._purged is not None and not self._committer.purging:
+        if self._purged is not None and not self._journal_writer.purging:
             self._purged.set()
             self._purged = None
 
@@ -258,13 +258,13 @@ class GroupCommit:
         """Probe a full disk for room, take the next step of unfinished purges, or tidy up."""
         try:
             if full:
-                if await self._thread.call(self._committer.probe):
+                if await self._thread.call(self._journal_writer.probe):
                     self._health.resume()
             elif purging:
-                await self._thread.call(self._committer.finish_purges)
+                await self._thread.call(self._journal_writer.finish_purges)
                 self._note_purges()
             else:
-                await self._thread.call(self._committer.tidy)
+                await self._thread.call(self._journal_writer.tidy)
         except dbfile.DiskFull as error:
             self._health.fill(str(error), error.hint)
 
