@@ -15,10 +15,11 @@ from ctxd.objects.document import AsOf, Page, Stored, encode_content
 from ctxd.objects.kinds import is_binary, state_of
 from ctxd.rpc.caller import Caller
 from ctxd.secrets.policy import rules_found
+from ctxd.sessions.loading import batched
 from ctxd.sessions.object_reads import ListedObject, Objects
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, LiveSession
-from ctxd_protocol.limits import SAFE_INTEGER_MAX
+from ctxd_protocol.limits import PATHS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.object_types import ObjectType, ObjectVersion, source_label
 
@@ -46,8 +47,9 @@ class ObjectCalls:
         at = AsOf.given(params.valid_time, params.tx)
         found: dict[str, Stored] = {}
         size = 0
-        for first in range(0, len(params.objects), _TEXTS_AT_ONCE if params.content else len(params.objects)):
-            part = params.objects[first:][:_TEXTS_AT_ONCE] if params.content else params.objects
+        # Each once: a chat that is named a thousand times is read once.
+        wanted = tuple(dict.fromkeys(params.objects))
+        for part in batched(wanted, _TEXTS_AT_ONCE if params.content else PATHS_MAX):
             found |= (
                 some := await self._objects.versions(
                     viewer, part, at, content=params.content, size_max=caller.answer_bytes_max
@@ -57,7 +59,7 @@ class ObjectCalls:
             _require_short(size, caller)
         return wire.ObjectBulkResult(
             objects=tuple(_shown(stored, viewer.live, content=params.content) for stored in found.values()),
-            missing=tuple(id for id in dict.fromkeys(params.objects) if id not in found),
+            missing=tuple(id for id in wanted if id not in found),
         )
 
     async def object_history(self, caller: Caller, params: wire.ObjectHistoryParams) -> wire.ObjectHistoryResult:

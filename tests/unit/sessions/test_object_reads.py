@@ -180,3 +180,25 @@ async def test_a_long_chat_is_read_in_pages_and_no_further_than_its_bound(
         assert [turn["messages"][0]["content"] for turn in whole.document.payload["turns"]] == [
             f"{number}" for number in range(20)
         ]
+
+
+@pytest.mark.requirement("OBJ-11")
+async def test_an_object_that_is_named_many_times_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    versions = Objects.versions
+
+    async def noted(objects: Objects, viewer, ids, *rest, **more):
+        read.extend(ids)
+        return await versions(objects, viewer, ids, *rest, **more)
+
+    monkeypatch.setattr(Objects, "versions", noted)
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "one"))
+        for content in (True, False):
+            read.clear()
+            found = await w.call("object.bulk", session="s1", objects=["chat:s1", "no-such"] * 500, content=content)
+            assert sorted(read) == ["chat:s1", "no-such"]
+            assert [each.id for each in found.objects] == ["chat:s1"] and found.missing == ("no-such",)
+            nothing = await w.call("object.bulk", session="s1", objects=[], content=content)
+            assert (nothing.objects, nothing.missing) == ((), ())
