@@ -24,6 +24,11 @@ from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
+from ctxd.epochs.agent_files import AgentFiles
+from ctxd.epochs.component import Provider
+from ctxd.epochs.environment import EnvironmentProvider
+from ctxd.epochs.instruction_files import InstructionFiles
+from ctxd.epochs.skills import SkillFiles
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
@@ -62,6 +67,7 @@ from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
 from ctxd.trackers.tracker import file_trackers
 from ctxd_protocol.default_paths import SANDBOXES_NAME
+from ctxd_protocol.session_types import ComponentName
 from ctxd_protocol.status import DaemonStatus
 
 if TYPE_CHECKING:
@@ -299,7 +305,17 @@ class Daemon:
         models = options.models or read_models()
         archive = Archive(store, sessions, spec, estimate_tokens, models)
         usage = UsageOperations(sessions, models)
-        assembler = Assembler(store, sessions, indexer, archive, models, self._clock, providers={}, aim=options.aim)
+        files = AgentFiles(indexer, store)
+        environment = EnvironmentProvider(files, self._clock)
+        providers: dict[ComponentName, Provider] = {
+            "environment": environment.environment,
+            "date": environment.date,
+            "instructions": InstructionFiles(files).provide,
+            "skills": SkillFiles(files).provide,
+        }
+        assembler = Assembler(
+            store, sessions, indexer, archive, models, self._clock, providers=providers, aim=options.aim
+        )
         return complete(
             daemon_methods.DaemonCalls(
                 incarnation=store.incarnation,

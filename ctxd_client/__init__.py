@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ctxd_client.sync import connect_sync as connect_sync
     from ctxd_protocol.sandbox_types import Quota as Quota
     from ctxd_protocol.session_types import Collapse as Collapse
+    from ctxd_protocol.session_types import ComponentOptions as ComponentOptions
     from ctxd_protocol.session_types import Message as Message
     from ctxd_protocol.session_types import Mount as Mount
 
@@ -58,7 +59,7 @@ _HOMES = {
         "Unavailable",
     ),
     "ctxd_protocol.sandbox_types": ("Quota",),
-    "ctxd_protocol.session_types": ("Collapse", "Message", "Mount"),
+    "ctxd_protocol.session_types": ("Collapse", "ComponentOptions", "Message", "Mount"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

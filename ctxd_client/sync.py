@@ -23,7 +23,7 @@ from ctxd_protocol.methods.objects import ObjectListItem
 from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.object_types import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentName, Message, Mount
+from ctxd_protocol.session_types import Collapse, ComponentName, ComponentOptions, Message, Mount
 
 R = TypeVar("R")
 
@@ -123,6 +123,7 @@ class SyncClient(SyncClientMethods):
         labels: Mapping[str, str] = EMPTY,
         secrets: SecretPolicy | None = None,
         components: Sequence[ComponentName] = (),
+        component_options: ComponentOptions | None = None,
     ) -> "SyncSession":
         """A handle on one session: an existing one by its id, or with ``agent`` a new one.
 
@@ -149,6 +150,7 @@ class SyncClient(SyncClientMethods):
                     labels=labels,
                     secrets=secrets,
                     components=components,
+                    component_options=component_options,
                 )
             except Conflict as error:
                 if session is None or error.code != "session_exists":
@@ -171,6 +173,7 @@ class SyncClient(SyncClientMethods):
                 labels=dict(labels),
                 secrets=secrets,
                 components=tuple(components),
+                component_options=component_options,
             )
         return SyncSession(self, found.session)
 

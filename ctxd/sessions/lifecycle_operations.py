@@ -17,7 +17,7 @@ from ctxd.store.writes import Replay
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, SessionView
+from ctxd_protocol.session_types import Collapse, ComponentOptions, SessionView
 
 
 class _Created(msgspec.Struct, frozen=True):
@@ -66,6 +66,7 @@ class LifecycleOperations(OperationGroup):
             labels=params.labels,
             secrets=self._policy if params.secrets is None else params.secrets,
             components=params.components,
+            component_options=params.component_options or ComponentOptions(),
         )
         kept = kept_result(request, _Created(session))
         made = await self.sessions.create(request, session, settings, params.system_prompt, kept)
@@ -98,7 +99,7 @@ class LifecycleOperations(OperationGroup):
         """Change settings; those left out stay as they are."""
         given: dict[str, Any] = {
             name: value
-            for name in ("workdir", "mounts", "collapse", "labels", "secrets", "components")
+            for name in ("workdir", "mounts", "collapse", "labels", "secrets", "components", "component_options")
             if (value := getattr(params, name)) is not None
         }
         if params.mounts is not None:

@@ -286,6 +286,7 @@ class LiveSession:
             pinned_set=tuple(state.pinned),
             components=settings.components,
             entries=settings.entries,
+            component_options=settings.component_options,
         )
 
     async def admit(

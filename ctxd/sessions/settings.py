@@ -12,7 +12,7 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentName, Mount, SessionStatus
+from ctxd_protocol.session_types import Collapse, ComponentName, ComponentOptions, Mount, SessionStatus
 
 _FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 
@@ -44,6 +44,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     renamed: dict[str, str] = {}
     components: tuple[ComponentName, ...] = ()
     entries: tuple[str, ...] = ()
+    component_options: ComponentOptions = ComponentOptions()
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:
@@ -60,13 +61,15 @@ def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str)
             hint="Give fewer or shorter labels and mounts.",
             outcome="not_applied",
         )
-    if not settings.workdir.startswith("/"):
-        raise CtxdError(
-            "invalid_path",
-            f"the working directory {settings.workdir[:100]!r} is relative",
-            hint="Give an absolute path, as the agent knows it.",
-            outcome="not_applied",
-        )
+    home = settings.component_options.home
+    for name, path in (("working directory", settings.workdir), ("home directory", home)):
+        if path is not None and not path.startswith("/"):
+            raise CtxdError(
+                "invalid_path",
+                f"the {name} {path[:100]!r} is relative",
+                hint="Give an absolute path, as the agent knows it.",
+                outcome="not_applied",
+            )
     for id in (settings.filesystem_id, *(mount.filesystem_id for mount in settings.mounts)):
         if id is not None and not _FILESYSTEM_ID.fullmatch(id):
             raise CtxdError(

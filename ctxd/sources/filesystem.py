@@ -14,6 +14,8 @@ import stat
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -41,6 +43,9 @@ THREADS: Final = 4
 
 TORN_RETRIES: Final = 3
 """Readings of a file that changes meanwhile, before it is reported as busy."""
+
+LISTED_MAX: Final = 20_000
+"""Names that are read from one directory."""
 
 RACY_NS: Final = 2_000_000_000
 """How long ago a change must be for a stamp to be trusted: the coarsest file time still in use (FAT) is two seconds."""
@@ -96,6 +101,13 @@ class HostFiles:
     async def look_many(self, paths: list[str]) -> list[Look]:
         """Look at each path, in one hop to a thread and one stat each."""
         return await self._lookups.each(paths, self._look, _timed_out)
+
+    async def list_many(self, paths: list[str], names_max: int) -> list[tuple[str, ...] | Look]:
+        """The first ``names_max`` names in each directory, in order, in one hop to a thread; else what it is.
+
+        Names that are no UTF-8 are left out.
+        """
+        return await self._lookups.each(paths, partial(self._list, names_max=names_max), _timed_out)
 
     async def resolve_many(self, paths: list[str]) -> list[str]:
         """Each path without symlinks, in one hop to a thread; it need not exist.
@@ -190,6 +202,26 @@ class HostFiles:
             return self._failed(path, error)
         return _special(found) or Regular(self._stamp(found))
 
+    def _list(self, path: str, names_max: int) -> tuple[str, ...] | Look:
+        try:
+            place = self.confinement.opened(path)
+            try:
+                found = os.fstat(place)
+                if not stat.S_ISDIR(found.st_mode):
+                    return _special(found) or Regular(self._stamp(found))
+                directory = os.open(f"/proc/self/fd/{place}", _OPEN_FLAGS | os.O_DIRECTORY)
+            finally:
+                os.close(place)
+            try:
+                with os.scandir(directory) as entries:
+                    # Of a directory without bound no more than are looked at for the first by name.
+                    names = [entry.name for entry in islice(entries, LISTED_MAX)]
+            finally:
+                os.close(directory)
+        except (OSError, ValueError) as error:
+            return self._failed(path, error)
+        return tuple(sorted(name for name in names if _is_utf8(name))[:names_max])
+
     def _stat(self, path: str) -> os.stat_result:
         """Of what ``path`` leads to. Raises: as ``Confinement.opened``."""
         if not self.confinement.holds(path):
@@ -256,6 +288,14 @@ def _signature_at(path: str) -> bytes | None:
     except (OSError, ValueError):
         return None
     return _signature(found) if stat.S_ISREG(found.st_mode) else None
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _timed_out(path: str) -> Unreadable:

@@ -99,7 +99,7 @@ from ctxd_protocol.methods.sessions import (
 from ctxd_protocol.methods.usage import UsageParams, UsageResult, UsageTotalsParams, UsageTotalsResult
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.sandbox_types import Quota
-from ctxd_protocol.session_types import Collapse, Message, Mount
+from ctxd_protocol.session_types import Collapse, ComponentOptions, Message, Mount
 from ctxd_protocol.status import DaemonStatus
 
 R = TypeVar("R")
@@ -172,6 +172,7 @@ class SyncClientMethods(ABC):
         secrets: Literal["off", "flag", "redact"] | None = None,
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] = (),
+        component_options: ComponentOptions | None = None,
     ) -> SessionResult:
         """Start a session.
 
@@ -182,6 +183,7 @@ class SyncClientMethods(ABC):
         filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
         ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request bodies,
         with each change of them; none by default, as a harness with a system prompt of its own has them in that.
+        ``component_options``: how these are found.
 
         Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path).
 
@@ -204,6 +206,7 @@ class SyncClientMethods(ABC):
                     secrets=secrets,
                     op_id=op_id,
                     components=tuple(components),
+                    component_options=component_options,
                 ),
                 SessionResult,
             )
@@ -221,6 +224,7 @@ class SyncClientMethods(ABC):
         secrets: Literal["off", "flag", "redact"] | None = None,
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
+        component_options: ComponentOptions | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 
@@ -244,6 +248,7 @@ class SyncClientMethods(ABC):
                     secrets=secrets,
                     op_id=op_id,
                     components=None if components is None else tuple(components),
+                    component_options=component_options,
                 ),
                 SessionResult,
             )
@@ -1257,6 +1262,7 @@ class SyncSessionMethods:
         secrets: Literal["off", "flag", "redact"] | None = None,
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
+        component_options: ComponentOptions | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 
@@ -1277,6 +1283,7 @@ class SyncSessionMethods:
             secrets=secrets,
             op_id=op_id,
             components=components,
+            component_options=component_options,
         )
 
     def view(self, *, valid_time: int | None = None, tx: int | None = None) -> SessionResult:

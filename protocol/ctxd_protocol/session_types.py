@@ -9,6 +9,8 @@ from ctxd_protocol.secrets import SecretPolicy, Secrets
 SessionStatus = Literal["active", "paused", "closed"]
 ComponentName = Literal["environment", "date", "instructions", "skills"]
 """A part of the system context that the daemon reads and keeps up to date in a request."""
+Harness = Literal["claude-code", "codex", "pi", "opencode"]
+"""A harness whose instruction files and skills are known."""
 ContextLevel = Literal["active", "inactive", "indexed"]
 """Whole content in the window; a metadata line; known but unseen (spec 1 §3.2)."""
 
@@ -32,6 +34,20 @@ class Collapse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     per_turn: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 5
     turns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
+
+
+class ComponentOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Options of the components of the system context, see ``session.create``.
+
+    ``harness``: whose instruction files and skills; None: the first word of the agent's name, else codex.
+    ``home``: the agent's home directory, as the agent knows it; ``shell``: its shell; None: those of the user who makes
+    the session, none for an agent in a sandbox. ``zone``: the IANA time zone of the date; None: the host's.
+    """
+
+    harness: Harness | None = None
+    home: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] | None = None
+    shell: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    zone: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -106,6 +122,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     pinned_set: tuple[str, ...]
     components: tuple[ComponentName, ...] = ()
     entries: tuple[str, ...] = ()
+    component_options: ComponentOptions = ComponentOptions()
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

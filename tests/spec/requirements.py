@@ -149,6 +149,16 @@ EPO-9 | An entry has at most 8 KiB of JSON, and its secrets are treated as those
 EPO-10 | For any schedule of changes, unavailable sources, lost races and crashes, the fold of the stored events is what the requests showed. | ctxd
 EPO-11 | A request whose session or components were overtaken while they were observed observes all of them again. | ctxd
 EPO-12 | An unavailable component refuses only the first request of a session, by name and with nothing written; later it keeps its last value. | ctxd
+EPO-20 | The component `instructions` has the files that the session's harness would read (Claude Code, codex, pi, opencode), in its order and within its bounds, one component for each. | ctxd
+EPO-21 | A line of Claude Code's files imports other files by `@path`, five deep and each once; files of a project import files of the project alone. | ctxd
+EPO-22 | A path that is no regular file does not count and is never waited for; a file too long for a component is named with its size and not read; bytes that are no UTF-8 are replaced. | ctxd
+EPO-23 | A file that is there and cannot be read, and a working directory that is not there, make the component unavailable; a file that is gone removes it. | ctxd
+EPO-24 | Components of a session in a sandbox come from its mounts alone, with the rights of its user; no symlink and no import leads out. | ctxd
+EPO-25 | Each text is a version in the file store, which is its source; while no file changes, none is read and nothing is written. | ctxd
+EPO-26 | The text of a file cannot close the tags that it stands between. | ctxd
+EPO-27 | The component `skills` lists name, description and path of each skill that the session's harness would find, 200 at most. | ctxd
+EPO-28 | The front matter of a skill is read as a part of YAML that takes linear time and interprets no reference, tag or collection. | ctxd
+EPO-29 | The component `environment` has platform, working directory, repository, branch and shell; `date` has the day in the session's zone. | ctxd
 WIN-1 | A window is repacked once the prompt cache has expired, when the budget forces it, and when carrying removable content has cost as much as rewriting what stands behind it; the bill is at most three times that of the best schedule. | ctxd
 WIN-2 | A repack removes outdated content first, then old content by age and size; never what is pinned or chosen, and of the running turn only what the budget forces out. New content that exceeds the budget is cut. | ctxd
 WIN-3 | Where words alone exceed the budget, the oldest replies go with their tool calls, then old messages of the user, and a line stands for them; the newest message of the user, kept content and what is new stay. | ctxd

@@ -24,6 +24,7 @@ from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import (
     Collapse,
     ComponentName,
+    ComponentOptions,
     ContextLevel,
     Message,
     Mount,
@@ -65,6 +66,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
     ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request
     bodies, with each change of them; none by default, as a harness with a system prompt of its own has them in that.
+    ``component_options``: how these are found.
     """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -80,6 +82,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     secrets: SecretPolicy | None = None
     op_id: OpIdText | None = None
     components: tuple[ComponentName, ...] = ()
+    component_options: ComponentOptions | None = None
 
 
 class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
@@ -96,6 +99,7 @@ class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
     secrets: SecretPolicy | None = None
     op_id: OpIdText | None = None
     components: tuple[ComponentName, ...] | None = None
+    component_options: ComponentOptions | None = None
 
 
 class SessionResult(Result, frozen=True, kw_only=True):

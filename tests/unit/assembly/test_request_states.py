@@ -10,11 +10,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ctxd.assembly.append_assembly import Wanted
+from ctxd.assembly.append_assembly import KeptWindow, Wanted
+from ctxd.assembly.assembly_record import Recorded
 from ctxd.assembly.request_bodies import RequestTarget, request_body
 from ctxd.assembly.window import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
+from ctxd.sessions.purging import purge
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext, RequestFormat, ToolDeclaration
 from ctxd_protocol.event_types import (
@@ -232,3 +234,29 @@ def test_a_request_with_much_reasoning_copies_no_tail_of_the_window_for_each() -
     items.append(UserText(key="z", tokens=1, turn=0, text="Go"))
     request_body(items, RequestTarget(format="anthropic-messages", model="m", max_tokens=1))
     assert items.copied <= len(items)
+
+
+@pytest.mark.anyio
+async def test_a_window_that_is_read_while_something_is_purged_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/a.py").write_text("swordfish")
+    async with household(tmp_path) as home:
+        live = await home.create()
+        file = await home.read(live, home.files / "a.py")
+        assert "swordfish" in json.dumps((await ask(home, live, "openai-chat")).request)
+    async with household(tmp_path) as home:
+        live = await home.sessions.live("s")
+        recall, recalled = home.archive.recall, []
+
+        async def racing(live: LiveSession, last: Recorded) -> KeptWindow:
+            recalled.append(await recall(live, last))
+            if len(recalled) == 1:
+                await purge(home.store, home.sessions.guard, WriteRequest("object.purge", "p"), file)
+            return recalled[-1]
+
+        monkeypatch.setattr(home.archive, "recall", racing)
+        (tmp_path / "files/a.py").write_text("other")
+        made = await ask(home, live, "openai-chat")
+        assert len(recalled) == 2 and "swordfish" not in json.dumps(made.request)

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.sources.filesystem import RACY_NS, HostFiles
+from ctxd.sources.filesystem import RACY_NS, HostFiles, Regular
 from ctxd.sources.path_lookups import Lookups
 from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Unreadable
 from ctxd_protocol.object_types import FilesystemSource
@@ -340,3 +340,22 @@ async def test_a_directory_that_leads_to_a_mount_that_hangs_says_nothing_of_its_
         assert isinstance(await source.read(tree.bound("near/a")), Present)
     finally:
         release.set()
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("EPO-22")
+async def test_a_listing_has_the_first_names_of_a_directory_and_follows_no_link_out(tmp_path: Path) -> None:
+    files = HostFiles(SetClock())
+    (tmp_path / "in").mkdir()
+    for name in ("b", "a", "c"):
+        (tmp_path / "in" / name).touch()
+    (tmp_path / os.fsdecode(b"in/\xff")).touch()
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box/link").symlink_to(tmp_path / "in")
+    paths = [str(tmp_path / name) for name in ("in", "in/a", "none", "box/link")]
+    found = await files.list_many(paths, 2)
+    assert found[0] == found[3] == ("a", "b")
+    assert isinstance(found[1], Regular) and found[2] == Missing(True, os.stat(tmp_path).st_dev)
+    assert await files.list_many(paths[:1], 9) == [("a", "b", "c")]
+    files.confinement.confine(str(tmp_path / "box"))
+    assert await files.list_many(paths[3:], 9) == [Unreadable(errno.EXDEV)]
