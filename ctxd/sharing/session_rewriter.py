@@ -191,8 +191,9 @@ class SessionRewriter:
         names the rows of the segments before it."""
         ids = [self._id(stored) for stored in group if stored.document.type != "session"]
         size = len(row.documents) + len(row.objects) + len(ids)
+        # Too large a group alone fits no row; an empty row before it is not written.
         if row.deletes or size > ROW_DOCUMENTS_MAX or row.chars > ROW_CHARS_MAX:
-            return not (row.documents or row.objects or row.deletes or row.head)
+            return False
         segments = [stored for stored in group if stored.document.type == "segment"]
         if row.segments and any(carries_bundle(number_of(stored.document.id)) for stored in segments):
             return False
