@@ -83,7 +83,7 @@ def _items(events: Iterable[Event]) -> Iterator[Any]:
         ref = EventRef(key=str(number), at=place, call=call)
         if isinstance(event, ToolCallEvent):
             facts[call] = call_facts(event.tool, arguments_of(event.args))
-        yield from items_of(ref, Material({place: event}, {}, {}, estimate_tokens), facts)
+        yield from items_of(ref, Material({place: event}, {}, {}, estimate_tokens, {}), facts)
 
 
 class Errors(msgspec.Struct):
