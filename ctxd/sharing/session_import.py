@@ -21,13 +21,14 @@ from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, Page, Stored, risen
-from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
+from ctxd.objects.generated_ids import assemblies_prefix, component_texts_prefix, entries_prefix, segments_prefix
 from ctxd.objects.hashing import content_hash
 from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sharing.session_rewriter import (
     INNER,
+    PARTS,
     PROMPT,
     Destination,
     PlannedWrite,
@@ -128,7 +129,10 @@ async def read_history(source: SessionSource, session: str) -> SourceHistory | N
     moved = [id for id, since in index.items() if newest[id].tx > since]
     histories = await _histories(source, moved)
     objects = {id: tuple(histories.get(id) or (newest[id],)) for id in index}
-    return SourceHistory(session, tuple(heads), tuple(prompts), tuple(segments), tuple(assemblies), objects)
+    parts = [*await source.scan(component_texts_prefix(session)), *await source.scan(entries_prefix(session))]
+    return SourceHistory(
+        session, tuple(heads), tuple(prompts), tuple(segments), tuple(assemblies), objects, tuple(parts)
+    )
 
 
 async def _histories(source: SessionSource, ids: Iterable[str]) -> dict[str, list[Stored]]:
@@ -248,7 +252,7 @@ class _Import:
         row.objects = {**rewriter.files(), **row.objects}
         inner = [stored for stored in group if stored.document.type in INNER]
         texts = await self._prepare(
-            row, [stored.content_ref for stored in inner if stored.document.type in (PROMPT, "assembly")]
+            row, [stored.content_ref for stored in inner if stored.document.type in (PROMPT, "assembly", *PARTS)]
         )
         if row.documents or row.deletes or row.head or self._changed(row):
             self._submit(row, texts, entering=True)

@@ -55,7 +55,8 @@ class SourceHistory(msgspec.Struct, frozen=True):
     """A session as one journal has it, without text.
 
     ``heads`` and ``prompts``: every version, oldest first. ``segments``, ``assemblies``: the newest of each, by number.
-    ``objects``: the versions of each object of its index, oldest first, that matter since it entered.
+    ``objects``: the versions of each object of its index, oldest first, that matter since it entered. ``parts``: the
+    newest of its component texts and entries.
     """
 
     session: str
@@ -64,6 +65,7 @@ class SourceHistory(msgspec.Struct, frozen=True):
     segments: tuple[Stored, ...]
     assemblies: tuple[Stored, ...]
     objects: Mapping[str, tuple[Stored, ...]]
+    parts: tuple[Stored, ...] = ()
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +125,8 @@ def relevant(versions: Sequence[Stored], since: int) -> tuple[Stored, ...]:
 
 
 PROMPT: Final = "system_prompt"
-INNER: Final = ("session", PROMPT, "segment", "assembly")
+PARTS: Final = ("component_text", "session_entry")
+INNER: Final = ("session", PROMPT, "segment", "assembly", *PARTS)
 
 
 class SessionRewriter:
@@ -209,6 +212,8 @@ class SessionRewriter:
                 case "system_prompt":
                     row.documents[self._id(stored)] = (renamed(stored.document, self._id(stored)), stored.content_ref)
                     row.prompts.append(stored)
+                case "component_text" | "session_entry":
+                    row.documents[self._id(stored)] = (renamed(stored.document, self._id(stored)), stored.content_ref)
                 case "segment":
                     row.documents[self._id(stored)] = (self._segment(row, stored), None)
                 case "assembly":
@@ -315,7 +320,7 @@ class SessionRewriter:
         for versions in (history.prompts, history.heads):
             for stored in relevant(versions, first):
                 groups.setdefault(stored.tx, []).append(stored)
-        for stored in (*history.segments, *history.assemblies):
+        for stored in (*history.segments, *history.assemblies, *history.parts):
             groups.setdefault(stored.tx, []).append(stored)
         return groups
 
@@ -384,6 +389,9 @@ class SessionRewriter:
                 return segment_id(self.session, number_of(id))
             case "assembly":
                 return assembly_id(self.session, number_of(id))
+            case "component_text" | "session_entry":
+                kind, _, name = id.partition(":")
+                return f"{kind}:{self.session}#{name.partition('#')[2]}"
             case _:
                 return self.renamed.get(id, id)
 

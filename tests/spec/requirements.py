@@ -149,6 +149,7 @@ EPO-9 | An entry has at most 8 KiB of JSON, and its secrets are treated as those
 EPO-10 | For any schedule of changes, unavailable sources, lost races and crashes, the fold of the stored events is what the requests showed. | ctxd
 EPO-11 | A request whose session or components were overtaken while they were observed observes all of them again. | ctxd
 EPO-12 | An unavailable component refuses only the first request of a session, by name and with nothing written; later it keeps its last value. | ctxd
+EPO-13 | A session that moves to another host, or becomes a branch, keeps its entries and what its model believes. | ctxd
 EPO-20 | The component `instructions` has the files that the session's harness would read (Claude Code, codex, pi, opencode), in its order and within its bounds, one component for each. | ctxd
 EPO-21 | A line of Claude Code's files imports other files by `@path`, five deep and each once; files of a project import files of the project alone. | ctxd
 EPO-22 | A path that is no regular file does not count and is never waited for; a file too long for a component is named with its size and not read; bytes that are no UTF-8 are replaced. | ctxd

@@ -16,8 +16,8 @@ from tests.unit.store.running import verified
 pytestmark = pytest.mark.anyio
 
 
-async def request(host: Host, tool: ToolDeclaration) -> dict[str, Any]:
-    live = await host.w.sessions.live("s1")
+async def request(host: Host, tool: ToolDeclaration, session: str = "s1") -> dict[str, Any]:
+    live = await host.w.sessions.live(session)
     wanted = Wanted("openai-responses", "m", tools=(tool,))
     made = await host.assembler.assemble(live, WriteRequest("context.assemble", "host"), wanted=wanted)
     assert made.context.request is not None
@@ -52,4 +52,30 @@ async def test_a_window_goes_on_elsewhere_byte_for_byte_with_its_prompt_files_an
         await say(b.w, "s1", ("user", "next"))
         after = json.dumps((await request(b, tool))["input"])
         assert after.startswith(json.dumps(requests[-1]["input"])[:-1]) and "changed" not in after
+    verified(tmp_path / "b")
+
+
+@pytest.mark.requirement("EPO-13")
+@pytest.mark.parametrize("name", ["s1", "branch"])
+async def test_a_session_moves_with_its_entries_and_with_what_its_model_believes(tmp_path: Path, name: str) -> None:
+    tool = ToolDeclaration(name="bash", description="Run.", input_schema={"type": "object"})
+    async with two(tmp_path) as (a, b):
+        await a.w.call("session.create", agent="a", session="s1")
+        await a.w.call("session.set_entry", session="s1", key="style", value="Plan.")
+        await a.w.call("session.set_entry", session="s1", key="rule", value={"n": 1})
+        await say(a.w, "s1", ("user", "go"))
+        await request(a, tool)
+        await a.w.call("session.set_entry", session="s1", key="style", value="Write.")
+        await a.w.call("session.delete_entry", session="s1", key="rule")
+        await say(a.w, "s1", ("assistant", "ready"), ("user", "next"))
+        before = await request(a, tool)
+        await b.take(a, name=name)
+        if name == "s1":
+            assert (await b.archive.show(name)).context.request == before
+        await say(b.w, name, ("user", "more"))
+        after = await request(b, tool, name)
+        assert json.dumps(after["input"]).startswith(json.dumps(before["input"])[:-1])
+        assert json.dumps(after).count("style") == 2 and json.dumps(after).count("rule") == 2
+        await b.w.call("session.set_entry", session=name, key="style", value="Stop.")
+        assert "style is now: Stop." in json.dumps(await request(b, tool, name))
     verified(tmp_path / "b")
