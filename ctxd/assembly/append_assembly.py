@@ -18,7 +18,7 @@ from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.repack_policy import VERSION, Decision, Kind
 from ctxd.assembly.request_bodies import RequestBody, RequestTarget, request_body
 from ctxd.assembly.stored_items import Material
-from ctxd.assembly.window import ToolOutput, WindowItem
+from ctxd.assembly.window import ToolOutput, ToolUse, WindowItem
 from ctxd.assembly.window_reader import WindowReader, window_blocks
 from ctxd.epochs.fold import Addressing, Blocked, Components, differences
 from ctxd.errors import CtxdError
@@ -164,7 +164,8 @@ async def grow(
     material = await reader.material(live, planned.refs, events, versions, texts)
     items = reader.items(window, planned, material)
     # What is cut can be loaded, so it is not known whole.
-    cut = {item.object for each in items for item in each if isinstance(item, ToolOutput) and item.shown == "cut"}
+    both = ToolOutput | ToolUse
+    cut = {item.object for each in items for item in each if isinstance(item, both) and item.shown == "cut"}
     noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
     spoken = next((model for _, _, event in reversed(batch.events) if (model := getattr(event, "model", None))), None)
     return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, spoken, material)

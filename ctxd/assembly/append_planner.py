@@ -82,6 +82,11 @@ class FileState(msgspec.Struct, frozen=True, gc=False):
     active: bool
     chosen: bool
 
+    @property
+    def role(self) -> Literal["active", "call"]:
+        """The role of a reference to its content: of a call that is its arguments, which may be cut too, and output."""
+        return "call" if self.stored.document.type == "toolcall" else "active"
+
     def is_mentioned(self, arguments: str) -> bool:
         """True if a call with these ``arguments`` is about the file."""
         name = self.label.rpartition("/")[2]
@@ -437,9 +442,16 @@ class Planner:
                     # A reply makes a call once, also where the harness added it again with the call's record.
                     is_new = self._shown_as(event.call) is None or event.call in self._results
                     if is_new and event.call not in dict(calls):
-                        shown = self._name(event.call, event.tool, arguments_of(event.args))
+                        arguments = arguments_of(event.args)
+                        shown = self._name(event.call, event.tool, arguments)
                         calls.append((event.call, shown))
-                        yield EventRef(key=key, turn=turn, at=at, call=shown), False
+                        tokens = self._arguments_cut(arguments)
+                        stored = self._batch.outputs.get(event.call) if tokens else None
+                        if stored is None:
+                            yield EventRef(key=key, turn=turn, at=at, call=shown, shown=tokens), False
+                        else:
+                            # What is cut can be loaded by the object.
+                            yield self._object(stored, "use", shown, shown=tokens), False
                 case ResponseEvent() if event.text.strip():
                     yield EventRef(key=key, turn=turn, at=at), False
         for own, shown in calls:
@@ -452,6 +464,11 @@ class Planner:
         self._facts[shown] = call_facts(tool_name(tool), arguments)
         self._arguments.append(arguments)
         return shown
+
+    def _arguments_cut(self, arguments: str) -> int:
+        """Tokens that ``arguments`` are cut to: as a file, since long ones are most often the content of one."""
+        most = self._cuts["file"]
+        return most if len(arguments) > most else WHOLE
 
     def _output(self, own: str, shown: str) -> Ref:
         facts = self._facts[shown]
@@ -479,8 +496,9 @@ class Planner:
         id, payload = stored.document.id, stored.document.payload
         if self._shown_as(id) is not None:
             return
-        shown = self._name(id, payload["tool"], arguments_of(payload.get("args")))
-        yield self._object(stored, "use", shown), False
+        arguments = arguments_of(payload.get("args"))
+        shown = self._name(id, payload["tool"], arguments)
+        yield self._object(stored, "use", shown, shown=self._arguments_cut(arguments)), False
         yield self._object_output(stored, shown), True
 
     def _other(self, at: Place, event: Event) -> Iterator[tuple[Ref, bool]]:
@@ -547,7 +565,7 @@ class Planner:
             has_content = file.stored.content_ref is not None
             if file.active and not was_active:
                 if has_content and not by_call:
-                    contents.append(self._object(file.stored, "active", label=file.label))
+                    contents.append(self._object(file.stored, file.role, label=file.label))
             elif file.active and not file.is_mentioned(mentions):
                 if has_content and file.chosen:
                     contents.append(self._object(file.stored, "changed", label=file.label))

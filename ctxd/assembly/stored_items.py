@@ -54,6 +54,9 @@ ARGUMENT_CHARS: Final = 60
 OTHER_ARGUMENT_CHARS: Final = 20
 """Characters that an argument keeps once the output of its call is a stub: a command or a path, and any other."""
 
+_VALUE_TOKENS_MIN: Final = 50
+"""Tokens that a cut argument keeps at least."""
+
 IMAGE_TOKENS: Final = 1_500
 """Tokens that an image counts for."""
 
@@ -61,7 +64,7 @@ ID_DIGITS: Final = 12
 """Digits by which a window names a file."""
 
 Place = tuple[int, int]
-ObjectRole = Literal["system", "prompt", "use", "output", "late", "active", "changed"]
+ObjectRole = Literal["system", "prompt", "use", "output", "late", "active", "changed", "call"]
 
 
 TextKind = Literal["system", "output"] | UpdateKind
@@ -200,25 +203,57 @@ def short_arguments(arguments: str) -> str:
     return msgspec.json.encode(given).decode()
 
 
+def cut_arguments(arguments: str, tokens: int, count: TokenCounter, how: str) -> str:
+    """The JSON object ``arguments`` with its longest values cut, each as ``cut`` does it, so that about ``tokens`` are
+    left; itself if it is not longer. Too many values for that are cut as one text, the member ``input``."""
+    if count(arguments) <= tokens:
+        return arguments
+    given: dict[str, Any] = msgspec.json.decode(arguments)
+    texts = {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in given.items()
+    }
+    # Escaped, as a value that is no text becomes one.
+    over = count(msgspec.json.encode(texts).decode()) - tokens
+    sizes = {name: count(msgspec.json.encode(text).decode()) for name, text in texts.items()}
+    total, length = 0.0, 0.0
+    ordered = sorted(sizes.values(), reverse=True)
+    for number, size in enumerate(ordered, 1):
+        total += size
+        length = (total - over) / number
+        if number == len(ordered) or length >= ordered[number]:
+            break
+    if length < _VALUE_TOKENS_MIN:
+        # Half, as quotes are escaped.
+        return msgspec.json.encode({"input": cut(arguments, tokens // 2, count, how)}).decode()
+    for name, size in sizes.items():
+        if size > length:
+            given[name] = cut(texts[name], int(count(texts[name]) * length / size), count, how)
+    return msgspec.json.encode(given).decode()
+
+
 def short_use(item: ToolUse) -> ToolUse:
     """Return ``item`` with short arguments."""
-    return msgspec.structs.replace(
-        item, arguments=short_arguments(item.arguments), tokens=item.stub_tokens, shown="stub"
-    )
+    return msgspec.structs.replace(item, arguments=item.stub, tokens=item.stub_tokens, shown="stub")
 
 
 def _use(ref: EventRef | ObjectRef, tool: str, arguments: str, count: TokenCounter, object: str | None) -> ToolUse:
-    tool = tool_name(tool)
+    tool, shown = tool_name(tool), arguments
     other = count(tool) + count(ref.call) + ITEM_TOKENS
+    stub = short_arguments(arguments)
+    if ref.shown > 0:
+        how = f"all of it is event {ref.key} of the chat" if object is None else f"activate {object} to load it"
+        shown = cut_arguments(arguments, ref.shown, count, how)
     item = ToolUse(
         key=ref.key,
         turn=ref.turn,
-        tokens=other + count(arguments),
+        tokens=other + count(shown),
         object=object,
         call=ref.call,
         tool=tool,
-        arguments=arguments,
-        stub_tokens=other + count(short_arguments(arguments)),
+        arguments=shown,
+        stub_tokens=other + count(stub),
+        stub=stub,
+        shown="whole" if shown is arguments else "cut",
     )
     return short_use(item) if ref.shown == STUB else item
 
@@ -374,6 +409,9 @@ def _object_item(ref: ObjectRef, material: Material, calls: Mapping[str, CallFac
             return _output(
                 ref, text, payload["status"], short_id(ref.object), calls.get(ref.call), count, object=ref.object
             )
+        case "call":
+            arguments = arguments_of(payload.get("args"))
+            return _file_update(ref, "active", f"Arguments:\n{arguments}\nOutput:\n{text}", count)
         case kind:
             assert kind == "active" or kind == "changed", "the others were handled"
             return _file_update(ref, kind, text, count)

@@ -87,13 +87,15 @@ class Reasoning(Item, frozen=True, kw_only=True, gc=False):
 class ToolUse(Item, frozen=True, kw_only=True, gc=False):
     """Request of the model to run a tool. ``call`` is unique in the window; ``arguments`` is a JSON object as text.
 
-    ``stub_tokens``: estimated tokens with short arguments, which the item has once its output is a stub.
+    ``stub``: short arguments, which the item has once its output is a stub; ``stub_tokens``: estimated tokens of the
+    item with them.
     """
 
     call: str
     tool: str
     arguments: str
     stub_tokens: float
+    stub: str
     shown: Shown = "whole"
 
 

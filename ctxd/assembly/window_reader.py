@@ -105,7 +105,7 @@ class WindowReader:
                 head = _present(heads[id], id)
                 source = head.document.source
                 label = (
-                    f"the output of {head.document.payload['tool']}" if source is None else live.mounts.display(source)
+                    f"the tool call {head.document.payload['tool']}" if source is None else live.mounts.display(source)
                 )
                 files[id] = FileState(head, label, id in state.active, id in state.chosen)
         return window, Arrivals(

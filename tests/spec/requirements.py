@@ -137,6 +137,7 @@ REQ-4 | Reasoning is sent only to the provider and model that wrote it and behin
 REQ-5 | A reply is sent once each of its calls has an output; if the conversation goes on without one, words stand in its place, and a later output is an update. | ctxd
 REQ-6 | New files in the metadata pool, activations, changed files and notices are appended as updates, with short ids. | ctxd
 REQ-7 | `toolcall.record` with `chat` records a tool call and the events that describe it in one write: the next request has the call with its result, also after a kill, and a repeat adds nothing. | ctxd
+REQ-8 | Long arguments of a new call are cut, as outputs are: a line in them gives the number of tokens and how to load them; activating the call shows its arguments and its output. | ctxd
 EPO-1 | Entries that a client sets are in the baseline of the first request; an entry that is new or changed later is an update behind the last reply: a system or developer message of the OpenAI APIs, an escaped `<system-update>` elsewhere. Several changes are one update. | ctxd
 EPO-2 | The model is told once that a component it knew of is gone. | ctxd
 EPO-3 | An update never stands between a tool call and its output. | ctxd
