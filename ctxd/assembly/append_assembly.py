@@ -32,18 +32,21 @@ from ctxd_protocol.context_types import (
     ToolDeclaration,
 )
 from ctxd_protocol.ids import chat_id, system_prompt_id
+from ctxd_protocol.secrets import Secrets
 
 MAX_TOKENS: Final = 8_192
 """Tokens that an answer may have where an API wants a number and the caller gives none."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The form of an assembly. ``format`` None: blocks and text. ``model`` None: the one that answered last."""
+    """The form of an assembly. ``format`` None: blocks and text. ``model`` None: the one that answered last.
+    ``secrets``: those in ``tools``."""
 
     format: RequestFormat | None = None
     model: str | None = None
     max_tokens: int | None = None
     tools: tuple[ToolDeclaration, ...] = ()
+    secrets: Secrets | None = None
 
 
 class Rendering(msgspec.Struct, frozen=True):

@@ -279,7 +279,7 @@ class Assembler:
         record = msgspec.structs.replace(record, context_id=id)
         cost = cost_of(record, self._models)
         context = context_of_window(live.session, record, items, made, live.settings.budget_tokens, cost)
-        document = document_of(live.session, record, tools_text(target))
+        document = document_of(live.session, record, tools_text(target), wanted.secrets)
         result, puts = _KeptNumber(record.number), (document, *texts)
         pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=floor_vt)
         kept.context_ids.add(id)

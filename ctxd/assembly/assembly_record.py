@@ -21,6 +21,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.secrets.policy import to_payload
 from ctxd.store.writes import Pending
 from ctxd_protocol.context_types import (
     AssembledContext,
@@ -33,6 +34,7 @@ from ctxd_protocol.context_types import (
 )
 from ctxd_protocol.ids import context_id
 from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.secrets import Secrets
 
 ID_DIGITS = (8, 12, 16)
 """Hex digits of a context id: more only where fewer are taken by other content of the session."""
@@ -144,9 +146,14 @@ def note_request(window: AppendWindow, record: Recorded) -> None:
         )
 
 
-def document_of(session: str, recorded: Recorded, content: str | None = None) -> Document:
-    """The document that keeps ``recorded``, and with it ``content``."""
-    id, payload = assembly_id(session, recorded.number), msgspec.to_builtins(recorded)
+def document_of(
+    session: str, recorded: Recorded, content: str | None = None, secrets: Secrets | None = None
+) -> Document:
+    """The document that keeps ``recorded``, and with it ``content`` and the ``secrets`` found in that."""
+    id = assembly_id(session, recorded.number)
+    payload = msgspec.to_builtins(recorded)
+    if secrets is not None:
+        payload |= to_payload(secrets)
     return Document(
         id=id,
         type="assembly",

@@ -16,10 +16,11 @@ from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import keeps_bytes
 from ctxd.sessions.segments import events_size
+from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.methods.files import ToolcallRecordParams
 from ctxd_protocol.object_types import source_label
-from ctxd_protocol.secrets import SecretFound, SecretPolicy
+from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
 
 INLINE_CHARS_MAX: Final = 64 * 1024
 """Characters that are scanned on the loop: under a millisecond. More go to a thread, so that other sessions go on."""
@@ -49,6 +50,20 @@ def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> Toolcal
     content, args = capture.text(params.content), capture.value(params.args)
     shown = None if params.args_display is None else capture.text(params.args_display)
     return msgspec.structs.replace(params, content=content, args=args, args_display=shown)
+
+
+async def declarations_captured(
+    guard: Guard, policy: SecretPolicy, tools: tuple[ToolDeclaration, ...]
+) -> tuple[tuple[ToolDeclaration, ...], Secrets | None]:
+    """``tools`` as they are to be kept and sent, and the secrets in them. Cancel: safe."""
+    capture = Capture(guard, policy)
+
+    def kept(tool: ToolDeclaration) -> ToolDeclaration:
+        schema, description = capture.value(tool.input_schema), capture.text(tool.description)
+        return msgspec.structs.replace(tool, input_schema=schema, description=description)
+
+    made = await off_loop(len(msgspec.json.encode(tools)), lambda: tuple(map(kept, tools)))
+    return made, capture.secrets
 
 
 _REFERENCES: Final = frozenset({"id", "parent", "message", "sidechain", "call", "object", "kept_from", "secrets"})

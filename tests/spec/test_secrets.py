@@ -11,6 +11,8 @@ from blake3 import blake3
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.scan import Scanner
 from ctxd_client import connect_sync
+from ctxd_protocol.context_types import ToolDeclaration
+from ctxd_protocol.secrets import SecretPolicy
 from tests.client.running import Running
 from tests.spec.secrecy import ENVIRON, KEY, OTHER, PASSWORD, SCRIPTS, TOKEN, Start, files_with, say
 
@@ -123,3 +125,25 @@ def test_a_daemon_does_not_start_with_rules_that_cannot_be_used_and_says_which(t
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
     assert done.returncode == 78
     assert "rules.toml" in done.stderr and "back-reference" in done.stderr and "RE2" in done.stderr
+
+
+@pytest.mark.requirement("SEC-13")
+@pytest.mark.own_daemon
+@pytest.mark.parametrize("policy", ["redact", "flag", "off"])
+def test_declared_tools_are_subject_to_the_policy(daemon: Running, tmp_path: Path, policy: SecretPolicy) -> None:
+    schema = {"type": "object", "properties": {"token": {"type": "string", "default": TOKEN}}}
+    tools = [ToolDeclaration(name="deploy", description=f"Use {TOKEN}.", input_schema=schema)]
+    with connect_sync(daemon.socket) as client:
+        s = client.session("declares", agent="a", secrets=policy)
+        s.user("Deploy.")
+        made = [s.assemble(format="anthropic-messages", model="claude-sonnet-4-5", tools=tools) for _ in range(2)]
+        assert made[0].number == made[1].number
+        shown = s.show(number=made[0].number)
+        assert shown.sha256 == made[0].sha256
+        for each in (made[0], shown):
+            assert (json.dumps(each.request).count(TOKEN) == 0) is (policy == "redact")
+            assert json.dumps(each.request).count("[REDACTED:github-token:") == (2 if policy == "redact" else 0)
+        spec = s.assemble(format="anthropic-messages", model="claude-sonnet-4-5", tools=tools, layout="spec")
+        assert (TOKEN in json.dumps(spec.request)) is (policy != "redact")
+    assert (files_with(tmp_path / "state", TOKEN) == set()) is (policy == "redact")
+    assert TOKEN not in (tmp_path / "ctxd.log").read_text()

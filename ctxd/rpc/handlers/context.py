@@ -1,5 +1,7 @@
 """Handlers of ``context.*`` and ``epoch.*``: the assembled context, budget plans, and recorded assemblies."""
 
+import msgspec
+
 from ctxd.assembly.append_assembly import Wanted, target_for
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
@@ -11,6 +13,7 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd.sessions.text_capture import declarations_captured
 from ctxd.sessions.transitions import resolve
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.context import (
@@ -49,7 +52,12 @@ class ContextCalls:
     async def context_assemble(self, caller: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         wanted = None if params.format == "blocks" or params.format == "text" else params.format
-        form = Wanted(wanted, params.model, params.max_tokens, params.tools)
+        form = Wanted(wanted, params.model, params.max_tokens)
+        if params.tools:
+            confined = caller.capability != "host"
+            guard = self._sessions.guard.by(live.session) if confined else self._sessions.guard
+            tools, secrets = await declarations_captured(guard, live.settings.secrets, params.tools)
+            form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
         layout = params.layout or ("spec" if wanted is None else "append")
         target = target_for(params.session, form, None) if layout == "spec" else None
         assembled = await self._assembler.assemble(
