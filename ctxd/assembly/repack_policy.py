@@ -32,6 +32,13 @@ that is removable goes and every schedule writes the rest.
 So B + C + R ≤ 3·B. With a factor f on the rule the same argument gives 2 + max(f, 1/f), which is least for f = 1. A
 search for bad cases found none above 1.5. (Ski rental: Karlin, Manasse, Rudolph, Sleator, Competitive snoopy caching,
 1988. Without B, breaking at one of several places is multilevel aggregation on a path: Bienkowski et al., 2013.)
+
+**Budget.** Repacks that a budget m forces are outside this bound: one that knows the future drops what is not needed
+again, and ours may drop what is. What they add is bounded by what comes in. Let b be the tokens that are left if all
+goes that such a repack may remove, b < m. It leaves b + 0.3·(m - b) at most (``_REFILL``), so that 0.7·(m - b) new
+tokens come before the next one, for each of which every schedule pays w at least once. It pays (w - r)·m at most
+beyond reading. So forced repacks after the first cost at most m / (0.7·(m - b)) times the writing of what came since:
+2.9 times where half of the budget can go, and without bound as b approaches m.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -373,6 +373,22 @@ def test_no_decision_touches_kept_contents_and_the_budget_holds_where_it_can(fac
                     and each.gain >= GAIN_TOKENS_MIN and each not in gone]  # fmt: skip
 
 
+@given(
+    st.lists(st.tuples(st.integers(10, 30_000), st.integers(0, 300), st.booleans()), min_size=1, max_size=20),
+    st.integers(1000, 60_000),
+)
+def test_a_forced_repack_leaves_most_of_the_room_for_what_comes(facts, budget):
+    rules = Rules.of(budget)
+    contents = window(
+        *({"tokens": n, "age": age, "is_kept": kept, "stub_tokens": min(20, n)} for n, age, kept in facts)
+    )
+    decision = decided(contents, rules=rules, idle_s=0.0)
+    if decision.reason == "budget":
+        may_go = [each for each in contents if not each.is_kept and each.gain >= GAIN_TOKENS_MIN]
+        least = sum(each.tokens for each in contents) - sum(each.gain for each in may_go)
+        assert decision.tokens <= least + max(0.0, 0.3 * (budget - least)) + 1e-6
+
+
 def test_more_budget_makes_contents_worth_more_and_cuts_them_less():
     rules = [Rules.of(tokens) for tokens in (1, 32_000, 64_000, 100_000, 167_000, 1_000_000)]
     for a, b in itertools.pairwise(rules):
