@@ -33,7 +33,8 @@ def tool_outcome(output: str | Exception) -> tuple[str, ToolcallStatus]:
     """The text and the status that are recorded of a tool's ``output``, which may be the exception that it raised."""
     if isinstance(output, str):
         return output, "ok"
-    return f"{type(output).__name__}: {output}", "fail"
+    # Names of files in it may have bytes that are no text.
+    return f"{type(output).__name__}: {output}".encode(errors="backslashreplace").decode(), "fail"
 
 
 def as_mounts(mounts: Mapping[str, str] | Sequence[Mount]) -> tuple[Mount, ...]:

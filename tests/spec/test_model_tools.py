@@ -142,7 +142,7 @@ def test_a_failure_that_the_model_cannot_mend_is_raised(s: SyncSession) -> None:
 
 
 @pytest.mark.requirement("CLT-7")
-def test_the_handler_works_in_a_sandbox_and_after_a_restart_of_the_daemon(tmp_path: Path) -> None:
+def test_the_handler_works_after_a_restart_of_the_daemon(tmp_path: Path) -> None:
     with Running(tmp_path, keep_state=True) as daemon, connect_sync(daemon.socket) as client:
         s = client.session("s", agent="agent", workdir="/workspace", filesystem_id="box")
         s.tool("bash", {"command": "ls"}, output="out", id="call-1")

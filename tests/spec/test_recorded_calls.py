@@ -50,6 +50,8 @@ def test_the_error_of_a_tool_is_recorded_as_a_failure(s: SyncSession) -> None:
     output = request(s).request["messages"][-1]["content"][0]  # type: ignore[index]
     assert output["is_error"] is True
     assert output["content"][0]["text"] == "FileNotFoundError: no file gone"
+    s.tool("read", {"path": "odd"}, output=OSError("no file odd\udcff"), id="t3")
+    assert "no file odd\\\\udcff" in text_of(request(s))
     s.tool("bash", CALL, output=TimeoutError("too slow"), status="aborted", id="t2")
     assert s.client.object_get("t2", session=s.id).object.payload["status"] == "aborted"
 
