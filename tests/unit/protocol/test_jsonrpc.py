@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctxd_protocol import jsonrpc
 from ctxd_protocol.jsonrpc import (
     BatchRequest,
     BlockReader,
@@ -195,7 +196,17 @@ def test_an_integer_that_readers_cannot_hold_is_refused_in_params(value, padding
 
 
 @pytest.mark.parametrize(
-    "value", ["9007199254740991", "0.12345678901234567890", '"12345678901234567890"', "1.5e10", "-0", '"\\"", 1']
+    "value",
+    [
+        "9007199254740991",
+        "0.12345678901234567890",
+        '"12345678901234567890"',
+        "1.5e10",
+        "-0",
+        "1e-1234567890123456789",
+        "12345678901234567.5",
+        '"\\"", 1',
+    ],
 )
 def test_numbers_that_readers_can_hold_pass(value):
     assert isinstance(read_frame(f'{{"jsonrpc":"2.0","id":5,"method":"m","params":[{value}]}}'.encode()), Request)
@@ -209,6 +220,21 @@ def test_unknown_members_are_ignored_or_refused_as_the_listener_says():
     frame = request(trace="x", params={"a": 1})
     assert bytes(read_frame(frame).params) == b'{"a": 1}'
     assert code(frame, closed=True) == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [b",".join(b'"a%d":1' % number for number in range(5000)), b",".join([b'"id":1'] * 5000)],
+    ids=["unknown", "repeated"],
+)
+def test_a_wide_request_of_a_sandbox_is_refused_without_looking_at_each_member(monkeypatch, members):
+    frame = b'{"jsonrpc":"2.0","method":"m","id":1,' + members + b"}"
+    looked: list[int] = []
+    monkeypatch.setattr(jsonrpc, "_members", lambda text: looked.append(len(text)) or [])
+    refused = read_frame(frame, closed=True)
+    assert isinstance(refused, Failure)
+    assert (refused.error.data.code, refused.id, looked) == ("invalid_request", 1, [])
+    assert "each of its type and no more than once" in refused.error.message
 
 
 @pytest.mark.parametrize("member", [{"result": 1}, {"error": {}}, {"result": None}])
