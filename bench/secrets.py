@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.figures import Figure
 from ctxd.secrets.guard import Guard
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 from tests.suites.secret_corpus import negatives, samples
 
 QUICK = bool(os.environ.get("CTXD_BENCH_QUICK"))

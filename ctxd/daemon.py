@@ -38,9 +38,9 @@ from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.offload import in_thread
 from ctxd.process_settings import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.fencing import Ownership
-from ctxd.projection.projection import Projection
+from ctxd.projection.projection_loop import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import context, events, file_lookups, objects, purge_scan_export, trackers
+from ctxd.rpc.handlers import context, epochs, events, file_lookups, objects, purge_scan_export, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import sessions as session_methods
@@ -54,7 +54,7 @@ from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 from ctxd.service.service_manager import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
 from ctxd.sessions.notices import NoticeFeeds
@@ -329,6 +329,7 @@ class Daemon:
             objects.ObjectCalls(sessions),
             purge_scan_export.SecretCalls(sessions),
             context.ContextCalls(sessions, assembler, archive),
+            epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),

@@ -19,12 +19,12 @@ from ctxd.config import Config, field_of
 from ctxd.errors import StateDirError
 from ctxd.models import Models, ModelsRefused, read_models
 from ctxd.projection.progress import Room
-from ctxd.projection.projection import Target
+from ctxd.projection.projection_loop import Target
 from ctxd.rpc.listener import Timing
 from ctxd.rpc.server import CONNECTIONS_MAX
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 from ctxd.trackers.watcher_port import WatcherChoice
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.secrets import SecretPolicy

@@ -2,7 +2,7 @@
 
 It has the stream, the table of unanswered calls, and two tasks that read and write. Only the writer touches the stream,
 so a cancelled call never leaves half a line behind: it asks the daemon to give up, and its late answer is discarded.
-When the stream ends, every waiting call fails. ``transport`` reconnects.
+When the stream ends, every waiting call fails. ``reconnecting`` connects again.
 """
 
 from collections import deque

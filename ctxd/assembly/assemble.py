@@ -54,8 +54,8 @@ from ctxd.assembly.request_figures import (
 from ctxd.assembly.window import WindowItem
 from ctxd.clock import Clock
 from ctxd.epochs.component import Provider
+from ctxd.epochs.component_loading import ComponentObserver
 from ctxd.epochs.fold import Begin, Components, EpochHead, LostRace, append
-from ctxd.epochs.observation import ComponentObserver
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import Models

@@ -30,8 +30,8 @@ from ctxd.assembly.stored_items import (
     items_of,
 )
 from ctxd.assembly.window import ImageItem, Reasoning, SystemText, ToolOutput, ToolUse, WindowItem
+from ctxd.epochs.component_loading import read_text
 from ctxd.epochs.fold import ComponentText
-from ctxd.epochs.observation import read_text
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import component_text_id

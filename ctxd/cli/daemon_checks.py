@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ctxd.findings import Finding, fail, ok, warn
+from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd_protocol.default_paths import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.sandbox_types import SandboxView

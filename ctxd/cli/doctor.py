@@ -14,7 +14,7 @@ from ctxd.cli.exit_codes import CHECK_FAILED, OK
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command
 from ctxd.config import Config, ConfigError, load
-from ctxd.findings import Finding, fail, lines, ok
+from ctxd.doctor_findings import Finding, fail, lines, ok
 from ctxd_client.errors import CallFailed, TimedOut
 from ctxd_client.socket_lookup import find_socket
 from ctxd_client.sync import connect_sync

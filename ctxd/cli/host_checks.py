@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from ctxd.config import SETTINGS
-from ctxd.findings import Finding, fail, ok, warn
+from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX

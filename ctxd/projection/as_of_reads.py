@@ -21,8 +21,8 @@ from ctxd.projection.client_queries import bounded, plain
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import Fences
 from ctxd.projection.node import Node
+from ctxd.projection.node_transactions import HighWaterMark
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
-from ctxd.projection.stream import HighWaterMark
 from ctxd.store.reads import EmbeddedReads, QueryRows
 
 READ_S: Final = 2.0

@@ -27,9 +27,9 @@ from ctxd.formatting import count
 from ctxd.offload import in_thread
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import FENCES, Fences
+from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node import Node
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
-from ctxd.projection.rows import Rows
 from ctxd.store.verify import LogicalDigest, Problems
 
 SYNC_S: Final = 10.0

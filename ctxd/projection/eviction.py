@@ -20,9 +20,9 @@ from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, RESERVED, content_id,
 from ctxd.backends.xtdb.messages import Doc, Evict, Op, PutDoc
 from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
+from ctxd.projection.journal_rows import ProjectedRow, Rows, documents
 from ctxd.projection.node import Node
 from ctxd.projection.progress import Cursor, advance
-from ctxd.projection.rows import ProjectedRow, Rows, documents
 
 VERSIONS_MAX: Final = 500
 """Versions of one transaction."""

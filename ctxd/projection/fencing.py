@@ -26,9 +26,9 @@ from ctxd.objects.document import Document, Stored, decode_document
 from ctxd.objects.generated_ids import NUMBER_DIGITS, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.projection import owners
+from ctxd.projection.journal_rows import ProjectedRow
 from ctxd.projection.node import Node
 from ctxd.projection.owners import Owner
-from ctxd.projection.rows import ProjectedRow
 from ctxd_protocol.ids import session_object_id
 
 FENCES: Final = "fence:"

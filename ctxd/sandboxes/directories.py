@@ -2,7 +2,7 @@
 
 A sandbox has its directory mounted as a directory: a bind-mounted socket stops working when the daemon restarts, and so
 does a bind-mounted ``current.json``, which is a new file each time. Promise: a reader of ``current.json`` gets one
-answer whole, the newest.
+answer whole, the newest. ``lifecycle`` uses the same path after a restart.
 """
 
 import errno

@@ -12,7 +12,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.secrets.policy import DEFAULT
-from ctxd.secrets.scan import Hit, Scanner
+from ctxd.secrets.scanner import Hit, Scanner
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
 
 KEY_BYTES: Final = 32

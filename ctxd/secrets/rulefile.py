@@ -22,7 +22,7 @@ import msgspec
 
 from ctxd.secrets.lookalikes import entropy
 from ctxd.secrets.rules import BUILT_IN, Check, Rule
-from ctxd.secrets.scan import RefusedPattern, Scanner, compiled
+from ctxd.secrets.scanner import RefusedPattern, Scanner, compiled
 
 RULES_MAX: Final = 200
 """Rules of one file. Each makes the one pattern of all larger."""

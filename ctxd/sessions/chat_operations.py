@@ -14,8 +14,8 @@ from ctxd.objects.hashing import canonical, content_hash, identity_hash
 from ctxd.secrets.guard import Capture
 from ctxd.sessions import transitions
 from ctxd.sessions.operation_steps import OperationGroup, admitted
+from ctxd.sessions.secret_capture import captured, off_loop
 from ctxd.sessions.session import Accepted, Transaction
-from ctxd.sessions.text_capture import captured, off_loop
 from ctxd_protocol.event_types import starts_turn
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.limits import ENTRIES_MAX, ENTRY_BYTES_MAX

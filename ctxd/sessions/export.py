@@ -19,10 +19,10 @@ from ctxd.objects.generated_ids import cursor_mark
 from ctxd.objects.kinds import state_of
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.chat import read_pages
+from ctxd.sessions.secret_capture import captured, off_loop
 from ctxd.sessions.segments import events_size
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place, SessionState
-from ctxd.sessions.text_capture import captured, off_loop
 from ctxd.store.store import VersionStore
 from ctxd_protocol.event_types import Event, message_of
 from ctxd_protocol.ids import system_prompt_id

@@ -21,11 +21,11 @@ from ctxd.secrets.guard import Capture, Guard, fleeting_guard
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX, load
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.sandbox_file_visibility import Visibility
+from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.settings import SessionSettings, mount_table, normalised
 from ctxd.sessions.state import SessionState
-from ctxd.sessions.text_capture import off_loop
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context_types import CurrentContext

@@ -12,9 +12,9 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture
 from ctxd.sessions import transitions
 from ctxd.sessions.operation_steps import OperationGroup, admitted
+from ctxd.sessions.secret_capture import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.sessions.segments import CollapseCalls
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
-from ctxd.sessions.text_capture import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.store.writes import NotCached
 from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import toolcall_alias

@@ -91,7 +91,7 @@ IDX-8 | Discovery creates an unread stub and never changes a version that was re
 DIS-1 | `ls`, `find`, `grep`, `rg`, `git` and file-reading commands are parsed, including `cd` and the call's working directory. | ctxd
 DIS-2 | Only existing regular files become objects; other path candidates are reported with the reason. | ctxd
 DIS-3 | Directories, flags, URLs, totals, permission columns and messages never become objects. | ctxd
-DIS-4 | A tool call is recorded and returned even if the search for files in its output fails; the failure is returned with it. | ctxd
+DIS-4 | The client's `tool()` records and returns a tool call even if the search for files in its output fails; the failure is returned with it. | ctxd
 DIS-5 | The search tools of harnesses (Grep, Glob, LS, given by name with arguments as JSON) are parsed in their own output formats: names are relative to the working directory, wherever the tools search. | ctxd
 SES-1 | A session is created with agent, working directory, mounts, system prompt, labels, budget and collapse window, and can be read in full. | spec 3.1
 SES-2 | The index only grows. | spec 1.4
@@ -118,7 +118,7 @@ SES-22 | `ctx session import FILE` stores a transcript of Claude Code, codex, pi
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | An explicit deactivation persists; an explicit activation persists until the window has passed. | ctxd
-COL-4 | Both limits can be set per session. | spec 4.3
+COL-4 | Both limits of the collapse window, tool calls per turn and turns, can be set per session. | spec 4.3
 CTX-1 | The context consists of system prompt, metadata pool, chat and active content, in this order and in the formats specified above. | spec 4.1
 CTX-2 | Paths are shown as the agent sees them. | spec 4.1
 CTX-3 | No content, name or message can forge a structural line: rendered text can always be parsed back exactly. | ctxd

@@ -9,7 +9,7 @@ import pytest
 from blake3 import blake3
 
 from ctxd.secrets.guard import KEY_BYTES, Guard
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 from ctxd_client import connect_sync
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.secrets import SecretPolicy

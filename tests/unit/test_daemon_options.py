@@ -9,7 +9,7 @@ import pytest
 from ctxd.config import load
 from ctxd.daemon_options import options_of, with_passed_socket
 from ctxd.errors import StateDirError
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 
 
 @pytest.mark.requirement("BOX-13")

@@ -13,7 +13,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import SystemClock
-from ctxd.projection import projection, stream
+from ctxd.projection import node_transactions, projection_loop
 from ctxd.projection.node import connect
 from ctxd.projection.progress import Room
 from ctxd.store import journal
@@ -149,8 +149,8 @@ async def run_schedule(seed: int, running: Node, root: Path) -> Counter[Fault]:
 @pytest.fixture
 def short_waits(monkeypatch):
     """A transaction that was never submitted is given up after a second, not after half a minute."""
-    monkeypatch.setattr(stream, "COMMIT_S", 1.0)
-    monkeypatch.setattr(projection, "FENCE_S", 1.0)
+    monkeypatch.setattr(node_transactions, "COMMIT_S", 1.0)
+    monkeypatch.setattr(projection_loop, "FENCE_S", 1.0)
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))

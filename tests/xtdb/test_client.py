@@ -11,7 +11,7 @@ from ctxd.backends.xtdb import client as client_module
 from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb import messages
 from ctxd.backends.xtdb.client import BULK_IDS, Delete, Evict, Match, PutDoc, XtdbClient
-from ctxd.backends.xtdb.http import HttpConnections
+from ctxd.backends.xtdb.http_connections import HttpConnections
 from ctxd.backends.xtdb.messages import Behind, Refused, Unknown, Unreachable
 from ctxd.objects.document import Document, encode_document
 from tests.xtdb.running import node

@@ -14,7 +14,7 @@ import anyio
 
 from ctxd.backends.xtdb import messages, transit
 from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
-from ctxd.backends.xtdb.http import Answer, Breaker, HttpConnections
+from ctxd.backends.xtdb.http_connections import Answer, Breaker, HttpConnections
 from ctxd.backends.xtdb.messages import (
     Behind,
     Delete,

@@ -1,19 +1,18 @@
-"""Handlers of ``context.*`` and ``epoch.*``: the assembled context, budget plans, and recorded assemblies."""
+"""Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
 import msgspec
 
 from ctxd.assembly.append_assembly import Wanted, target_for
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
-from ctxd.assembly.epoch_history import EpochHistory
 from ctxd.assembly.explanation import explain
 from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.secret_capture import declarations_captured
 from ctxd.sessions.session import Accepted, WriteRequest
-from ctxd.sessions.text_capture import declarations_captured
 from ctxd.sessions.transitions import resolve
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.context import (
@@ -26,17 +25,15 @@ from ctxd_protocol.methods.context import (
     ShowParams,
     WhyParams,
 )
-from ctxd_protocol.methods.epochs import EpochShowParams, EpochShowResult
 
 
 class ContextCalls:
-    """Handlers of ``context.*`` and ``epoch.*``. A result that shows a state is sent once that state is durable."""
+    """Handlers of ``context.*``. A result that shows a state is sent once that state is durable."""
 
     def __init__(self, sessions: Sessions, assembler: Assembler, archive: Archive) -> None:
         self._sessions = sessions
         self._assembler = assembler
         self._archive = archive
-        self._epochs = EpochHistory(archive)
 
     def context_current(self, caller: Caller, params: ContextCurrentParams) -> CurrentContext:
         return self._sessions.current(caller.session if params.session is None else params.session)
@@ -91,10 +88,6 @@ class ContextCalls:
         )
         shown = await self._seen_by(caller, params.session, shown)
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
-
-    async def epoch_show(self, _: Caller, params: EpochShowParams) -> EpochShowResult:
-        live = await self._sessions.live(params.session)
-        return await self._epochs.show(live, params)
 
     async def context_why(self, caller: Caller, params: WhyParams) -> Accepted:
         live = await self._sessions.live(params.session)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd.epochs.component import Component, combined
+from ctxd.epochs.component_loading import EntryValue
 from ctxd.epochs.fold import (
     Begin,
     Blocked,
@@ -28,7 +29,6 @@ from ctxd.epochs.fold import (
     forked,
     reverted,
 )
-from ctxd.epochs.observation import EntryValue
 from ctxd.errors import CtxdError
 from tests.unit.epochs.scripted import Number, Scripted, Word, read
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.projection import projection
+from ctxd.projection import projection_loop
 from tests.fakes.node import MemoryNode
 
 
@@ -19,5 +19,5 @@ def node():
 @pytest.fixture
 def quick(monkeypatch):
     """Shorten the waits between attempts."""
-    monkeypatch.setattr(projection, "BACKOFF_MAX_S", 0.05)
-    monkeypatch.setattr(projection, "RECHECK_S", 0.02)
+    monkeypatch.setattr(projection_loop, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(projection_loop, "RECHECK_S", 0.02)

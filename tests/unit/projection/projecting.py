@@ -11,10 +11,10 @@ from anyio.to_thread import run_sync
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock, SystemClock
 from ctxd.projection.comparison import Comparison, compare
+from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node import Connect
 from ctxd.projection.progress import Room
-from ctxd.projection.projection import Projection, Target
-from ctxd.projection.rows import Rows
+from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store.store import VersionStore
 from ctxd_protocol.status import StoreStatus
 from tests.unit.store.documents import document, write

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from ctxd.backends.xtdb.messages import PutDoc
-from ctxd.projection import stream
+from ctxd.projection import node_transactions
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import fill, level, projecting
 
@@ -40,11 +40,11 @@ class BusyNode(MemoryNode):
 @pytest.mark.parametrize(
     ("version_s", "busy_s", "least", "most"),
     # The bounds leave room for a machine that is busy itself: it seems a slow node, and one that is done at once after.
-    [(0.0005, 0.03, stream.VERSIONS_MIN, 120), (0.00001, 2.0, 400, stream.VERSIONS_MAX)],
+    [(0.0005, 0.03, node_transactions.VERSIONS_MIN, 120), (0.00001, 2.0, 400, node_transactions.VERSIONS_MAX)],
     ids=["a slow node gets small ones", "a fast node gets large ones"],
 )
 async def test_transactions_become_as_large_as_the_node_is_fast(root, monkeypatch, version_s, busy_s, least, most):
-    monkeypatch.setattr(stream, "BUSY_S", busy_s)
+    monkeypatch.setattr(node_transactions, "BUSY_S", busy_s)
     node = BusyNode(version_s)
     async with projecting(root, node.connect) as store:
         for first in range(0, 4000, 2000):

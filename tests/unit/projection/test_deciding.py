@@ -8,10 +8,11 @@ from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, content_id, cursor_id
 from ctxd.backends.xtdb.messages import Match, PutDoc
 from ctxd.errors import CtxdError
-from ctxd.projection import progress, stream
+from ctxd.projection import node_transactions as transactions
+from ctxd.projection import progress
+from ctxd.projection.journal_rows import ProjectedRow, documents, wanted
+from ctxd.projection.node_transactions import Bounds
 from ctxd.projection.progress import Cursor, Halt, Resume
-from ctxd.projection.rows import ProjectedRow, documents, wanted
-from ctxd.projection.stream import Bounds
 
 WIDE = Bounds(rows=100, versions=100, bytes=10_000)
 AT = Cursor(3, "run-a", 7, "c7")
@@ -25,34 +26,34 @@ def piece(seq: int, *ids: str, size: int = 10, fault: str = "", content: bytes |
 class TestBatches:
     def test_a_batch_keeps_several_versions_of_an_entity_but_not_of_one_valid_time(self) -> None:
         rows = [piece(1, "a", "b"), piece(2, "c"), piece(3, "b"), piece(4, "b")]
-        assert stream.take(rows, WIDE) == 4
+        assert transactions.take(rows, WIDE) == 4
         again = msgspec.structs.replace(rows[3], versions=rows[2].versions)
-        assert stream.take([*rows[:3], again], WIDE) == 3
+        assert transactions.take([*rows[:3], again], WIDE) == 3
 
     def test_a_batch_keeps_to_every_bound_but_holds_one_row_at_least(self) -> None:
         rows = [piece(n, f"a{n}", f"b{n}", size=100) for n in range(1, 6)]
-        assert stream.take(rows, Bounds(rows=3, versions=100, bytes=10_000)) == 3
-        assert stream.take(rows, Bounds(rows=100, versions=5, bytes=10_000)) == 2
-        assert stream.take(rows, Bounds(rows=100, versions=100, bytes=250)) == 2
-        assert stream.take(rows, Bounds(rows=100, versions=1, bytes=1)) == 1
-        assert stream.take([], WIDE) == 0
+        assert transactions.take(rows, Bounds(rows=3, versions=100, bytes=10_000)) == 3
+        assert transactions.take(rows, Bounds(rows=100, versions=5, bytes=10_000)) == 2
+        assert transactions.take(rows, Bounds(rows=100, versions=100, bytes=250)) == 2
+        assert transactions.take(rows, Bounds(rows=100, versions=1, bytes=1)) == 1
+        assert transactions.take([], WIDE) == 0
 
     def test_a_row_that_cannot_be_projected_stands_alone(self) -> None:
         rows = [piece(1, "a"), piece(2, "b", fault="damaged"), piece(3, "c")]
-        assert stream.take(rows, WIDE) == 1
-        assert stream.take(rows[1:], WIDE) == 1
+        assert transactions.take(rows, WIDE) == 1
+        assert transactions.take(rows[1:], WIDE) == 1
 
     def test_a_transaction_matches_the_cursor_before_it_puts_and_moves_it(self) -> None:
         after = progress.advance(AT, 8, "c8")
         put = PutDoc({"xt/id": "a", "type": "t"}, 8)
-        ops = stream.transaction(AT, after, [put], "w")
+        ops = transactions.transaction(AT, after, [put], "w")
         assert ops == [
             Match(cursor_id("w"), progress.cursor_doc(AT, "w"), NEWEST_VALID_TIME),
             put,
             PutDoc(progress.cursor_doc(after, "w"), progress.cursor_valid_time(after)),
         ]
-        assert isinstance(stream.transaction(None, after, [], "w")[0], Match)
-        assert stream.transaction(None, after, [], "w")[0].doc is None
+        assert isinstance(transactions.transaction(None, after, [], "w")[0], Match)
+        assert transactions.transaction(None, after, [], "w")[0].doc is None
 
     def test_a_text_is_put_once_and_before_what_refers_to_it(self) -> None:
         rows = [piece(1, "a", content=b"\1" * 32), piece(2, "b", content=b"\1" * 32), piece(3, "c", content=b"\2" * 32)]
@@ -133,29 +134,31 @@ class TestCursors:
 
 class TestPace:
     def test_quick_answers_to_full_batches_make_them_larger_up_to_a_bound(self) -> None:
-        now = stream.Pace()
+        now = transactions.Pace()
         for _ in range(20):
-            now = stream.adapted(now, 0.05, now.versions, full=True)
-        assert now.versions == stream.VERSIONS_MAX
-        assert stream.adapted(stream.Pace(), 0.05, 3, full=False).versions == stream.Pace().versions
+            now = transactions.adapted(now, 0.05, now.versions, full=True)
+        assert now.versions == transactions.VERSIONS_MAX
+        assert transactions.adapted(transactions.Pace(), 0.05, 3, full=False).versions == transactions.Pace().versions
 
     def test_slow_answers_make_them_smaller_down_to_a_bound(self) -> None:
-        now = stream.Pace()
+        now = transactions.Pace()
         for _ in range(20):
-            now = stream.adapted(now, 2.0, now.versions, full=True)
-        assert now.versions == stream.VERSIONS_MIN
+            now = transactions.adapted(now, 2.0, now.versions, full=True)
+        assert now.versions == transactions.VERSIONS_MIN
 
     def test_slow_answers_to_those_that_bytes_limit_make_them_smaller_than_they_are(self) -> None:
-        assert stream.adapted(stream.Pace(1_000), 2.0, 400, full=True).versions == 200
-        assert stream.adapted(stream.Pace(1_000), 0.01, 400, full=True).versions == 1_000, "more would not fit"
+        assert transactions.adapted(transactions.Pace(1_000), 2.0, 400, full=True).versions == 200
+        assert transactions.adapted(transactions.Pace(1_000), 0.01, 400, full=True).versions == 1_000, (
+            "more would not fit"
+        )
 
     def test_a_small_batch_that_a_node_stood_still_over_says_nothing_of_large_ones(self) -> None:
-        assert stream.adapted(stream.Pace(), 60.0, 3, full=False).versions == stream.Pace().versions
+        assert transactions.adapted(transactions.Pace(), 60.0, 3, full=False).versions == transactions.Pace().versions
 
     def test_rows_wait_for_company_as_long_as_a_transaction_takes_within_bounds(self) -> None:
-        assert stream.linger_s(stream.Pace(busy_s=0.0)) == stream.LINGER_MIN_S
-        assert stream.linger_s(stream.Pace(busy_s=0.02)) == 0.02
-        assert stream.linger_s(stream.Pace(busy_s=9.0)) == stream.LINGER_MAX_S
+        assert transactions.linger_s(transactions.Pace(busy_s=0.0)) == transactions.LINGER_MIN_S
+        assert transactions.linger_s(transactions.Pace(busy_s=0.02)) == 0.02
+        assert transactions.linger_s(transactions.Pace(busy_s=9.0)) == transactions.LINGER_MAX_S
 
 
 class TestRoom:

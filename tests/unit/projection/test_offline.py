@@ -11,7 +11,7 @@ from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
 from ctxd.objects.document import AsOf
-from ctxd.projection import offline, projection
+from ctxd.projection import offline, projection_loop
 from ctxd.projection.offline import GivenUp, put_back
 from ctxd.projection.offline import rebuild as make
 from ctxd.store.rebuild import checked
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(projection, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(projection_loop, "BACKOFF_MAX_S", 0.05)
     monkeypatch.setattr(offline, "POLL_S", 0.005)
 
 

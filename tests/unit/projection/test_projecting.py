@@ -7,8 +7,8 @@ from ctxd.backends.xtdb.documents import content_id, cursor_id
 from ctxd.backends.xtdb.messages import Match, PutDoc
 from ctxd.errors import CtxdError
 from ctxd.projection import progress
+from ctxd.projection.node_transactions import OUTSTANDING_MAX
 from ctxd.projection.progress import Room
-from ctxd.projection.stream import OUTSTANDING_MAX
 from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import put

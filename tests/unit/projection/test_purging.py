@@ -9,7 +9,7 @@ from blake3 import blake3
 from ctxd.backends.xtdb.messages import Unknown
 from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
-from ctxd.projection import stream
+from ctxd.projection import node_transactions
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
@@ -114,7 +114,7 @@ async def test_a_row_read_before_its_text_was_purged_is_read_again(root, node):
         await level(store)
         # Rows are read ahead, and wait while nothing is indexed.
         node.hold = anyio.Event()
-        for n in range(stream.OUTSTANDING_MAX):
+        for n in range(node_transactions.OUTSTANDING_MAX):
             sent = len(node.log)
             await store.submit(write(document("same", f"v{n}", tool="x"))).wait()
             await until(lambda sent=sent: len(node.log) > sent)

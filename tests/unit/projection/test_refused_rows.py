@@ -4,7 +4,7 @@ import pytest
 
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf
-from ctxd.projection import projection
+from ctxd.projection import projection_loop
 from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put
@@ -76,7 +76,7 @@ class TestPoison:
     async def test_a_row_alone_that_is_aborted_by_accident_is_not_left_out(self, root, node):
         async with projecting(root, node.connect) as store:
             await level(store)
-            taken, accidents = node._take, iter(range(projection.DOUBTS_MAX - 1))
+            taken, accidents = node._take, iter(range(projection_loop.DOUBTS_MAX - 1))
 
             def take(ops):
                 strikes = any(isinstance(op, PutDoc) and op.doc["xt/id"] == "t0" for op in ops)

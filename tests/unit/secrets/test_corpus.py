@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.secrets.guard import Guard
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 from tests.suites.secret_corpus import negatives, samples
 
 RECALL_LEAST = 0.97

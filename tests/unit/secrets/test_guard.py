@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import stricter
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 from ctxd_protocol.secrets import Secrets
 from tests.suites.secret_corpus import FAMILIES, made_up
 

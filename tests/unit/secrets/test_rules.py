@@ -9,7 +9,7 @@ from ctxd.secrets.guard import Guard
 from ctxd.secrets.keyfile import KEY_FILE, load_key
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.rules import BUILT_IN
-from ctxd.secrets.scan import Scanner
+from ctxd.secrets.scanner import Scanner
 from tests.suites.secret_corpus import FAMILIES, made_up
 
 SCANNER = Scanner()

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from ctxd.secrets.guard import Capture
-from ctxd.secrets.scan import Hit, Scanner
+from ctxd.secrets.scanner import Hit, Scanner
+from ctxd.sessions.secret_capture import INLINE_CHARS_MAX
 from ctxd.sessions.session import Accepted, Ticket
-from ctxd.sessions.text_capture import INLINE_CHARS_MAX
 from tests.unit.sessions.world import CALLER, record, say, settled, world
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.objects.document import AsOf, Document
-from ctxd.projection import owners, projection
+from ctxd.projection import owners, projection_loop
 from ctxd.projection.fencing import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
 from ctxd.projection.owners import Owner
 from ctxd.store.purge import KIND
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(projection, "BACKOFF_MAX_S", 0.05)
-    monkeypatch.setattr(projection, "RECHECK_S", 0.02)
+    monkeypatch.setattr(projection_loop, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(projection_loop, "RECHECK_S", 0.02)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ctxd.backends.xtdb.messages import named
 from ctxd.backends.xtdb.node.install import check_jars
 from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, find_java, listed_jars
 from ctxd.backends.xtdb.node.launch import ask
-from ctxd.findings import Finding, fail, ok, warn
+from ctxd.doctor_findings import Finding, fail, ok, warn
 
 VERSION: Final = "1.24"
 """The XTDB that ctxd is made for."""

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from ctxd.backends.xtdb.http import BACKOFF_MAX_S, FAILURES_TOLERATED, Breaker
+from ctxd.backends.xtdb.http_connections import BACKOFF_MAX_S, FAILURES_TOLERATED, Breaker
 from ctxd.backends.xtdb.messages import Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import SystemClock
 

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from ctxd.backends.xtdb.client import Delete, Evict, Match, PutDoc, XtdbClient
-from ctxd.backends.xtdb.http import CONNECTIONS_MAX, FAILURES_TOLERATED, HttpConnections
+from ctxd.backends.xtdb.http_connections import CONNECTIONS_MAX, FAILURES_TOLERATED, HttpConnections
 from ctxd.backends.xtdb.messages import Behind, Refused, Unknown, Unreachable, XtdbFailure
 from ctxd.clock import SystemClock
 from tests.fakes.misbehaving import TRANSIT, answer, babble, drip, hang, misbehaving, unending, vanish

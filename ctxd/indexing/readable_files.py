@@ -1,4 +1,4 @@
-"""Visibility of files to the daemon: the filesystem of an agent's path, and which files it may read for a session.
+"""Files that the daemon may read for a session: the filesystem of an agent's path, and which of them are readable.
 
 The host's own files can always be read for its sessions. A session that distinguishes filesystems by device
 (``MountTable.by_device``) is one of the host: what no mount of it covers lies on the filesystem of its device,

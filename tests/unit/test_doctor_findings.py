@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.findings import fail, lines, ok, warn
+from ctxd.doctor_findings import fail, lines, ok, warn
 from ctxd.terminal import Screen
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Observation of a session's components: each is loaded once, at the same time as the others, and kept as captured.
+"""Loading of a session's components: each is loaded once, at the same time as the others, and kept as captured.
 
 Owns the stored form of texts (``component_text:{session}#{address}``). A text is
 stored once for each content. Its address is a keyed hash, so that nothing of a purged text can be guessed from it.
@@ -18,8 +18,8 @@ from ctxd.objects.generated_ids import component_text_id, entry_id
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture, Guard
+from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd.sessions.text_capture import off_loop
 from ctxd.store.store import VersionStore
 from ctxd_protocol.session_types import ComponentName
 

@@ -25,7 +25,9 @@ from ctxd.observe.logs import LogEvent
 from ctxd.offload import Lane, in_thread
 from ctxd.projection.as_of_reads import NodeReads
 from ctxd.projection.fencing import FENCES, Fences, Ownership, OwnershipLost
+from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node import Connect, Node, connect
+from ctxd.projection.node_transactions import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
 from ctxd.projection.progress import (
     THROTTLE_AT,
     Cursor,
@@ -46,8 +48,6 @@ from ctxd.projection.progress import (
     refusal,
     save_watermark,
 )
-from ctxd.projection.rows import Rows
-from ctxd.projection.stream import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed

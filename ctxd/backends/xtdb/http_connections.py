@@ -1,4 +1,4 @@
-"""HTTP requests to a node, over a few kept-alive connections, and the circuit breaker that pauses them.
+"""HTTP connections to a node, for ``client.py``: a few kept-alive ones, and the circuit breaker that pauses requests.
 
 The only module that uses aiohttp, and knows which of its errors mean for certain that a request was not sent. Every
 wait is bounded. Closing the connections first ends the requests of other tasks, which aiohttp would cancel or fail for

@@ -21,9 +21,9 @@ from ctxd.failpoints import ARMED, hit
 from ctxd.offload import Lane
 from ctxd.projection.eviction import steps
 from ctxd.projection.fencing import Guarded, Ownership, OwnershipLost
+from ctxd.projection.journal_rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 from ctxd.projection.node import Node
 from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, moved
-from ctxd.projection.rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 
 OUTSTANDING_MAX: Final = 4
 """Submitted transactions that are not confirmed: the node's index may be so far behind its log."""
