@@ -94,12 +94,16 @@ def form_of(target: RequestTarget | None) -> SpecForm | None:
 
 
 def target_of(session: str, part: WindowPart | SpecForm, content: str | None) -> RequestTarget | None:
-    """The target that ``part`` records, with the tools in the ``content`` of its document."""
+    """The target that ``part``, a record of ``session``, has, with the tools in the ``content`` of its document."""
     if part.format is None:
         return None
     tools = () if content is None else msgspec.json.decode(content, type=tuple[ToolDeclaration, ...])
     return RequestTarget(
-        format=part.format, model=part.model or "", max_tokens=part.max_tokens, tools=tools, cache_key=session
+        format=part.format,
+        model=part.model or "",
+        max_tokens=part.max_tokens,
+        tools=tools,
+        cache_key=part.cache_key or session,
     )
 
 

@@ -75,7 +75,8 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
     ``RequestBody``; the tools are the document's content, and ``tools`` is its hash. ``repacked``: the reason for which
     the window was repacked, None if it was not; ``policy``: version of the policy that decided; ``carried``: see
-    ``Decision``. ``epoch``: the change of the context epoch, None for none.
+    ``Decision``. ``epoch``: the change of the context epoch, None for none. ``cache_key``: that of a request which the
+    session made under another id, None for its present one.
     """
 
     base: int
@@ -93,15 +94,18 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     carried: dict[str, int] = {}
     figures: RequestFigures = RequestFigures()
     epoch: EpochEvent | None = None
+    cache_key: str | None = None
 
 
 class SpecForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The request that an assembly in the layout ``spec`` made. ``tools``: the hash of the document's content."""
+    """The request that an assembly in the layout ``spec`` made. ``tools``: the hash of the document's content;
+    ``cache_key``: as in ``WindowPart``."""
 
     format: RequestFormat
     model: str
     max_tokens: int | None = None
     tools: str = ""
+    cache_key: str | None = None
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -92,7 +92,8 @@ class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event",
 
 
 class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object", gc=False):
-    """A version of an object, and what of it the item shows. ``label``: the file's path, as the agent knows it."""
+    """A version of an object, and what of it the item shows. ``label``: the file's path, as the agent knows it;
+    ``name``: the id that the object had when this was planned, empty if it has it still."""
 
     object: str
     valid_time: int
@@ -100,6 +101,12 @@ class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object
     role: ObjectRole
     call: str = ""
     label: str = ""
+    name: str = ""
+
+    @property
+    def shown_id(self) -> str:
+        """The name of the object in a window: enough of a hash to find the file, every other id whole."""
+        return short_id(self.name or self.object)
 
 
 class TextRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="text", gc=False):
@@ -236,18 +243,20 @@ def short_use(item: ToolUse) -> ToolUse:
     return msgspec.structs.replace(item, arguments=item.stub, tokens=item.stub_tokens, shown="stub")
 
 
-def _use(ref: EventRef | ObjectRef, tool: str, arguments: str, count: TokenCounter, object: str | None) -> ToolUse:
+def _use(ref: EventRef | ObjectRef, tool: str, arguments: str, count: TokenCounter) -> ToolUse:
     tool, shown = tool_name(tool), arguments
     other = count(tool) + count(ref.call) + ITEM_TOKENS
     stub = short_arguments(arguments)
     if ref.shown > 0:
-        how = f"all of it is event {ref.key} of the chat" if object is None else f"activate {object} to load it"
+        how = f"all of it is event {ref.key} of the chat"
+        if isinstance(ref, ObjectRef):
+            how = f"activate {ref.name or ref.object} to load it"
         shown = cut_arguments(arguments, ref.shown, count, how)
     item = ToolUse(
         key=ref.key,
         turn=ref.turn,
         tokens=other + count(shown),
-        object=object,
+        object=ref.object if isinstance(ref, ObjectRef) else None,
         call=ref.call,
         tool=tool,
         arguments=shown,
@@ -364,7 +373,7 @@ def _event_items(
                 id=event.id,
             )
         case ToolCallEvent():
-            yield _use(ref, event.tool, arguments_of(event.args), count, None)
+            yield _use(ref, event.tool, arguments_of(event.args), count)
         case ToolResultEvent():
             images = tuple(pictures(event.attachments))
             facts = calls.get(ref.call)
@@ -396,7 +405,7 @@ def _object_item(ref: ObjectRef, material: Material, calls: Mapping[str, CallFac
     stored = material.versions[ref.object, ref.tx]
     payload, count = stored.document.payload, material.count
     if ref.role == "use":
-        return _use(ref, payload["tool"], arguments_of(payload.get("args")), count, ref.object)
+        return _use(ref, payload["tool"], arguments_of(payload.get("args")), count)
     text = _content(stored, material.contents)
     match ref.role:
         case "system":
@@ -406,9 +415,7 @@ def _object_item(ref: ObjectRef, material: Material, calls: Mapping[str, CallFac
         case "prompt":
             return _update(ref, "prompt", f"The system prompt is now:\n{text}", count, ref.object)
         case "output" | "late":
-            return _output(
-                ref, text, payload["status"], short_id(ref.object), calls.get(ref.call), count, object=ref.object
-            )
+            return _output(ref, text, payload["status"], ref.shown_id, calls.get(ref.call), count, object=ref.object)
         case "call":
             arguments = arguments_of(payload.get("args"))
             return _file_update(ref, "active", f"Arguments:\n{arguments}\nOutput:\n{text}", count)
@@ -494,7 +501,7 @@ def _output(
 
 
 def _file_update(ref: ObjectRef, kind: Literal["active", "changed"], text: str, count: TokenCounter) -> Update:
-    name = f"{ref.label} (id={short_id(ref.object)})"
+    name = f"{ref.label} (id={ref.shown_id})"
     title = f"Content of {name}:" if kind == "active" else f"{name} changed. Its content is now:"
     whole = count(title) + count(text) + ITEM_TOKENS
     stub = f"[content of {name} removed, {int(whole):,} tokens; activate it to load it]"

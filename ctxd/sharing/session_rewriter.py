@@ -456,7 +456,9 @@ class SessionRewriter:
         if "dropped" in payload:
             payload["dropped"] = [[self.renamed.get(id, id), reason] for id, reason in payload["dropped"]]
         if "window" in payload:
-            payload["window"] = self._window(payload["window"])
+            payload["window"] = self._keyed(self._window(payload["window"]))
+        if "form" in payload:
+            payload["form"] = self._keyed(payload["form"])
         id = assembly_id(self.session, number_of(document.id))
         return Document(
             id=id,
@@ -476,11 +478,19 @@ class SessionRewriter:
             made["prompt"] = self._shown(str(system_prompt_id(self._history.session)), 0, prompt)[2]
         return made
 
+    def _keyed(self, part: dict[str, Any]) -> dict[str, Any]:
+        """Return ``part`` of a record with the cache key of its request, which is the id that the session had then."""
+        if self.session == self._history.session or "format" not in part:
+            return part
+        return {"cache_key": self._history.session, **part}
+
     def _reference(self, ref: dict[str, Any]) -> dict[str, Any]:
         if ref["ref"] != "object":
             return ref
         id, valid_time, tx = self._shown(ref["object"], ref["valid_time"], ref["tx"])
-        return {**ref, "object": id, "valid_time": valid_time, "tx": tx}
+        made = {**ref, "object": id, "valid_time": valid_time, "tx": tx}
+        # The window's texts name the object as they were sent.
+        return {"name": ref["object"], **made} if ref["object"] in self.renamed else made
 
     def _noted(self, noted: list[Any]) -> list[Any]:
         id, _, tx = self._shown(noted[0], 0, noted[1])

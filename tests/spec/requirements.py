@@ -172,7 +172,7 @@ USE-4 | Prices are integer micro-dollars for input, each lifetime of cache write
 USE-5 | Once usage was recorded for a model and format, the tokens of its next requests are estimated from it: the last billed request, its output, and what came since, with weights fitted to the newest requests of the session. Nine of ten increases stay within the reserve; a restart estimates the same. Without usage nothing changes. | ctxd
 USE-6 | The answer for a request, and `ctx context`, give the beginning that it shares with the last request, what broke it, its tokens, its price, and the price of sending the full history. | ctxd
 WHY-1 | `context.why` and `ctx context --why` give what the newest window has of an object, since which assembly, and by which rule; for files and tool calls, in both layouts, also in a sandbox. | ctxd
-WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart and after later changes, but for what was purged; format, layout, model and version of the repack policy are recorded with it. | ctxd
+WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart, after later changes and in a branch of its session, but for what was purged; format, layout, model and version of the repack policy are recorded with it. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd
 BUD-2 | The plan can be requested for any budget without assembling. | ctxd
 BUD-3 | Objects left out for the budget stay in their sets. | ctxd

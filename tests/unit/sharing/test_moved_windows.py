@@ -2,23 +2,34 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
-from ctxd.assembly.append_assembly import Wanted
+from ctxd.assembly.append_assembly import Wanted, target_for
+from ctxd.assembly.measure import estimate_tokens
+from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.request_bodies import spec_request
+from ctxd.assembly.spec_layout import spec
+from ctxd.models import BUILT_IN, Models
 from ctxd.sessions.session import WriteRequest
-from ctxd_protocol.context_types import ToolDeclaration
+from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
+from tests.unit.assembly.household import MODELS
 from tests.unit.sessions.world import record, say
-from tests.unit.sharing.test_session_import import Host, two
+from tests.unit.sharing.test_session_import import Host, host, two
 from tests.unit.store.running import verified
 
 pytestmark = pytest.mark.anyio
 
+LONG = "word " * 20_000
 
-async def request(host: Host, tool: ToolDeclaration, session: str = "s1") -> dict[str, Any]:
+
+async def request(
+    host: Host, tool: ToolDeclaration, session: str = "s1", format: RequestFormat = "openai-responses"
+) -> dict[str, Any]:
     live = await host.w.sessions.live(session)
-    wanted = Wanted("openai-responses", "m", tools=(tool,))
+    wanted = Wanted(format, "m", tools=(tool,))
     made = await host.assembler.assemble(live, WriteRequest("context.assemble", "host"), wanted=wanted)
     assert made.context.request is not None
     return made.context.request
@@ -79,3 +90,61 @@ async def test_a_session_moves_with_its_entries_and_with_what_its_model_believes
         await b.w.call("session.set_entry", session=name, key="style", value="Stop.")
         assert "style is now: Stop." in json.dumps(await request(b, tool, name))
     verified(tmp_path / "b")
+
+
+@pytest.mark.requirement("WHY-2")
+@pytest.mark.parametrize("format", get_args(RequestFormat))
+async def test_every_request_renders_again_under_another_name_of_its_session(
+    tmp_path: Path, format: RequestFormat
+) -> None:
+    tool = ToolDeclaration(name="bash", description="Run.", input_schema={"type": "object"})
+    async with two(tmp_path) as (a, b):
+        await b.w.call("session.create", agent="other", session="other")
+        await record(b.w, "other", "c", "of another session")
+        await a.w.call("session.create", agent="a", session="s1", system_prompt="Be brief.")
+        await say(a.w, "s1", ("user", "go"))
+        sent = [await request(a, tool, format=format)]
+        # The texts of what is cut name the object, whose id is taken in the other journal.
+        await a.w.call("toolcall.record", session="s1", id="c", tool="bash", args={"x": LONG}, content=LONG)
+        sent.append(await request(a, tool, format=format))
+        assert "activate c to load it" in json.dumps(sent[-1])
+        live = await a.w.sessions.live("s1")
+        target = target_for("s1", Wanted(format, "m", tools=(tool,)), None)
+        made = await a.assembler.assemble(live, WriteRequest("context.assemble", "host"), target=target)
+        assert target is not None
+        sent.append(spec_request(made.context.blocks, target).body)
+        await a.w.call("session.activate", session="s1", object="c")
+        sent.append(await request(a, tool, format=format))
+        await b.take(a, name="branch")
+        await b.take(b, "branch", "again")
+        for name in ("branch", "again"):
+            shown = [(await b.archive.show(name, number=number)).context.request for number in (1, 2, 3, 4)]
+            assert shown == sent
+        await say(b.w, "again", ("user", "next"))
+        after = await request(b, tool, "again", format)
+        assert after.get("prompt_cache_key", "again") == "again"
+        assert (await b.archive.show("again")).context.request == after
+    verified(tmp_path / "b")
+
+
+@pytest.mark.requirement("WHY-2")
+@pytest.mark.parametrize("format", get_args(RequestFormat))
+async def test_requests_render_again_after_settings_and_the_table_of_models_changed(
+    tmp_path: Path, format: RequestFormat
+) -> None:
+    tool = ToolDeclaration(name="bash", description="Run.", input_schema={"type": "object"})
+    async with host(tmp_path / "a") as a:
+        await a.w.call("session.create", agent="a", session="s1", system_prompt="Be brief.")
+        await say(a.w, "s1", ("user", "go"))
+        await a.w.call("toolcall.record", session="s1", id="c", tool="bash", args={"x": LONG}, content=LONG)
+        sent = [await request(a, tool, format=format)]
+        await say(a.w, "s1", ("assistant", "done"), ("user", "again"))
+        sent.append(await request(a, tool, format=format))
+        await a.w.call("session.configure", session="s1", budget_tokens=100, workdir="/elsewhere")
+        await a.w.call("session.set_system_prompt", session="s1", content="Be long.")
+        a.w.sessions.unload("s1")
+        small = msgspec.structs.replace(MODELS.get("m"), context_tokens=20, output_tokens_max=10, provider="openai")
+        for table in ({}, {"m": small}):
+            archive = Archive(a.w.store, a.w.sessions, spec, estimate_tokens, Models(table, (BUILT_IN,)))
+            shown = [(await archive.show("s1", number=number)).context.request for number in (1, 2)]
+            assert shown == sent
