@@ -48,6 +48,8 @@ def prepared(client: SyncClient, folder: str, name: str, text: str) -> tuple[str
     s.user("fix the bug")
     s.record(f"{id}-call", "bash", "ok\n", args={"command": "make"})
     s.assemble()
+    if name.endswith(("usage", "epoch", "epoch_show")):
+        s.assemble(format="anthropic-messages", model="claude-sonnet-5")
     if name.endswith("unpin"):
         s.pin(f"{id}-call")
     for old, new in (('"s1"', f'"{id}"'), ('"call_1"', f'"{id}-call"'), ('"call_3"', f'"{id}-new"')):

@@ -110,7 +110,11 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield s.record("c-1", "bash", "out").receipt
     yield s.observe("ls", "b.py\n").receipt
     yield s.discover(["c"]).receipt
-    yield s.assemble().receipt
+    assembled = s.assemble()
+    yield assembled.receipt
+    yield s.usage({"input": 1, "output": 1}, context_id=assembled.context_id, model="claude-sonnet-5").receipt
+    yield s.set_entry("mode", "plan").receipt
+    yield s.delete_entry("mode").receipt
     yield client.object_purge("c-1").receipt
     box = client.sandbox_register([s.id], grants=(), ttl_s=600)
     yield box.receipt

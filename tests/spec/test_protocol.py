@@ -156,6 +156,7 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
     with connect_sync(daemon.socket) as host:
         box = {"sandbox": host.sandbox_register([s.id], grants=(), ttl_s=600).sandbox.sandbox}
     user, assistant = [{"role": "user", "content": "x"}], [{"role": "assistant", "content": "y"}]
+    used = {"session": s.id, "context_id": s.assemble().context_id, "model": "claude-sonnet-5"}
     calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("session.create", {"agent": "a", "session": f"{s.id}-made"}, {"agent": "b"}),
         ("session.configure", {"session": s.id, "budget_tokens": 10**6}, {"budget_tokens": 10**5}),
@@ -172,6 +173,9 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("file.index", {"session": s.id, "path": "b.py", "content": "2\n"}, {"content": "3\n"}),
         ("file.discover", {"session": s.id, "paths": ["d.py"]}, {"paths": []}),
         ("context.assemble", {"session": s.id, "blocks": False}, {"blocks": True}),
+        ("session.usage", used | {"usage": {"input": 1, "output": 1}}, {"usage": {"input": 2, "output": 1}}),
+        ("session.set_entry", {"session": s.id, "key": "mode", "value": 1}, {"value": 2}),
+        ("session.delete_entry", {"session": s.id, "key": "mode"}, {"key": "other"}),
         ("object.purge", {"object": f"{s.id}-c"}, {"object": "0" * 64}),
         ("sandbox.register", {"sessions": [s.id], "grants": [], "ttl_s": 600}, {"ttl_s": 60}),
         ("sandbox.renew", box, {"sandbox": "x"}),
