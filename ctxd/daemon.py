@@ -44,8 +44,8 @@ from ctxd.rpc.handlers import context, epochs, events, file_lookups, objects, pu
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import sessions as session_methods
-from ctxd.rpc.listener import SharedState
-from ctxd.rpc.server import Server
+from ctxd.rpc.listener_state import SharedState
+from ctxd.rpc.socket_server import Server
 from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
 from ctxd.sandboxes import handlers as sandbox_methods

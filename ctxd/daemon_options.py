@@ -20,8 +20,8 @@ from ctxd.errors import StateDirError
 from ctxd.models import Models, ModelsRefused, read_models
 from ctxd.projection.progress import Room
 from ctxd.projection.projection_loop import Target
-from ctxd.rpc.listener import Timing
-from ctxd.rpc.server import CONNECTIONS_MAX
+from ctxd.rpc.listener_state import Timing
+from ctxd.rpc.socket_server import CONNECTIONS_MAX
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scanner import Scanner

@@ -3,7 +3,7 @@
 import click
 
 from ctxd.cli.common_options import Invocation, common
-from ctxd.cli.context_id_lookup import UnknownSession, look
+from ctxd.cli.current_context_lookup import UnknownSession, look
 from ctxd.cli.exit_codes import NOT_FOUND
 from ctxd.command_line import Command, Stop
 

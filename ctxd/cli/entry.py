@@ -9,7 +9,7 @@ _NOT_FOUND: Final = 3
 def main() -> None:
     """Run the program and exit."""
     if sys.argv[1:] == ["current"]:
-        from ctxd.cli.context_id_lookup import UnknownSession, look
+        from ctxd.cli.current_context_lookup import UnknownSession, look
 
         try:
             found = look()

@@ -20,9 +20,9 @@ from ctxd.cli.common_options import (
 )
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.failures import stop_for
-from ctxd.cli.markdown import markdown
 from ctxd.cli.revision_lookup import locate, session_id, times
 from ctxd.cli.revisions import is_revision
+from ctxd.cli.session_markdown import markdown
 from ctxd.clock import SystemClock
 from ctxd.command_line import INTERRUPTED, Command, Group, Stop
 from ctxd.formatting import age, count, moment

@@ -21,7 +21,7 @@ from ctxd.observe.call_counts import UNKNOWN_METHOD
 from ctxd.rpc.answer_budget import AnswerBudget
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, Table
-from ctxd.rpc.listener import ListenerContext
+from ctxd.rpc.listener_state import ListenerContext
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import Suspended
 from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, timeout_error, with_outcome

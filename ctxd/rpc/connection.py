@@ -19,7 +19,7 @@ import msgspec
 from ctxd.failpoints import ARMED, hit
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
-from ctxd.rpc.listener import ListenerContext
+from ctxd.rpc.listener_state import ListenerContext
 from ctxd.rpc.scheduler import (
     CALLS_BESIDE_INTERACTIVE,
     CALLS_BESIDE_WRITES,

@@ -12,7 +12,7 @@ import cbor2
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.connection import Connection
-from ctxd.rpc.listener import ListenerContext
+from ctxd.rpc.listener_state import ListenerContext
 from ctxd_protocol.context_types import CurrentContext
 
 _MAPS: Final = range(0xA0, 0xC0)

@@ -20,9 +20,9 @@ from ctxd.errors import CtxdError
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.grants import granted
-from ctxd.rpc.listener import ListenerIdentity, SharedState, Timing
+from ctxd.rpc.listener_state import ListenerIdentity, SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
-from ctxd.rpc.server import Server
+from ctxd.rpc.socket_server import Server
 from ctxd.sandboxes.cbor_question import SandboxConnection
 from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration

@@ -1,4 +1,7 @@
-"""Health of the store: whether it takes writes and reads, and why not. Pure."""
+"""Health of the store: whether it takes writes and reads, and why not. Pure.
+
+Loss and damage are found elsewhere: ``witness`` at the start, ``scrub`` while the daemon runs, ``verify`` on demand.
+"""
 
 from typing import Literal
 

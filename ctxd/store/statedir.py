@@ -1,4 +1,7 @@
-"""The state directory: who may use it, and that only one daemon does."""
+"""The state directory: who may use it, and that only one daemon does.
+
+``journal_writer`` checks before each commit that it is still in its place.
+"""
 
 import fcntl
 import os

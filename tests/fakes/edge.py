@@ -7,7 +7,7 @@ import structlog
 
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import build_table
-from ctxd.rpc.listener import ListenerContext, ListenerIdentity, SharedState, Timing
+from ctxd.rpc.listener_state import ListenerContext, ListenerIdentity, SharedState, Timing
 from ctxd_protocol.limits import Limits
 
 

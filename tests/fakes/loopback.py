@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from ctxd.rpc.dispatch import Handler
-from ctxd.rpc.server import Server
+from ctxd.rpc.socket_server import Server
 
 WAIT_S = 5.0
 """Seconds that a test waits for bytes before it fails."""

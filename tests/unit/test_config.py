@@ -8,8 +8,8 @@ import pytest
 
 from ctxd import config
 from ctxd.config import SETTINGS, ConfigError, load
-from ctxd.rpc.listener import Timing
-from ctxd.rpc.server import CONNECTIONS_MAX
+from ctxd.rpc.listener_state import Timing
+from ctxd.rpc.socket_server import CONNECTIONS_MAX
 from ctxd_client.socket_lookup import find_socket, socket_places
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.session_types import Collapse

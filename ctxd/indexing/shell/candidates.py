@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ctxd.indexing.shell.harness_tools import add_search_results, search_call
 from ctxd.indexing.shell.interpreter import Printed, Walk
 from ctxd.indexing.shell.output_format import Form, Lines, Marker, Prose, Silent
 from ctxd.indexing.shell.parser import Script, parse
 from ctxd.indexing.shell.paths import Discovery, Findings, Maybe, directory
+from ctxd.indexing.shell.search_tool_output import add_search_results, search_call
 
 _HEADER = re.compile(
     r"(?:Command: [^\n]{0,65536}\n)?(?:(?:Chunk ID|Wall time|Process exited with code|Process running with session ID|"

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.rpc.listener import Timing
+from ctxd.rpc.listener_state import Timing
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.declaration import WriteResult
 from tests.fakes.loopback import frame, serving

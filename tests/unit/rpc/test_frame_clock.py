@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.rpc.listener import Timing
+from ctxd.rpc.listener_state import Timing
 from ctxd_protocol.limits import Limits
 from tests.fakes.edge import Edge
 from tests.fakes.loopback import frame

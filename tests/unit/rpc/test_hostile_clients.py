@@ -9,7 +9,7 @@ import tracemalloc
 import anyio
 import pytest
 
-from ctxd.rpc.listener import Timing
+from ctxd.rpc.listener_state import Timing
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.limits import Limits
 from tests.fakes.loopback import frame, serving

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from ctxd.rpc.calls import WRITE_WINDOW
-from ctxd.rpc.listener import SharedState
+from ctxd.rpc.listener_state import SharedState
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import (
     CALLS_BESIDE_INTERACTIVE,

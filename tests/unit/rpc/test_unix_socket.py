@@ -16,9 +16,9 @@ import structlog
 from ctxd.errors import StateDirError
 from ctxd.limits import DESCRIPTORS_RESERVED
 from ctxd.rpc.caller import Peer, may_enter, peer_of
-from ctxd.rpc.listener import HOST_DESCRIPTORS, ListenerIdentity, SharedState
+from ctxd.rpc.listener_state import HOST_DESCRIPTORS, ListenerIdentity, SharedState
 from ctxd.rpc.sandbox_quota import QuotaMeter
-from ctxd.rpc.server import Server
+from ctxd.rpc.socket_server import Server
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
 from ctxd_protocol.sandbox_types import Quota
 from tests.fakes.loopback import serving

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ctxd.cli.markdown import markdown
+from ctxd.cli.session_markdown import markdown
 
 FILE = {"record": "file", "path": "/w/a.py", "state": "active", "level": "full", "pinned": False, "char_count": 1}
 CALL = {"record": "toolcall", "object": "c1", "tool": "bash", "state": "active", "content": "out"}

@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 from ctxd.failpoints import hit
 from ctxd.rpc.connection import Connection
 from ctxd.rpc.dispatch import Handler, Table, build_table
-from ctxd.rpc.listener import ListenerContext, ListenerIdentity, SharedState, Timing
+from ctxd.rpc.listener_state import ListenerContext, ListenerIdentity, SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import TaskPool
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
