@@ -13,12 +13,11 @@ from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.render import RENDERER
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.request_figures import cost_of
-from ctxd.assembly.stored_items import ObjectRef
 from ctxd.assembly.window_reader import WindowReader
 from ctxd.errors import CtxdError, purged
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, text_of
-from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
+from ctxd.objects.generated_ids import assemblies_prefix, assembly_id, component_text_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_purge import PURGED_TEXT
@@ -109,9 +108,9 @@ class Archive:
         rendering = kept.rendering
         assert rendering is not None, "a window that is read again is rendered"
         if sha256(rendering.plain.decode()) != last.sha256:
-            shown = dict.fromkeys(ref.object for ref in kept.window.refs if isinstance(ref, ObjectRef))
-            heads = (await self._store.heads(shown)).values()
-            raise await _mismatch(live, assembly_id(session, last.number), [head for head in heads if head is not None])
+            material = await self.windows.material(live, kept.window.refs, {}, {}, {})
+            gone = [component_text_id(session, address) for address, text in material.components.items() if not text]
+            raise await _mismatch(live, assembly_id(session, last.number), material.versions.values(), gone)
         budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
         return Assembled(context_of_window(session, last, kept.window.flat(), rendering, budget, cost))
 
@@ -181,9 +180,10 @@ class Archive:
         return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
 
 
-async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored]) -> CtxdError:
-    """The error for the assembly ``id``, which showed ``shown`` and renders to other bytes than were recorded."""
-    if gone := [head.document.id for head in shown if is_purged(head.document)]:
+async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: Iterable[str] = ()) -> CtxdError:
+    """The error for the assembly ``id``, which renders to other bytes than were recorded. It showed the versions
+    ``shown``, and the purged component texts ``texts``."""
+    if gone := [*(each.document.id for each in shown if is_purged(each.document)), *texts]:
         return purged(f"{gone[0]}, which {id} showed,")
     if await _says_purged(live):
         return purged(f"what {id} showed of {chat_id(live.session)}")

@@ -14,16 +14,19 @@ import msgspec
 from ctxd.assembly.append_assembly import Grown
 from ctxd.assembly.append_planner import AppendWindow, Planned, baseline_of
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
+from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
 from ctxd.assembly.stored_items import (
     ITEM_TOKENS,
     STUB,
     CallFacts,
     EpochRef,
     EventRef,
+    Material,
     ObjectRef,
     Ref,
     TextRef,
     items_of,
+    late_without_call,
     short_use,
 )
 from ctxd.assembly.window import (
@@ -50,6 +53,7 @@ _CONVERSATION_KEPT: Final = 0.5
 
 _GONE: Final = "[older replies were removed here to fit the budget, with their tool calls; the session's chat has them]"
 _GONE_KEY: Final = "-gone"
+_BEGIN_KEY: Final = "-begin"
 
 _WRITTEN: Final = (AssistantText, Reasoning, ToolUse)
 
@@ -273,6 +277,8 @@ def _next_epoch(made: Grown, before: AppendWindow, begins: Begin) -> Grown:
     sent = {ref.key for ref in before.refs if isinstance(ref, EpochRef)}
     kept = [index for index, ref in enumerate(planned.refs) if ref.key not in sent]
     refs, items = [planned.refs[index] for index in kept], [made.items[index] for index in kept]
+    if gone := [ref for ref in planned.refs if ref.key in sent]:
+        _mark_ends(refs, items, gone, made.material)
     if (baseline := baseline_of(event, planned.refs[0].turn)) is not None:
         at = sum(isinstance(ref, ObjectRef) and ref.role == "system" for ref in refs)
         refs.insert(at, baseline)
@@ -280,6 +286,19 @@ def _next_epoch(made: Grown, before: AppendWindow, begins: Begin) -> Grown:
     return msgspec.structs.replace(
         made, planned=msgspec.structs.replace(planned, refs=tuple(refs), event=event), items=items
     )
+
+
+def _mark_ends(refs: list[Ref], items: list[tuple[WindowItem, ...]], gone: Sequence[Ref], material: Material) -> None:
+    """Put words of the user before ``items`` and behind them where the references ``gone`` left a message of the
+    model first or last, which providers refuse."""
+    talk = [(at, each) for at, some in enumerate(items) for each in some if not isinstance(each, SystemText)]
+    if not talk or not is_user_side(talk[-1][1]):
+        refs.append(TextRef(key=gone[-1].key, turn=gone[-1].turn, kind="marker", text=CONTINUE))
+        items.append(items_of(refs[-1], material, {}))
+    if talk and not is_user_side(talk[0][1]):
+        at = talk[0][0]
+        refs.insert(at, TextRef(key=f"{gone[0].key}{_BEGIN_KEY}", turn=gone[0].turn, kind="marker", text=BEGIN))
+        items.insert(at, items_of(refs[at], material, {}))
 
 
 def next_epoch(window: AppendWindow, planned: Planned, begins: Begin) -> EpochEvent:
@@ -348,6 +367,7 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
     kept = [index for index in range(len(refs)) if index not in gone]
     at = sum(index < place for index in kept)
     held = {each.call for index in kept for each in items[index] if isinstance(each, ToolUse)}
+    items = [_without_call(made, held, ref, some) for ref, some in zip(refs, items, strict=True)]
     planned = msgspec.structs.replace(
         made.planned,
         refs=(*(refs[index] for index in kept[:at]), marker, *(refs[index] for index in kept[at:])),
@@ -357,6 +377,23 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
     )
     rest = [*(items[index] for index in kept[:at]), (shown,), *(items[index] for index in kept[at:])]
     return msgspec.structs.replace(made, planned=planned, items=rest), decision.tokens - left - shown.tokens
+
+
+def _without_call(
+    made: Grown, held: Collection[str], ref: Ref, items: tuple[WindowItem, ...]
+) -> tuple[WindowItem, ...]:
+    """The ``items`` of ``ref`` in a window that has the calls ``held``: a late output names no call but these."""
+    if not isinstance(ref, EventRef | ObjectRef) or ref.call in held:
+        return items
+    facts = made.planned.facts.get(ref.call)
+    if facts is None:
+        return items
+    return tuple(
+        late_without_call(item, ref, facts, made.material.count)
+        if isinstance(item, Update) and item.kind == "output"
+        else item
+        for item in items
+    )
 
 
 def _messages_cut(made: Grown, over: float) -> tuple[Grown, float]:

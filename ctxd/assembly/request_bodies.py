@@ -136,12 +136,11 @@ def spec_request(blocks: Sequence[Block], target: RequestTarget) -> RequestBody:
         same: dict[str, Any] = {"key": str(nth), "tokens": block.tokens, "turn": 0, "object": block.object}
         head, _, text = block.text.partition("\n")
         if block.section in ("system_prompt", "metadata_pool"):
-            items.append(SystemText(**same, text=block.text))
-        elif head == "CHAT_MESSAGE role=assistant":
-            if text.strip():
-                items.append(AssistantText(**same, text=text))
-        else:
-            items.append(UserText(**same, text=text if head == "CHAT_MESSAGE role=user" else block.text))
+            items += [SystemText(**same, text=block.text)] if block.text.strip() else []
+        elif head not in ("CHAT_MESSAGE role=assistant", "CHAT_MESSAGE role=user"):
+            items.append(UserText(**same, text=block.text))
+        elif text.strip():
+            items.append((AssistantText if head.endswith("assistant") else UserText)(**same, text=text))
     talk = [item for item in items if not isinstance(item, SystemText)]
     marker = UserText(key="marker", tokens=0, turn=0, text=CONTINUE)
     if not talk or isinstance(talk[-1], AssistantText):

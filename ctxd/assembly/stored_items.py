@@ -318,6 +318,7 @@ def _text_item(ref: TextRef, count: TokenCounter) -> WindowItem:
                 stub_tokens=tokens,
                 stub=ref.text,
                 is_error=True,
+                shown="stub" if ref.shown == STUB else "whole",
             )
         case kind:
             return _update(ref, kind, ref.text, count)
@@ -471,13 +472,12 @@ def _output(
     object: str | None = None,
 ) -> WindowItem:
     """The output of a call, or what stands for it; an update if its call is not before it."""
-    tool, subject = ("a tool call", "") if facts is None else (facts.tool, f" {facts.subject}" if facts.subject else "")
     whole = count(text) + len(pictures) * IMAGE_TOKENS + ITEM_TOKENS
     how = f"activate {where} to load it" if object is not None else f"it is {where}"
     # The call stands before it, with the beginning of its command or path.
     stub = f"[removed: {status}, {int(whole):,} tokens; {how}]"
     if ref.late if isinstance(ref, EventRef) else ref.role == "late":
-        return _update(ref, "output", f"Late output of {tool}{subject} ({status}):\n{text}", count, object)
+        return _update(ref, "output", f"{_late_title(facts)} ({status}):\n{text}", count, object)
     shown_text, tokens = text, whole
     if ref.shown == STUB:
         shown_text, pictures, tokens = stub, (), count(stub) + ITEM_TOKENS
@@ -498,6 +498,18 @@ def _output(
         is_error=status in ("fail", "aborted", "unanswered"),
         shown="stub" if ref.shown == STUB else "whole" if shown_text is text else "cut",
     )
+
+
+def _late_title(facts: CallFacts | None) -> str:
+    """The title of an output that is apart from its call. ``facts``: of the call, None if the window lacks it."""
+    subject = f" {facts.subject}" if facts is not None and facts.subject else ""
+    return f"Late output of {'a tool call' if facts is None else facts.tool}{subject}"
+
+
+def late_without_call(item: Update, ref: Ref, facts: CallFacts, count: TokenCounter) -> Update:
+    """The late output ``item`` of ``ref`` in a window from which its call, with ``facts``, was removed."""
+    text = f"{_late_title(None)}{item.text.removeprefix(_late_title(facts))}"
+    return _update(ref, "output", text, count, item.object)
 
 
 def _file_update(ref: ObjectRef, kind: Literal["active", "changed"], text: str, count: TokenCounter) -> Update:
