@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 from ctxd_client import context_tools
 from ctxd_client.connection import running
 from ctxd_client.errors import CallFailed, Conflict
-from ctxd_client.handle_values import ToolRecorded, as_mounts, require_same, split_content, tool_outcome, toolcall_id
+from ctxd_client.handle_values import (
+    ToolError,
+    ToolRecorded,
+    as_mounts,
+    require_same,
+    split_content,
+    tool_outcome,
+    toolcall_id,
+)
 from ctxd_client.methods import ClientMethods, SessionMethods
 from ctxd_client.notices import Notices
 from ctxd_client.reconnecting import ReconnectingConnection
@@ -243,7 +251,8 @@ class Session(SessionMethods):
         """Record a tool call and its output, and add both to the chat, in one write: the next request has the pair.
 
         Without ``id`` the call gets a fresh one; a call that is recorded again under its id adds nothing. An exception
-        as ``output`` is the error that the tool raised, recorded as a failure unless ``status`` is given.
+        as ``output`` is the error that the tool raised, recorded as a failure unless ``status`` is given; so is a
+        ``ToolError`` of ``handle``.
         ``in_chat``: the chat has the call already, as an event of the reply that made it, so that only the result is
         added. With ``command``, a shell command line, a second call finds the files that the output names; if that
         fails, the reason is ``failure`` of the result, as the record is kept by then. Cancel: the record may be kept.
@@ -272,13 +281,14 @@ class Session(SessionMethods):
         """Run a model's call of one of ``MODEL_TOOLS``, and return the text that is its result.
 
         ``arguments``: a mapping, or its JSON text. Bad input of the model, whatever it is, gives a text that begins
-        with ``Error:`` and names the remedy. Raises: ``CallFailed`` for what the model cannot mend, such as a session
-        that is closed. Cancel: the change may have been made.
+        with ``Error:`` and names the remedy: a ``ToolError``, which ``tool`` records as a failure. Raises:
+        ``CallFailed`` for what the model cannot mend, such as a session that is closed.
+        Cancel: the change may have been made.
 
         Example: ``await s.handle("context_pin", {"id": "call_1"})``
         """
         asked = context_tools.read_arguments(name, arguments)
-        if isinstance(asked, str):
+        if isinstance(asked, ToolError):
             return asked
         try:
             match asked:

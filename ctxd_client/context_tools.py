@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from ctxd_client.errors import CallFailed
+from ctxd_client.handle_values import ToolError
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration, declared
 from ctxd_protocol.methods.objects import ObjectListItem
 from ctxd_protocol.methods.sessions import MembershipResult
@@ -91,19 +92,21 @@ MODEL_TOOLS: Final[dict[str, ToolDeclaration]] = {
 
 
 def model_tools(format: RequestFormat) -> list[dict[str, Any]]:
-    """The declarations as a request of ``format`` has them in its member ``tools``.
+    """The declarations as a request of ``format`` has them in its member ``tools``, for requests made without ctxd.
+
+    ``Session.assemble(tools=…)`` takes ``MODEL_TOOLS.values()`` instead, whatever the format.
 
     Example: ``model_tools("anthropic-messages")[0]["name"]``
     """
     return [declared(format, tool) for tool in MODEL_TOOLS.values()]
 
 
-def read_arguments(name: object, arguments: object) -> Arguments | str:
+def read_arguments(name: object, arguments: object) -> Arguments | ToolError:
     """The arguments of a call of the tool ``name``, given as a mapping or its JSON text; a text for the model if they
     are wrong."""
     kind = _TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
-        return f"Error: there is no tool {quoted(name)} here. Use one of {', '.join(_TYPES)}."
+        return ToolError(f"Error: there is no tool {quoted(name)} here. Use one of {', '.join(_TYPES)}.")
     schema = MODEL_TOOLS[str(name)].input_schema
     optional = {each: "" if each in schema["required"] else ", optional" for each in schema["properties"]}
     fields = [f"{each} ({rule['type']}{optional[each]})" for each, rule in schema["properties"].items()]
@@ -111,11 +114,11 @@ def read_arguments(name: object, arguments: object) -> Arguments | str:
     try:
         if isinstance(arguments, str | bytes):
             if len(arguments) > _ARGUMENT_CHARS_MAX:
-                return f"Error: the arguments of {name} are too long. {remedy}"
+                return ToolError(f"Error: the arguments of {name} are too long. {remedy}")
             return msgspec.json.decode(arguments or "{}", type=kind)
         return msgspec.convert({} if arguments is None else arguments, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        return f"Error: wrong arguments of {name}: {plain(str(error))}. {remedy}"
+        return ToolError(f"Error: wrong arguments of {name}: {plain(str(error))}. {remedy}")
 
 
 def plain(text: str) -> str:
@@ -189,10 +192,10 @@ _REFUSALS: Final[dict[str, Callable[[str], str]]] = {
 """Texts for refusals that the model's own call brings about, by code. Messages of the daemon name the host's paths."""
 
 
-def refused(failure: CallFailed, asked: Arguments) -> str | None:
+def refused(failure: CallFailed, asked: Arguments) -> ToolError | None:
     """The text for a call that failed; None for a failure that the model did not cause."""
     if isinstance(asked, ListArguments):
         text = f"no list goes on after {quoted(asked.after)}. Call context_list without after."
-        return f"Error: {text}" if failure.code == "invalid_params" else None
+        return ToolError(f"Error: {text}") if failure.code == "invalid_params" else None
     refusal = _REFUSALS.get(failure.code)
-    return None if refusal is None else f"Error: {refusal(quoted(asked.id))}"
+    return None if refusal is None else ToolError(f"Error: {refusal(quoted(asked.id))}")

@@ -24,15 +24,24 @@ class ToolRecorded(NamedTuple):
     failure: CallFailed | None = None
 
 
+class ToolError(str):
+    """Text of a model's call that was refused; ``Session.tool`` records it as a failure."""
+
+    __slots__ = ()
+
+
 def toolcall_id() -> str:
     """A fresh id for a tool call of a harness that has none of its own."""
     return f"call-{secrets.token_hex(8)}"
 
 
 def tool_outcome(output: str | Exception) -> tuple[str, ToolcallStatus]:
-    """The text and the status that are recorded of a tool's ``output``, which may be the exception that it raised."""
+    """The text and the status that are recorded of a tool's ``output``, which may be the exception that it raised.
+
+    A ``ToolError`` is a failure.
+    """
     if isinstance(output, str):
-        return output, "ok"
+        return str(output), "fail" if isinstance(output, ToolError) else "ok"
     # Names of files in it may have bytes that are no text.
     return f"{type(output).__name__}: {output}".encode(errors="backslashreplace").decode(), "fail"
 

@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 from ctxd_client import context_tools
 from ctxd_client.blocking_connection import running
 from ctxd_client.errors import CallFailed, Conflict
-from ctxd_client.handle_values import ToolRecorded, as_mounts, require_same, split_content, tool_outcome, toolcall_id
+from ctxd_client.handle_values import (
+    ToolError,
+    ToolRecorded,
+    as_mounts,
+    require_same,
+    split_content,
+    tool_outcome,
+    toolcall_id,
+)
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
 from ctxd_client._sync.notices import SyncNotices
 from ctxd_client._sync.reconnecting import SyncReconnectingConnection
@@ -235,7 +243,8 @@ class SyncSession(SyncSessionMethods):
         """Record a tool call and its output, and add both to the chat, in one write: the next request has the pair.
 
         Without ``id`` the call gets a fresh one; a call that is recorded again under its id adds nothing. An exception
-        as ``output`` is the error that the tool raised, recorded as a failure unless ``status`` is given.
+        as ``output`` is the error that the tool raised, recorded as a failure unless ``status`` is given; so is a
+        ``ToolError`` of ``handle``.
         ``in_chat``: the chat has the call already, as an event of the reply that made it, so that only the result is
         added. With ``command``, a shell command line, a second call finds the files that the output names; if that
         fails, the reason is ``failure`` of the result, as the record is kept by then.
@@ -264,13 +273,13 @@ class SyncSession(SyncSessionMethods):
         """Run a model's call of one of ``MODEL_TOOLS``, and return the text that is its result.
 
         ``arguments``: a mapping, or its JSON text. Bad input of the model, whatever it is, gives a text that begins
-        with ``Error:`` and names the remedy. Raises: ``CallFailed`` for what the model cannot mend, such as a session
-        that is closed.
+        with ``Error:`` and names the remedy: a ``ToolError``, which ``tool`` records as a failure. Raises:
+        ``CallFailed`` for what the model cannot mend, such as a session that is closed.
 
         Example: ``s.handle("context_pin", {"id": "call_1"})``
         """
         asked = context_tools.read_arguments(name, arguments)
-        if isinstance(asked, str):
+        if isinstance(asked, ToolError):
             return asked
         try:
             match asked:

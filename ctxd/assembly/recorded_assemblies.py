@@ -170,7 +170,8 @@ class Archive:
             raise CtxdError(
                 "assembly_not_found",
                 f"session {session} has no assembly in turn {turn}",
-                hint="context.list lists them.",
+                hint=f"The newest assembly is of turn {read_record(newest).turn}; "
+                f'context.list with {{"session": "{session}"}} lists all.',
             )
         return found
 

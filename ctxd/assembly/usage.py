@@ -56,8 +56,9 @@ class _Fields:
         if value is None and default is not None:
             return default
         if type(value) is not int or not 0 <= value <= TOKENS_MAX:
-            shown = "missing" if value is None else repr(value)[:40]
-            raise _refused(f"{self._path}.{name} is {shown}, not a number from 0 to {TOKENS_MAX:,}")
+            if value is None:
+                raise _refused(f"{self._path}.{name} is missing")
+            raise _refused(f"{self._path}.{name} is {repr(value)[:40]}, not a number from 0 to {TOKENS_MAX:,}")
         return value
 
     def part(self, name: str) -> "_Fields":

@@ -9,6 +9,7 @@ import msgspec
 
 from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.object_by_path import object_id
 from ctxd.cli.request_cost import cost_lines, newest_request, show_why
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
 from ctxd.cli.revisions import is_revision
@@ -72,7 +73,9 @@ class _Options(NamedTuple):
         """Return the recorded assembly to show; empty for a new one. Raises: ``Stop`` if it is named twice."""
         key = assembly(client, found)
         if key and any(each is not None for each in self[1:]):
-            raise Stop(USAGE, "a moment of a session excludes all options but --text", hint=f"write {found.session}")
+            reason = ": --why explains the newest window" if self.why is not None else ""
+            message = f"a moment of a session excludes all options but --text{reason}"
+            raise Stop(USAGE, message, hint=f"write {found.session}")
         if self.turn is not None:
             key["turn"] = self.turn
         if self.number is not None:
@@ -85,7 +88,7 @@ class _Options(NamedTuple):
     examples="ctx context\nctx context s1 --text | less\nctx context s1@3\nctx context @~1\n"
     "ctx context 's1@{2 hours ago}'\nctx context ctx-1a2b3c4d --text\nctx context s1 --diff @3 @~1\n"
     "ctx context s1 --plan 8000\nctx context s1 --why call_1\n"
-    "ctx context s1 --format anthropic-messages --model claude-sonnet-4-5",
+    "ctx context s1 --format anthropic-messages --model claude-sonnet-5",
 )
 @revision_argument
 @click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
@@ -95,7 +98,7 @@ class _Options(NamedTuple):
 @click.option("--format", "form", type=click.Choice(FORMATS), help="The request body for a provider's API.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the window; append for a request.")
 @click.option("--model", metavar="NAME", help="The model of the request; by default the one that answered last.")
-@click.option("--why", metavar="ID", help="Why the window has an object or not, and since when.")
+@click.option("--why", metavar="ID", help="Why the newest window has an object or a PATH or not, and since when.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="What a budget would leave out.")
 @common
 def context(
@@ -127,7 +130,7 @@ def context(
         if form is not None:
             _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model))
         elif why is not None:
-            explained = client.context_why(id, why)
+            explained = client.context_why(id, object_id(client, id, why))
             show_why(run, explained, labels_of(client, id, [explained.object])[explained.object])
         elif diff is not None:
             _diff(run, client, id, *diff)

@@ -64,10 +64,13 @@ def _default_session(client: SyncClient) -> str:
             symbol="session_not_found",
         )
     if len(open_sessions) > 1:
-        open_sessions = _at_current_directory(open_sessions) or open_sessions
+        here = _at_current_directory(open_sessions)
+        open_sessions = here or open_sessions
     if len(open_sessions) > 1:
         names = _some([each.session for each in open_sessions])
-        raise Stop(USAGE, f"several sessions are open: {names}", hint="name one, or set CTXD_SESSION")
+        where = f" in {open_sessions[0].workdir}" if here else ""
+        hint = f"name one, or export CTXD_SESSION={open_sessions[0].session}"
+        raise Stop(USAGE, f"several sessions are open{where}: {names}", hint=hint)
     return open_sessions[0].session
 
 

@@ -35,17 +35,20 @@ COMMANDS: Final = {
 }
 """Command of each method; any other method is called by ``ctx rpc``."""
 
-_METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) + r")(?![\w/])")
+_METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) + r")(?![\w/])(?: with (\{[^{}]*\}))?")
 
 
 def in_commands(remedy: str) -> str:
     """Replace method names in ``remedy``, which the daemon writes for programs, by the commands of ``ctx``."""
-    return _METHOD.sub(lambda found: _command(found[0]), remedy).replace("Call ctx ", "Run ctx ")
+    return _METHOD.sub(lambda found: _command(found[1], found[2]), remedy).replace("Call ctx ", "Run ctx ")
 
 
-def _command(method: str) -> str:
+def _command(method: str, params: str | None) -> str:
+    """The command of ``method``, with the ``params`` that the remedy gives it."""
     if method in COMMANDS:
         return f"ctx {COMMANDS[method]}"
+    if params:
+        return f"ctx rpc {method} '{params}'"
     required = ", ".join(f'"{each.name}": …' for each in fields(METHODS[method].params) if each.required)
     return f"ctx rpc {method}" + (f" '{{{required}}}'" if required else "")
 

@@ -135,13 +135,17 @@ def turn_of(client: SyncClient, found: Located) -> SessionTurnResult:
 def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:
     """Return the number of the newest assembly that was recorded by ``valid_time``, found by halving."""
     low, high = 0, client.context_current(session=session).assembly
+    oldest: AssemblyRecord | None = None
     while low < high:
         middle = (low + high + 1) // 2
         (record,) = client.context_list(session, after=middle - 1, limit=1).assemblies
+        oldest = record  # the last one that the search looks at when none is old enough
         low, high = (middle, high) if record.assembled_at <= valid_time else (low, middle - 1)
     if low == 0:
         message = f"session {session} has no assembly before {moment(valid_time)}"
-        raise Stop(NOT_FOUND, message, hint="choose a later time", symbol="assembly_not_found")
+        first = "" if oldest is None else f": the first one was made at {moment(oldest.assembled_at)}"
+        hint = f"choose a later time{first}" if first else "none was made yet: ctx context makes one"
+        raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
     return low
 
 

@@ -17,7 +17,9 @@ def unified(before: str, after: str, before_name: str, after_name: str) -> list[
 
 
 def print_diff(run: Invocation, lines: list[str]) -> None:
-    """The lines of a unified diff, coloured where that is wanted."""
+    """The lines of a unified diff, coloured where that is wanted; a remark on standard error if there are none."""
+    if not lines:
+        run.screen.note("no difference")
     for line in lines:
         text = line.rstrip("\n")
         shown = cell(text) if run.screen.terminal else text

@@ -1,8 +1,10 @@
 """``ctxd run``: the daemon in the foreground."""
 
 import shlex
+import sys
 from contextlib import ExitStack
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 
 import click
@@ -64,6 +66,12 @@ def run(
         configured = load_config(flags, file=config)
         if own_directory:
             line = f"export CTXD_SOCKET={shlex.quote(str(configured.socket))}"
-            click.echo(f"{line}    # paste into other shells; try: ctx status")
+            click.echo(f"{line}    # paste into other shells; try: {_ctx()} status")
         code = serve(configured, ephemeral=ephemeral, reread=lambda: load_config(flags, file=config))
     leave(code)
+
+
+def _ctx() -> str:
+    """``ctx`` as a shell runs it: by its name where the PATH has it, else by the path beside this Python."""
+    beside = Path(sys.executable).with_name("ctx")
+    return "ctx" if which("ctx") or not beside.exists() else shlex.quote(str(beside))

@@ -17,7 +17,7 @@ from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.event_types import Event, ResponseEvent, ThinkingEvent, ToolCallEvent
 from ctxd_protocol.object_types import ToolcallStatus
 
-MODEL = "claude-sonnet-4-5"
+MODEL = "claude-sonnet-5"
 COMMAND = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 TOOLS = (ToolDeclaration(name="bash", description="Run a shell command.", input_schema=COMMAND), *MODEL_TOOLS.values())
 

@@ -90,7 +90,7 @@ class MethodEntry:
                 return self._by_position(raw)
             if first != b"{":
                 raise MalformedParams from exc
-            raise params_error(exc) from exc
+            raise params_error(exc, self.method.params) from exc
 
     def _by_position(self, raw: Raw) -> Any:  # noqa: ANN401 - the method's own struct
         names = self.method.params.__struct_encode_fields__
@@ -100,7 +100,7 @@ class MethodEntry:
         try:
             return self.decode(msgspec.json.encode(dict(zip(names, items, strict=False))))
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise params_error(exc) from exc
+            raise params_error(exc, self.method.params) from exc
 
 
 _HINT: Final = "rpc.discover describes every method's parameters."

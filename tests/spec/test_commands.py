@@ -255,7 +255,8 @@ def test_a_remedy_that_is_a_method_without_a_command_names_the_parameters_it_nee
 ) -> None:
     done = ctx(daemon, "context", lived.id, "--turn", "9")
     assert done.returncode == 3
-    assert done.stderr.endswith("""; ctx rpc context.list '{"session": …}' lists them\n""")
+    listing = f"""ctx rpc context.list '{{"session": "{lived.id}"}}' lists all\n"""
+    assert done.stderr.endswith(listing)
 
 
 @pytest.mark.requirement("CLI-2")

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd_client import MODEL_TOOLS, InvalidState, connect, connect_sync, model_tools
+from ctxd_client import MODEL_TOOLS, InvalidState, ToolError, connect, connect_sync, model_tools
 from ctxd_client.context_tools import ROWS_MAX
 from ctxd_client.sync import SyncSession
 from ctxd_protocol.sandbox_types import SandboxView
@@ -82,6 +82,24 @@ def test_bad_arguments_give_an_error_text_with_a_remedy(s: SyncSession, name: st
     if name == "context_list" and arguments is None:
         return
     assert text.startswith("Error: ") and text.count(". ") >= 1, text
+    assert isinstance(text, ToolError)
+
+
+@pytest.mark.requirement("CLT-7")
+def test_a_refused_call_of_a_model_is_recorded_as_a_failure(s: SyncSession) -> None:
+    s.user("Look.")
+    for id, arguments in (("t1", {"id": "no-such-object"}), ("t2", {"id": "t1"})):
+        s.tool("context_activate", arguments, output=s.handle("context_activate", arguments), id=id)
+    made = request(s).request
+    assert made is not None
+    results = [
+        part
+        for message in made["messages"]
+        if isinstance(message["content"], list)
+        for part in message["content"]
+        if part["type"] == "tool_result"
+    ]
+    assert [each.get("is_error", False) for each in results] == [True, False]
 
 
 @pytest.mark.requirement("CLT-7")

@@ -129,6 +129,7 @@ def test_an_ephemeral_daemon_listens_in_a_directory_of_its_own_and_prints_the_li
     service = tmp_path / "runtime" / "ctxd" / "ctxd.sock"
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "runtime"), "TMPDIR": str(tmp_path)}
     environ["CTXD_SOCKET"] = str(service)
+    environ["PATH"] = "/usr/bin:/bin"
     command = [sys.executable, "-u", "-m", "ctxd", "run", "--ephemeral"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as daemon:
         assert daemon.stdout is not None
@@ -136,6 +137,9 @@ def test_an_ephemeral_daemon_listens_in_a_directory_of_its_own_and_prints_the_li
         variable, socket = shlex.split(line, comments=True)[1].split("=")
         with connect_sync(socket, wait_s=30) as client:
             assert client.daemon_status().socket == socket
+        tried = line.partition("try: ")[2].strip()
+        done = subprocess.run(["/bin/sh", "-c", tried], env={**environ, "CTXD_SOCKET": socket}, check=False)
+        assert done.returncode == 0, tried
         daemon.terminate()
     assert (daemon.returncode, variable) == (0, "CTXD_SOCKET")
     assert not service.exists()

@@ -115,6 +115,20 @@ def test_an_earlier_turn_is_rendered_again_and_two_are_compared(real, session):
     assert real("context", "--diff", "t1", "t2").out == diff
     assert real("context", "--diff", "1", "2", "--json").json == {"from": 1, "to": 2, "diff": diff}
     assert real("context", "--diff", "1", "99").code == 3
+    same = real("context", "--diff", "1", "1")
+    assert (same.code, same.out, same.err) == (0, "", "no difference\n")
+
+
+@pytest.mark.requirement("CLI-3")
+def test_a_turn_or_time_without_an_assembly_is_refused_with_those_that_there_are(real, session):
+    refused = real("context", "--turn", "99")
+    assert (refused.code, refused.err.count("\n")) == (3, 1)
+    newest = real("context", "--json").json["turn"]
+    listing = f"""ctx rpc context.list '{{"session": "{session.id}"}}' lists all"""
+    assert f"no assembly in turn 99; the newest assembly is of turn {newest}; {listing}" in refused.err
+    early = real("context", "@{2001-01-01}")
+    assert early.code == 3
+    assert "choose a later time: the first one was made at 2" in early.err
 
 
 @pytest.mark.requirement("USE-6")
@@ -156,6 +170,19 @@ def test_why_an_object_is_in_the_window_is_explained(real, session):
     assert (found["shown"], found["rule"], found["since"]["number"]) == ("whole", "recorded", 1)
     assert real("context", "--why", "nothing-like-it").code == 3
     assert real("context", "--why", call, "--plan", "10").code == 2
+    past = real("context", "@~0", "--why", call)
+    assert past.code == 2
+    assert "--why explains the newest window" in past.err
+
+
+@pytest.mark.requirement("WHY-1")
+def test_why_takes_the_path_of_a_file(real, session, tmp_path):
+    file = tmp_path / "why.md"
+    file.write_text("# why\n")
+    session.read(str(file))
+    session.assemble()
+    by_path = real("context", "--why", str(file))
+    assert by_path.out.splitlines()[0].endswith("why.md is in the window: it was read"), by_path.err
 
 
 def test_a_plan_says_what_a_budget_would_leave_out(real, session):

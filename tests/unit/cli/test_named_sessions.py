@@ -83,7 +83,9 @@ def test_without_a_session_the_variable_names_it_and_then_the_only_open_one_is_t
 ):
     code, line = meant(scripted, daemon)
     assert code == 2
-    assert line == "ctx: several sessions are open: alpha-1, alpha-2, beta-1; name one, or set CTXD_SESSION\n"
+    assert (
+        line == "ctx: several sessions are open: alpha-1, alpha-2, beta-1; name one, or export CTXD_SESSION=alpha-1\n"
+    )
     monkeypatch.setenv("CTXD_SESSION", "beta")
     assert meant(scripted, daemon) == "beta-1"
     monkeypatch.delenv("CTXD_SESSION")

@@ -1,9 +1,11 @@
 """Errors on the wire: the outcome of a write that failed."""
 
+import msgspec
 import pytest
 
-from ctxd.rpc.wire_errors import timeout_error, with_outcome
+from ctxd.rpc.wire_errors import params_error, timeout_error, with_outcome
 from ctxd_protocol.jsonrpc import error_object
+from ctxd_protocol.methods import METHODS
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,24 @@ def test_a_write_that_took_too_long_may_have_been_applied_and_a_read_has_no_outc
     assert timeout_error(1.5, writes=True).data.outcome == "unknown"
     assert timeout_error(1.5, writes=False).data.outcome is None
     assert "op_id" in timeout_error(1.5, writes=True).data.hint
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "hint"),
+    [
+        ("session.create", {"agent": "a", "components": ["dates"]}, "of date, environment, instructions, skills"),
+        ("context.assemble", {"session": "s", "format": "x"}, "anthropic-messages, blocks, openai-chat"),
+        ("context.assemble", {"session": "s", "tools": [{"type": "function"}]}, "pass MODEL_TOOLS.values()"),
+        ("session.append", {"session": "s", "events": [{"event": "nope"}]}, "tool_call"),
+        ("daemon.status", {"x` - at `$.y": 1}, "rpc.discover"),
+        ("daemon.status", {"x": 1}, ": there are none"),
+        ("session.get", {"session": 1}, "rpc.discover"),
+    ],
+)  # fmt: skip
+def test_params_that_do_not_fit_are_refused_with_the_values_or_fields_that_do(method, params, hint):
+    kind = METHODS[method].params
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.json.decode(msgspec.json.encode(params), type=kind)
+    error = params_error(refused.value, kind)
+    assert error.message.startswith(str(refused.value))
+    assert hint in f"{error.message} {error.hint}"
