@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly.append_planner import AppendWindow, Planned, Planner
-from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, SpecForm, WindowPart
+from ctxd.assembly.assembly_record import Assembled, Recorded, SpecForm, WindowPart
 from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.measure import sha256
 from ctxd.assembly.render import SEPARATOR
@@ -78,10 +78,12 @@ class KeptWindow(msgspec.Struct, eq=False):
         return 0 if self.rendering is None else 2 * len(self.rendering.plain)
 
 
-def render(session: str, items: list[WindowItem], target: RequestTarget | None, ends: Iterable[int]) -> Rendering:
-    """``items`` in the form of ``target``. ``ends``: see ``AppendWindow``."""
+def render(
+    session: str, items: list[WindowItem], target: RequestTarget | None, ends: Iterable[int], renderer: int
+) -> Rendering:
+    """``items`` in the form of ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
     if target is not None:
-        return Rendering(target, "", request_body(items, target, frozenset(ends)))
+        return Rendering(target, "", request_body(items, target, frozenset(ends), renderer))
     blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
     return Rendering(None, SEPARATOR.join(block.text for block in blocks), None)
 
@@ -187,7 +189,7 @@ async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded],
     part = chain[-1].window
     assert part is not None, "it is in this layout"
     target = target_of(live.session, part, tools)
-    return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends))
+    return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends, window.renderer))
 
 
 def target_for(session: str, wanted: Wanted, spoken: str | None) -> RequestTarget | None:
@@ -245,7 +247,7 @@ def record_of(
         tokens=ceil(sum(item.tokens for item in items)),
         stable_prefix=same,
         assembled_at=now,
-        renderer=WINDOW_RENDERER,
+        renderer=grown.window.renderer,
         window=WindowPart(
             base=number if grown.is_new else grown.window.base,
             refs=planned.refs,

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.assembly.repack_policy import Kind
-from ctxd.assembly.request_bodies import BEGIN, CONTINUE, PROVIDERS
+from ctxd.assembly.request_bodies import BEGIN, CONTINUE, PROVIDERS, WINDOW_RENDERER
 from ctxd.assembly.stored_items import (
     WHOLE,
     CallFacts,
@@ -130,17 +130,19 @@ class LastRequest(msgspec.Struct, frozen=True):
 class AppendWindow:
     """Window of one session, with what is known of it. It changes by ``take`` alone.
 
-    ``base``: number of the assembly that began it, 0 for an empty one. ``refs`` and ``items`` are parallel, as a
-    reference may have several items. ``names``: ids of calls in the window, by their own and by that of their object.
-    ``facts``: by the id in the window. ``noted``: objects of which something was shown; ``pool``: those that are still
-    in the metadata pool; ``active``: the files among them that are active. ``place``: the first event that is not shown
-    yet. ``prompt``: transaction of the system prompt that it shows. ``ends``: counts of items at the last requests, the
-    newest at the end. ``epoch``: the context epoch; ``texts``: those of its components by address, None if purged.
-    ``carried``: of the last decision. ``request``: the last one, None before the first.
+    ``base``: number of the assembly that began it, 0 for an empty one. ``renderer``: that of all its requests, so that
+    an upgrade changes no byte of what was sent; a window that follows has the newest. ``refs`` and ``items`` are
+    parallel, as a reference may have several items. ``names``: ids of calls in the window, by their own and by that of
+    their object. ``facts``: by the id in the window. ``noted``: objects of which something was shown; ``pool``: those
+    that are still in the metadata pool; ``active``: the files among them that are active. ``place``: the first event
+    that is not shown yet. ``prompt``: transaction of the system prompt that it shows. ``ends``: counts of items at the
+    last requests, the newest at the end. ``epoch``: the context epoch; ``texts``: those of its components by address,
+    None if purged. ``carried``: of the last decision. ``request``: the last one, None before the first.
     """
 
     def __init__(self) -> None:
         self.base = 0
+        self.renderer = WINDOW_RENDERER
         self.refs: list[Ref] = []
         self.items: list[tuple[WindowItem, ...]] = []
         self.names: dict[str, str] = {}

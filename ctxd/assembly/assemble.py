@@ -370,7 +370,7 @@ class Assembler:
     ) -> tuple[Rendering, list[WindowItem]]:
         """The grown window in the form of ``target``, and its items. Raises: CtxdError too_large."""
         items = grown.flat()
-        made = render(live.session, items, target, grown.window.ends_with(len(items)))
+        made = render(live.session, items, target, grown.window.ends_with(len(items)), grown.window.renderer)
         most = min(limits.CONTEXT_CHARS_MAX, limits.CONTEXT_CHARS_MAX if chars_max is None else chars_max)
         if len(made.plain) > most:
             raise too_long(live.session, len(made.plain), most)

@@ -40,10 +40,6 @@ ID_DIGITS = (8, 12, 16)
 """Hex digits of a context id: more only where fewer are taken by other content of the session."""
 
 
-WINDOW_RENDERER: Final = 2
-"""Version of the layout ``append``, kept with every assembly in it. Earlier programs refuse to render one."""
-
-
 class RequestFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Measures of a window, and what its request costs.
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from contextlib import aclosing
 
 from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall, target_of
-from ctxd.assembly.assembly_record import WINDOW_RENDERER, Assembled, Recorded, context_of, read_record
+from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_record
 from ctxd.assembly.composition import Composition, Heads, Layout, View, compose
 from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.render import RENDERER
-from ctxd.assembly.request_bodies import spec_request
+from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
 from ctxd.assembly.request_figures import cost_of
 from ctxd.assembly.window_reader import WindowReader
 from ctxd.errors import CtxdError, purged
@@ -71,7 +71,7 @@ class Archive:
         if bytes_max is not None and recorded.bytes > bytes_max:
             message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
             raise CtxdError("too_large", message, hint="Read it on the host's socket.")
-        if recorded.window is not None and recorded.renderer == WINDOW_RENDERER:
+        if recorded.window is not None and recorded.renderer in WINDOW_RENDERERS:
             return await self._show_window(session, recorded)
         composition, text = await self.render_again(session, stored, recorded)
         context = context_of(session, recorded, composition, text)
@@ -86,9 +86,10 @@ class Archive:
 
         Raises: CtxdError unsupported, corrupt, store_failed. Cancel: safe.
         """
-        if last.window is None or last.renderer != WINDOW_RENDERER:
+        if last.window is None or last.renderer not in WINDOW_RENDERERS:
             id = assembly_id(live.session, last.number)
-            raise CtxdError("unsupported", f"{id} has window format {last.renderer}, not {WINDOW_RENDERER}")
+            known = " or ".join(map(str, WINDOW_RENDERERS))
+            raise CtxdError("unsupported", f"{id} has window format {last.renderer}, not {known}")
         first = last.window.base
         found = await self.records(live.session, after=first - 1, limit=last.number - first + 1)
         chain = [record for record in found if record.window is not None and record.window.base == first]

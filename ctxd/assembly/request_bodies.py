@@ -29,7 +29,14 @@ from ctxd.assembly.window import (
     UserText,
     WindowItem,
 )
+from ctxd.epochs.tagged_text import tagged
 from ctxd_protocol.context_types import Block, Omitted, RequestFormat, ToolDeclaration, declared
+
+WINDOW_RENDERER: Final = 3
+"""Version of the layout ``append``, kept with every assembly in it. Programs that do not know it refuse it."""
+
+WINDOW_RENDERERS: Final = (2, WINDOW_RENDERER)
+"""Versions that are rendered. In version 2, every ``&``, ``<`` and ``>`` of an update is escaped."""
 
 PROVIDERS: Final[dict[RequestFormat, str | None]] = {
     "anthropic-messages": "anthropic",
@@ -94,13 +101,18 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
     omitted: tuple[Omitted, ...]
 
 
-def request_body(items: Sequence[WindowItem], target: RequestTarget, breakpoints: Collection[int] = ()) -> RequestBody:
+def request_body(
+    items: Sequence[WindowItem],
+    target: RequestTarget,
+    breakpoints: Collection[int] = (),
+    renderer: int = WINDOW_RENDERER,
+) -> RequestBody:
     """The request that shows ``items``.
 
     ``breakpoints``: counts of items behind which a cache marker goes, where the API has them: behind the highest three,
-    as one marker is behind the system prompt.
+    as one marker is behind the system prompt. ``renderer``: one of ``WINDOW_RENDERERS``.
     """
-    api = _APIS[target.format](target)
+    api = _APIS[target.format](target, renderer)
     marked = sorted(breakpoints)[1 - BREAKPOINTS_MAX :]
     system = [item.text for item in items if isinstance(item, SystemText)]
     digest = hashlib.sha256(_encode((target.format, target.model, target.tools, system)))
@@ -157,12 +169,14 @@ def is_user_side(item: WindowItem) -> bool:
     return isinstance(item, UserText | ImageItem | ToolOutput | Update)
 
 
-def shown_text(item: UserText | AssistantText | Update) -> str:
+def _shown_text(item: UserText | AssistantText | Update, renderer: int) -> str:
     """The text that the model reads. An update is marked as one, and what could be taken for the mark is escaped."""
     if not isinstance(item, Update):
         return item.text
-    text = item.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return f"<system-update>\n{text}\n</system-update>"
+    if renderer == 2:
+        text = item.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return f"<system-update>\n{text}\n</system-update>"
+    return tagged("system-update", item.text)
 
 
 def _data_url(picture: Picture) -> str:
@@ -192,8 +206,9 @@ def _refusal(item: Reasoning, follower: WindowItem | None, target: RequestTarget
 class _Anthropic:
     """Messages API: roles alternate, outputs come first in their message, and all content is in blocks."""
 
-    def __init__(self, target: RequestTarget) -> None:
+    def __init__(self, target: RequestTarget, renderer: int) -> None:
         self._target = target
+        self._renderer = renderer
         self._messages: list[dict[str, Any]] = []
         self._marked: list[dict[str, Any]] = []
 
@@ -232,7 +247,7 @@ class _Anthropic:
                 block = {"type": "tool_result", "tool_use_id": item.call, "content": content}
                 return {**block, "is_error": True} if is_flagged else block
             case UserText() | AssistantText() | Update():
-                return {"type": "text", "text": shown_text(item)}
+                return {"type": "text", "text": _shown_text(item, self._renderer)}
             case SystemText():
                 raise AssertionError("system texts are no messages")
 
@@ -272,8 +287,9 @@ class _Anthropic:
 class _Responses:
     """Responses API: a list of items, without roles that alternate and without markers. Nothing is stored there."""
 
-    def __init__(self, target: RequestTarget) -> None:
+    def __init__(self, target: RequestTarget, renderer: int) -> None:
         self._target = target
+        self._renderer = renderer
         self._input: list[dict[str, Any]] = []
 
     def cannot_take(self, item: Reasoning) -> Reason | None:
@@ -294,7 +310,7 @@ class _Responses:
                     "content": [{"type": "input_text", "text": item.text}],
                 }
             case UserText() | Update():
-                content = [{"type": "input_text", "text": shown_text(item)}]
+                content = [{"type": "input_text", "text": _shown_text(item, self._renderer)}]
                 return {"type": "message", "role": "user", "content": content}
             case ImageItem():
                 return {"type": "message", "role": "user", "content": [self._image(item.picture)]}
@@ -345,8 +361,9 @@ class _Responses:
 class _Chat:
     """Chat Completions: an assistant's message has text and calls apart, and outputs take no images."""
 
-    def __init__(self, target: RequestTarget) -> None:
+    def __init__(self, target: RequestTarget, renderer: int) -> None:
         self._target = target
+        self._renderer = renderer
         self._messages: list[dict[str, Any]] = []
         self._pictures: list[Picture] = []
 
@@ -361,7 +378,7 @@ class _Chat:
             case Update(kind="component"):
                 return self._say("system", [{"type": "text", "text": item.text}])
             case UserText() | Update():
-                return self._say("user", [{"type": "text", "text": shown_text(item)}])
+                return self._say("user", [{"type": "text", "text": _shown_text(item, self._renderer)}])
             case ImageItem():
                 return self._say("user", [self._image(item.picture)])
             case AssistantText():

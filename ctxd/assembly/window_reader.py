@@ -16,7 +16,6 @@ from ctxd.assembly.append_planner import AppendWindow, Arrivals, FileState, Plan
 from ctxd.assembly.assembly_record import Recorded, note_request
 from ctxd.assembly.measure import TokenCounter
 from ctxd.assembly.render import SEPARATOR
-from ctxd.assembly.request_bodies import shown_text
 from ctxd.assembly.stored_items import (
     WHOLE,
     CallFacts,
@@ -29,7 +28,17 @@ from ctxd.assembly.stored_items import (
     call_facts,
     items_of,
 )
-from ctxd.assembly.window import ImageItem, Reasoning, SystemText, ToolOutput, ToolUse, WindowItem
+from ctxd.assembly.window import (
+    AssistantText,
+    ImageItem,
+    Reasoning,
+    SystemText,
+    ToolOutput,
+    ToolUse,
+    Update,
+    UserText,
+    WindowItem,
+)
 from ctxd.epochs.component_loading import read_text
 from ctxd.epochs.fold import ComponentText
 from ctxd.errors import CtxdError
@@ -67,7 +76,7 @@ class WindowReader:
                 event=part.epoch, texts=material.components,
             )  # fmt: skip
             window.take(planned, self.items(window, planned, material))
-            window.base = part.base
+            window.base, window.renderer = part.base, record.renderer
             note_request(window, record)
             window.ends = window.ends_with(sum(map(len, window.items)))
         return window
@@ -305,13 +314,9 @@ def _described(item: WindowItem) -> tuple[str, str, str, str]:
             return "conversation", "conversation", "kind=image", f"[{item.picture.media_type}]"
         case Reasoning():
             return "conversation", "conversation", "kind=reasoning", item.text
-        case _:
-            kind = type(item).__name__
-            if kind == "Update":
-                return "updates", "update", "kind=update", item.text
-            return (
-                "conversation",
-                "conversation",
-                f"kind={'user' if kind == 'UserText' else 'assistant'}",
-                shown_text(item),
-            )
+        case Update():
+            return "updates", "update", "kind=update", item.text
+        case UserText():
+            return "conversation", "conversation", "kind=user", item.text
+        case AssistantText():
+            return "conversation", "conversation", "kind=assistant", item.text

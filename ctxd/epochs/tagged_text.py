@@ -1,6 +1,7 @@
-"""Foreign text and foreign names in the texts of components: they cannot leave their tags or their line. Pure.
+"""Foreign text and foreign names in updates and in the texts of components: they cannot leave their tags or their line.
+Pure.
 
-Alone, as components of several kinds use it.
+Alone, as components of several kinds and requests use it.
 """
 
 import re
@@ -12,6 +13,8 @@ def one_line(name: str) -> str:
 
 
 def tagged(tag: str, text: str) -> str:
-    """``text`` between the tags ``tag``; what could be taken for one of these is escaped."""
-    inner = re.sub(f"<(?=/?{tag})", "&lt;", text, flags=re.IGNORECASE)
+    """``text`` between the tags ``tag``. A ``<`` that could begin one of these becomes ``&lt;``; all else stays as it
+    is, since models copy it exactly for tools that edit."""
+    # Possessive, so that each blank is read once.
+    inner = re.sub(rf"<(?=\s*+/?+\s*+{tag})", "&lt;", text, flags=re.IGNORECASE)
     return f"<{tag}>\n{inner}\n</{tag}>"

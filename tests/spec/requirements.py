@@ -135,10 +135,10 @@ REQ-2 | In the layout `append`, a request begins with all bytes of the one befor
 REQ-3 | Looking at a window as text repacks nothing, and leaves the next request what it would have been. | ctxd
 REQ-4 | Reasoning is sent only to the provider and model that wrote it and behind the messages that it was written for; `omitted` lists what was left out. | ctxd
 REQ-5 | A reply is sent once each of its calls has an output; if the conversation goes on without one, words stand in its place, and a later output is an update. | ctxd
-REQ-6 | New files in the metadata pool, activations, changed files and notices are appended as updates, with short ids. | ctxd
+REQ-6 | New files in the metadata pool, activations, changed files and notices are appended as updates, with short ids; their content is exact, but for a `<` that could open or close an update's tag. | ctxd
 REQ-7 | `toolcall.record` with `chat` records a tool call and the events that describe it in one write: the next request has the call with its result, also after a kill, and a repeat adds nothing. | ctxd
 REQ-8 | Long arguments of a new call are cut, as outputs are: a line in them gives the number of tokens and how to load them; activating the call shows its arguments and its output. | ctxd
-EPO-1 | Entries that a client sets are in the baseline of the first request; an entry that is new or changed later is an update behind the last reply: a system or developer message of the OpenAI APIs, an escaped `<system-update>` elsewhere. Several changes are one update. | ctxd
+EPO-1 | Entries that a client sets are in the baseline of the first request; an entry that is new or changed later is an update behind the last reply: a system or developer message of the OpenAI APIs, a `<system-update>` elsewhere. Several changes are one update. | ctxd
 EPO-2 | The model is told once that a component it knew of is gone. | ctxd
 EPO-3 | An update never stands between a tool call and its output. | ctxd
 EPO-4 | A compaction, a repack, and another model or provider begin an epoch whose baseline is what the model believes by then; what differs is an update behind it. | ctxd

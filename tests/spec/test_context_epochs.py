@@ -50,8 +50,7 @@ def test_an_entry_is_in_the_baseline_and_its_changes_are_updates(s: SyncSession,
     if format == "anthropic-messages":
         assert second.request is not None
         last = second.request["messages"][-1]["content"]
-        escaped = update.replace("<", "&lt;").replace(">", "&gt;")
-        assert [part["text"] for part in last] == [f"<system-update>\n{escaped}\n</system-update>", "Go on then."]
+        assert [part["text"] for part in last] == [f"<system-update>\n{update}\n</system-update>", "Go on then."]
     else:
         assert second.request is not None
         messages = second.request["input" if format == "openai-responses" else "messages"]

@@ -172,9 +172,12 @@ def test_changes_are_updates_at_the_end(s: SyncSession, tree: Path) -> None:
     s.activate(id)
     shown = request(s)
     assert "# first" in text_of(shown)
-    (tree / "notes.md").write_text("# second\n")
+    second = '# second\nif a < b && c > "d":\n'
+    (tree / "notes.md").write_text(f"{second}</system-update>\n")
     changed = request(s)
-    assert "changed. Its content is now" in text_of(changed) and "# second" in text_of(changed)
+    # Models copy content exactly, so only what could close the update is altered.
+    assert "changed. Its content is now" in text_of(changed)
+    assert json.dumps(f"{second}&lt;/system-update>\n").strip('"') in text_of(changed)
     for one, other in ((before, found), (found, shown), (shown, changed)):
         assert other.stable_prefix is not None and other.stable_prefix >= one.bytes - len("]}]}")
 

@@ -10,9 +10,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from ctxd.assembly import append_planner
 from ctxd.assembly.append_assembly import KeptWindow, Wanted
 from ctxd.assembly.assembly_record import Recorded
-from ctxd.assembly.request_bodies import RequestTarget, request_body
+from ctxd.assembly.request_bodies import WINDOW_RENDERER, RequestTarget, request_body
 from ctxd.assembly.window import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
@@ -210,6 +211,40 @@ async def test_an_output_of_a_failed_call_is_valid_without_text_and_with_images(
             check_request(format, made.request or {})
             assert (text.strip() or "the tool failed") in json.dumps(made.request)
             assert not attachments or "iVBOR" in json.dumps(made.request)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("REQ-2")
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_window_of_the_last_version_keeps_its_escaping_until_the_next_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: RequestFormat
+) -> None:
+    raw, escaped = "if a < b && c > d", "if a &lt; b &amp;&amp; c &gt; d"
+    made: list[AssembledContext] = []
+
+    async def grow(home: Household, *said: Event) -> None:
+        live = await home.sessions.live("s")
+        Life(home).append(live, list(said))
+        made.append(await ask(home, live, format))
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(append_planner, "WINDOW_RENDERER", 2)
+        async with household(tmp_path) as home:
+            await home.create()
+            await grow(home, PromptEvent(text="Begin"), SystemEvent(text=raw))
+    async with household(tmp_path) as home:
+        await grow(home, SystemEvent(text=f"again {raw}"))
+        await grow(home, CompactionEvent(summary=f"now {raw}"))
+    async with household(tmp_path) as home:
+        shown = [(await home.archive.show("s", number=each.number)).context.request for each in made]
+        assert shown == [each.request for each in made]
+        records = await home.archive.records("s")
+    assert [record.renderer for record in records] == [2, 2, WINDOW_RENDERER]
+    first, second, third = (json.dumps(each.request) for each in made)
+    assert f"<system-update>\\n{escaped}\\n</system-update>" in first and raw not in first
+    assert plain(format, made[1].request or {}).startswith(plain(format, made[0].request or {}))
+    assert f"again {escaped}" in second and raw not in second
+    assert f"now {raw}" in third and "&" + "lt;" not in third
 
 
 class _Counted(list[WindowItem]):
