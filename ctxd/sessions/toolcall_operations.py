@@ -34,9 +34,9 @@ class ToolcallOperations(OperationGroup):
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
         live = tx.live
-        events = _events(params)
-        if events:
-            events = await captured(tx.guard, live.settings.secrets, events)
+        events: tuple[Event, ...] = ()
+        if params.chat != "none":
+            events = await captured(tx.guard, live.settings.secrets, _events(params))
         capture = Capture(tx.guard, live.settings.secrets)
         size = len(params.content) + len(_encode((params.args, params.args_display, params.file_refs)))
         if size <= INLINE_CHARS_MAX and not tx.confined:
@@ -96,15 +96,10 @@ class ToolcallOperations(OperationGroup):
 
 def _events(params: file_methods.ToolcallRecordParams) -> tuple[Event, ...]:
     """The events that describe the call in the chat; the result does not name its object yet."""
-    call = ToolCallEvent(call=params.id, tool=params.tool, args=params.args)
     result = ToolResultEvent(call=params.id, is_error=params.status != "ok")
-    match params.chat:
-        case "none":
-            return ()
-        case "result":
-            return (result,)
-        case "call_and_result":
-            return (call, result)
+    if params.chat == "result":
+        return (result,)
+    return (ToolCallEvent(call=params.id, tool=params.tool, args=params.args), result)
 
 
 def _conflict(id: str) -> CtxdError:
