@@ -135,7 +135,9 @@ async def filled(w: World, session: str, folder: Path) -> None:
         for n in range(3):
             await record(w, session, f"{session}-call-{turn}-{n}", f"output {n}")
         path = folder / f"{turn}.txt"
-        path.write_text(f"text {turn}")
+        # Sessions that are filled at the same time read the same files: one rewritten meanwhile cannot be read.
+        if not path.exists():
+            path.write_text(f"text {turn}")
         await w.read(session, path)
     await w.call("session.pin", session=session, object=f"{session}-call-1-1")
     await w.call("session.activate", session=session, object=f"{session}-call-0-0")
