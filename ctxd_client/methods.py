@@ -579,8 +579,9 @@ class ClientMethods(ABC):
         ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
         Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
         ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
-        ``reasoning``, and no others. ``context_id``: that of the request's assembly, by default the newest one.
-        ``model``: as the provider names it, by default the one that the request was made for.
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly; by default of the newest one with
+        a request format among the newest 128, or without one of the newest. ``model``: as the provider names it, by
+        default the one that the request was made for.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_closed).
@@ -1063,7 +1064,8 @@ class ClientMethods(ABC):
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest one of ``turn``; without either the newest of all.
+        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either
+        the newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 
@@ -1511,8 +1513,9 @@ class SessionMethods:
         ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
         Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
         ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
-        ``reasoning``, and no others. ``context_id``: that of the request's assembly, by default the newest one.
-        ``model``: as the provider names it, by default the one that the request was made for.
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly; by default of the newest one with
+        a request format among the newest 128, or without one of the newest. ``model``: as the provider names it, by
+        default the one that the request was made for.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_closed).
@@ -1668,7 +1671,8 @@ class SessionMethods:
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest one of ``turn``; without either the newest of all.
+        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either
+        the newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 

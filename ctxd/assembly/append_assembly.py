@@ -16,12 +16,13 @@ from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.measure import sha256
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.repack_policy import VERSION, Decision, Kind
-from ctxd.assembly.request_bodies import RequestBody, RequestTarget, request_body
+from ctxd.assembly.request_bodies import PROVIDERS, RequestBody, RequestTarget, request_body
 from ctxd.assembly.stored_items import Material
 from ctxd.assembly.window import ToolOutput, ToolUse, WindowItem
 from ctxd.assembly.window_reader import WindowReader, window_blocks
 from ctxd.epochs.fold import Addressing, Blocked, Components, differences
 from ctxd.errors import CtxdError
+from ctxd.models import Models
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import (
     AssembledContext,
@@ -190,6 +191,19 @@ async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded],
     assert part is not None, "it is in this layout"
     target = target_of(live.session, part, tools)
     return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends, window.renderer))
+
+
+def require_format(format: RequestFormat, model: str, models: Models) -> None:
+    """Check that the provider of ``model`` takes ``format``. Raises: CtxdError invalid_params if it does not."""
+    known = models.find(model)
+    if known is not None and PROVIDERS[format] not in (None, known.provider):
+        formats = [name for name, provider in PROVIDERS.items() if provider in (None, known.provider)]
+        raise CtxdError(
+            "invalid_params",
+            f"the model {model!r} is of the provider {known.provider}, which does not take {format}",
+            hint=f"Give the format {' or '.join(formats)}, or a model of another provider.",
+            outcome="not_applied",
+        )
 
 
 def target_for(session: str, wanted: Wanted, spoken: str | None) -> RequestTarget | None:

@@ -129,6 +129,12 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     window: WindowPart | None = None
     form: SpecForm | None = None
 
+    @property
+    def is_request(self) -> bool:
+        """True if a request body was made of it, False for text and blocks."""
+        made = self.window or self.form
+        return made is not None and made.format is not None
+
 
 def note_request(window: AppendWindow, record: Recorded) -> None:
     """Keep what the answer to the request of ``record`` is bound to, and what the provider has cached of ``window``. An

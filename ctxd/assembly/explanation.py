@@ -1,6 +1,7 @@
 """Explanation of what a window has of an object: since which assembly, and by which rule.
 
 It is read from the records of the session's assemblies in the layout of the newest one, and from the session's sets.
+Where there are requests, only they count: text and blocks were not sent to the model.
 """
 
 from collections.abc import Sequence
@@ -32,17 +33,19 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 def explain(live: LiveSession, id: str, records: Sequence[Recorded]) -> WhyResult:
-    """Explain what the newest of ``records``, those of ``live`` in order, shows of the object ``id`` of its index.
+    """Explain what the newest request of ``records``, those of ``live`` in order, shows of the object ``id`` of its
+    index; without a request, the newest of them.
 
     Cost: linear in what the records refer to.
     """
-    newest = records[-1] if records else None
+    newest = next((record for record in reversed(records) if record.is_request), records[-1] if records else None)
     if newest is None:
         step = _Look("none", "not_assembled")
     elif newest.window is None:
-        step = _in_spec(live, id, [record for record in records if record.window is None])
+        alike = [each for each in records if each.window is None and each.is_request == newest.is_request]
+        step = _in_spec(live, id, alike)
     else:
-        step = _in_windows(live, id, [record for record in records if record.window is not None])
+        step = _in_windows(live, id, [record for record in records if record.window is not None], newest)
     since = step.since
     return WhyResult(
         session=live.session,
@@ -105,10 +108,12 @@ def _in_spec(live: LiveSession, id: str, records: Sequence[Recorded]) -> _Look:
 # --- the layout append ---
 
 
-def _in_windows(live: LiveSession, id: str, records: Sequence[Recorded]) -> _Look:
+def _in_windows(live: LiveSession, id: str, records: Sequence[Recorded], newest: Recorded) -> _Look:
+    """The look of ``id`` in ``newest``. Text grows the window too, so that all ``records`` are read."""
     step = _Look("none", "not_assembled")
     mine: list[ObjectRef] = []
     level: Level | None = None
+    base = 0
     for record in records:
         part = record.window
         assert part is not None, "it is in the layout append"
@@ -118,9 +123,12 @@ def _in_windows(live: LiveSession, id: str, records: Sequence[Recorded]) -> _Loo
         for noted in part.noted:
             if noted.object == id:
                 level = noted.level
+        if record.is_request != newest.is_request:
+            continue
+        begins, base = part.base != base, part.base
         now = _look(live, id, mine, level, record)
         if now.shown == "none" and step.since is not None:
-            gone: WhyRule = "left_pool" if part.base != record.number else "compacted"
+            gone: WhyRule = "compacted" if begins else "left_pool"
             now = _Look("none", "removed_budget" if part.repacked is not None else gone, record)
         if now.shown == "none" and step.since is None:
             continue

@@ -5,6 +5,7 @@ Reads only. The promise: a text given out has the hash that was recorded, or the
 
 from collections.abc import Iterable
 from contextlib import aclosing
+from typing import Final
 
 from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall, target_of
 from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_record
@@ -25,6 +26,9 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, system_prompt_id
+
+_PAGE: Final = 128
+"""Records that a search for a request reads at once."""
 
 
 class Archive:
@@ -60,7 +64,8 @@ class Archive:
     async def show(
         self, session: str, *, number: int | None = None, turn: int | None = None, bytes_max: int | None = None
     ) -> Assembled:
-        """An assembly, the newest of ``turn``, or the newest at all, byte for byte as it was.
+        """An assembly, the newest request of ``turn`` (without one its newest assembly), or the newest at all, byte for
+        byte as it was.
 
         Raises: CtxdError session_not_found, assembly_not_found, too_large, unsupported (recorded in a format that this
         version does not render), corrupt (what the store holds does not render to the recorded hash), store_failed.
@@ -156,7 +161,8 @@ class Archive:
         return newest if turn is None else await self._newest_of(session, turn, newest)
 
     async def _newest_of(self, session: str, turn: int, newest: Stored) -> Stored:
-        """The newest record of ``turn``. Turns never fall as numbers rise, so it is found by halving."""
+        """The newest request of ``turn``, or without one its newest record. Turns never fall as numbers rise, so its
+        records are found by halving."""
         low, high, found = 1, read_record(newest).number, None
         while low <= high:
             middle = (low + high) // 2
@@ -174,7 +180,21 @@ class Archive:
                 hint=f"The newest assembly is of turn {read_record(newest).turn}; "
                 f'context.list with {{"session": "{session}"}} lists all.',
             )
-        return found
+        return await self._request_up_to(session, found)
+
+    async def _request_up_to(self, session: str, last: Stored) -> Stored:
+        """The newest request of the turn of record ``last`` up to it, or without one that record."""
+        turn, found = read_record(last).turn, [last]
+        while found:
+            for stored in found:
+                record = read_record(stored)
+                if record.turn != turn:
+                    return last
+                if record.is_request:
+                    return stored
+            page = Page(after=found[-1].document.id, limit=_PAGE, ascending=False)
+            found = await self._store.scan(assemblies_prefix(session), page=page)
+        return last
 
     async def at(self, session: str, number: int) -> Stored | None:
         """Record ``number`` of ``session``, None without it. Raises: CtxdError store_failed. Cancel: safe."""

@@ -313,7 +313,8 @@ class UsageOperations(OperationGroup):
         return Accepted(live.barrier, lambda _: result)
 
     async def _request(self, live: LiveSession, context_id: str | None) -> Recorded:
-        """The record of the assembly ``context_id``, None for the newest."""
+        """The record of the assembly ``context_id``; for None the newest request among the newest ``_PAGE`` assemblies,
+        or without one, as the client may make requests of text, the newest assembly."""
         if not live.assembly:
             hint = "Call context.assemble first: usage is that of a request."
             message = f"session {live.session} has no assembly"
@@ -323,7 +324,11 @@ class UsageOperations(OperationGroup):
             head = (await self.store.heads((id,)))[id]
             if head is None:
                 raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
-            return read_record(head)
+            newest = read_record(head)
+            if context_id is not None or newest.is_request:
+                return newest
+            recent = await self.store.scan(assemblies_prefix(live.session), page=Page(limit=_PAGE, ascending=False))
+            return next((record for record in map(read_record, recent) if record.is_request), newest)
         # Newest first: a correction mostly comes soon.
         last: str | None = None
         while True:

@@ -117,7 +117,12 @@ def context(
     """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
 
     REV is a session, SESSION@TURN, @~N (turns back), @{TIME} or the id of a context; see ctx --help. Looking at a live
-    session as it is now assembles its context, as its harness would, and the daemon records that.
+    session as it is now assembles its context, as its harness would, and the daemon records that. A turn or a time
+    means the newest request of that turn, the newest text if it has none; --why explains requests, if there are any.
+
+    --format makes the session's next request: it is recorded, the request of the harness continues it, and another
+    model, provider or list of tools than the harness's breaks its prompt cache and begins a context epoch. To see what
+    the model got, name a turn or an assembly.
     """
     options = _Options(as_text, turn, number, diff, plan, form, layout, model, why)
     options.require_compatible()
@@ -168,6 +173,11 @@ def _show_request(run: Invocation, made: AssembledContext) -> None:
 def _body(made: AssembledContext) -> str:
     """The request of ``made`` as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(made.request)).decode()
+
+
+def _content(shown: AssembledContext) -> str:
+    """The request of ``shown``, or for text and blocks the text."""
+    return shown.text if shown.request is None else _body(shown)
 
 
 def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[tuple[str, int]]:
@@ -226,7 +236,8 @@ def _seen(
         if error.code not in ("session_not_active", "session_closed"):
             raise
         run.screen.note(f"{error.message}: this is what its model saw last")
-        return client.context_show(session, text=text, blocks=blocks)
+        turn = client.context_show(session, text=False, blocks=False).turn
+        return client.context_show(session, turn=turn, text=text, blocks=blocks)
 
 
 def _show(
@@ -243,7 +254,7 @@ def _show(
         screen.document(shown)
         return
     if as_text:
-        screen.content(shown.text if shown.request is None else _body(shown))
+        screen.content(_content(shown))
         return
     kept = "" if shown.stable_prefix is None else f"  {size(shown.stable_prefix)} unchanged at the start"
     screen.line(
@@ -312,7 +323,7 @@ def _diff(run: Invocation, client: SyncClient, session: str | None, a: str, b: s
     names = [f"assembly {each.number} (turn {each.turn})" for each in (before, after)]
     if before.session != after.session:
         names = [f"{each.session} {name}" for each, name in zip((before, after), names, strict=True)]
-    lines = unified(before.text, after.text, *names)
+    lines = unified(_content(before), _content(after), *names)
     if run.screen.as_json:
         run.screen.document({"from": before.number, "to": after.number, "diff": "".join(lines)})
         return

@@ -133,7 +133,8 @@ def turn_of(client: SyncClient, found: Located) -> SessionTurnResult:
 
 
 def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:
-    """Return the number of the newest assembly that was recorded by ``valid_time``, found by halving."""
+    """Return the number of the newest assembly that was recorded by ``valid_time``, found by halving; of the newest
+    request of its turn by then, if there is one among the ``PAGE_ITEMS_MAX`` assemblies before."""
     low, high = 0, client.context_current(session=session).assembly
     oldest: AssemblyRecord | None = None
     while low < high:
@@ -146,7 +147,9 @@ def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:
         first = "" if oldest is None else f": the first one was made at {moment(oldest.assembled_at)}"
         hint = f"choose a later time{first}" if first else "none was made yet: ctx context makes one"
         raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
-    return low
+    rows = client.context_list(session, after=max(0, low - PAGE_ITEMS_MAX), limit=min(low, PAGE_ITEMS_MAX)).assemblies
+    requests = (row.number for row in reversed(rows) if row.format is not None and row.turn == rows[-1].turn)
+    return next(requests, low)
 
 
 def _of_context(client: SyncClient, revision: Revision, context: str, default: str | None) -> Located:

@@ -3,6 +3,7 @@
 import base64
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -27,7 +28,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def request(s: SyncSession, format: str = "anthropic-messages", **given: object) -> AssembledContext:
-    made = s.assemble(format=format, model=MODEL, **given)  # type: ignore[arg-type]
+    model = "gpt-5" if format == "openai-responses" else MODEL
+    made = s.assemble(format=format, model=model, **given)  # type: ignore[arg-type]
     assert made.request is not None
     check_request(format, made.request)
     return made
@@ -232,3 +234,20 @@ def test_a_refused_request_in_the_layout_spec_records_nothing(s: SyncSession) ->
     with pytest.raises(InvalidCall):
         s.assemble(format="openai-chat", layout="spec")
     assert s.client.context_list(s.id).assemblies == ()
+
+
+@pytest.mark.requirement("REQ-9")
+@pytest.mark.parametrize("layout", ["append", "spec"])
+def test_a_format_that_the_provider_of_the_model_does_not_take_is_refused_before_anything_is_recorded(
+    s: SyncSession, layout: Literal["append", "spec"]
+) -> None:
+    s.append(events=[PromptEvent(text="Go on.")])
+    with pytest.raises(InvalidCall) as caught:
+        s.assemble(format="openai-responses", model=f"{MODEL}-20250929", layout=layout)
+    assert "is of the provider anthropic, which does not take openai-responses" in str(caught.value)
+    assert "anthropic-messages or openai-chat" in str(caught.value.hint)
+    with pytest.raises(InvalidCall) as caught:
+        s.assemble(format="anthropic-messages", model="gpt-5", layout=layout)
+    assert "openai-responses or openai-chat" in str(caught.value.hint)
+    assert not s.assemblies().assemblies
+    assert s.assemble(format="openai-chat", model=MODEL, layout=layout).number == 1

@@ -1,7 +1,7 @@
 """Usage that providers bill: recorded in their own forms, corrected, priced, and read as of earlier times."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -182,3 +182,20 @@ def test_a_price_is_the_nearest_integer_half_up(tokens: int, price: int) -> None
     assert 0 <= 2 * 10**6 * priced(tokens, price) - (2 * tokens * price - 10**6) <= 2 * 10**6
     assert priced(1, 500_000) == 1
     assert priced(1, 499_999) == 0
+
+
+@pytest.mark.requirement("USE-3")
+@pytest.mark.parametrize("layout", ["spec", "append"])
+def test_usage_without_a_context_is_of_the_newest_request_whatever_text_came_since(
+    s: SyncSession, layout: Literal["spec", "append"]
+) -> None:
+    request(s, "first")
+    made = request(s, "second")
+    looks = [s.assemble(layout=layout).number]
+    s.user("third")
+    looks.append(s.assemble(layout=layout).number)
+    assert looks == [made.number + 1, made.number + 2], "each look is recorded"
+    kept = s.usage(ANTHROPIC).usage
+    assert (kept.number, kept.context_id, kept.model) == (made.number, made.context_id, MODEL)
+    again = s.usage(ANTHROPIC, context_id=s.show(number=looks[1]).context_id, model=MODEL).usage
+    assert again.number == looks[1], "the context that is named wins"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -102,6 +102,52 @@ def test_a_window_explains_cuts_stubs_loads_and_compactions(s: SyncSession) -> N
     s.append(events=[CompactionEvent(summary="All was well."), PromptEvent(text="And now?")])
     compacted = request(s)
     assert looks(s, "more-0") == ("none", "compacted", compacted.number)
+
+
+@pytest.mark.requirement("WHY-1")
+@pytest.mark.parametrize("layout", ["spec", "append"])
+def test_text_that_is_assembled_between_requests_changes_no_explanation(
+    s: SyncSession, tree: Path, layout: Literal["spec", "append"]
+) -> None:
+    (tree / "a.py").write_text("one\n")
+    s.user("Go on.")
+    long, file = called(s, "long", "line of it\n" * 20_000), s.read("a.py").object
+    first = request(s)
+    before = s.why(long), s.why(file)
+    assert looks(s, long) == ("cut", "cut_on_entry", first.number)
+    s.assemble(layout=layout)
+    assert (s.why(long), s.why(file)) == before
+    s.user("And?")
+    late = called(s, "late", "ok\n")
+    s.assemble(layout=layout)
+    assert looks(s, late)[:2] == ("none", "not_assembled"), "the model did not get it yet"
+    second = request(s)
+    assert looks(s, late) == ("whole", "recorded", second.number)
+    s.append(events=[CompactionEvent(summary="All was well."), PromptEvent(text="And now?")])
+    s.assemble(layout=layout)
+    assert looks(s, late) == ("whole", "recorded", second.number)
+    compacted = request(s)
+    assert looks(s, late) == ("none", "compacted", compacted.number)
+
+
+@pytest.mark.requirement("REV-4")
+def test_a_turn_is_shown_as_its_newest_request(s: SyncSession, tree: Path) -> None:
+    (tree / "a.py").write_text("one\n")
+    s.user("One")
+    text = s.assemble()
+    s.user("Two")
+    s.assemble()
+    first = request(s)
+    called(s, "more", "ok\n")
+    second = request(s)
+    for nth in range(3):
+        (tree / "a.py").write_text(f"{nth}\n")
+        s.read("a.py")
+        assert s.assemble().number == second.number + 1 + nth
+    assert [s.show(turn=turn).number for turn in (1, 2)] == [text.number, second.number]
+    assert first.number < second.number
+    assert s.show(turn=2).request == second.request
+    assert s.show().number == second.number + 3, "without a turn, the newest of all"
 
 
 @pytest.mark.requirement("WHY-1")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ctxd.assembly.append_assembly import Wanted, target_for
+from ctxd.assembly.append_assembly import Wanted, require_format, target_for
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.explanation import explain
@@ -49,6 +49,8 @@ class ContextCalls:
     async def context_assemble(self, caller: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         wanted = None if params.format == "blocks" or params.format == "text" else params.format
+        if wanted is not None and params.model is not None:
+            require_format(wanted, params.model, self._archive.models)
         form = Wanted(wanted, params.model, params.max_tokens)
         if params.tools:
             confined = caller.capability != "host"

@@ -67,7 +67,8 @@ class PlanResult(Result, frozen=True, kw_only=True):
 class ShowParams(SessionParams, frozen=True, kw_only=True):
     """A recorded assembly.
 
-    By ``number``, or as the newest one of ``turn``; without either the newest of all.
+    By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either the
+    newest of all.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -92,7 +93,7 @@ class WhySince(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyResult(Result, frozen=True, kw_only=True):
-    """The look of an object in the session's newest assembly.
+    """The look of an object in the session's newest request, in its newest assembly if it has none.
 
     ``shown``: the part of it that is there, and ``rule`` the reason; ``detail``: more about it, if there is more.
     ``since``: the first assembly that showed it so, None if none did. ``layout``: that of the assembly. ``level`` and

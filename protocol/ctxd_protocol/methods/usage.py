@@ -16,7 +16,8 @@ class UsageParams(SessionParams, frozen=True, kw_only=True):
     ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI Chat
     Completions, whose further members are kept; or the members ``input`` (without cached tokens), ``cache_read``,
     ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and ``reasoning``, and no
-    others. ``context_id``: that of the request's assembly, by default the newest one. ``model``: as the provider names
+    others. ``context_id``: that of the request's assembly; by default of the newest one with a request format among the
+    newest 128, or without one of the newest. ``model``: as the provider names
     it, by default the one that the request was made for.
     """
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from ctxd.cli.main import run
+from ctxd_client import connect_sync
+from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.fakes.daemon import ScriptedDaemon
 
@@ -99,3 +101,30 @@ def terminal(*words: str, **environ: str) -> str:
     os.close(ours)
     child.wait(60)
     return written.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def real(ctx, running, monkeypatch):
+    monkeypatch.setenv("CTXD_SOCKET", running.socket)
+    return ctx
+
+
+@pytest.fixture
+def session(running, tmp_path, request, monkeypatch):
+    """A session of two turns and two assemblies, with a tool call and a file that was edited; it is the default one."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "a.py").write_text("one\n")
+    with connect_sync(running.socket) as client:
+        s = client.session(agent="demo", system_prompt="Be brief.", workdir="/w", mounts={"/w": str(tree)})
+        s.user("first\x1b[2J")
+        call = s.tool("bash", {"command": "ls"}, output="a.py\n", command="ls", cwd="/w", id=f"call-of-{s.id}")
+        s.append([Message(role="toolcall", toolcall=call.record.object)])
+        s.read("/w/a.py")
+        s.assemble()
+        (tree / "a.py").write_text("one\ntwo\n")
+        s.edited("/w/a.py")
+        s.user("second")
+        s.assemble()
+        monkeypatch.setenv("CTXD_SESSION", s.id)
+        yield s

@@ -10,38 +10,10 @@ import pytest
 from ctxd.cli.top import between, sample
 from ctxd_client import connect_sync
 from ctxd_protocol.methods import METHODS
-from ctxd_protocol.session_types import Message
 from tests.fakes.daemon import HOLD, Refusal
 from tests.unit.cli.conftest import process
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def real(ctx, running, monkeypatch):
-    monkeypatch.setenv("CTXD_SOCKET", running.socket)
-    return ctx
-
-
-@pytest.fixture
-def session(running, tmp_path, request, monkeypatch):
-    """A session of two turns and two assemblies, with a tool call and a file that was edited; it is the default one."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "a.py").write_text("one\n")
-    with connect_sync(running.socket) as client:
-        s = client.session(agent="demo", system_prompt="Be brief.", workdir="/w", mounts={"/w": str(tree)})
-        s.user("first\x1b[2J")
-        call = s.tool("bash", {"command": "ls"}, output="a.py\n", command="ls", cwd="/w", id=f"call-of-{s.id}")
-        s.append([Message(role="toolcall", toolcall=call.record.object)])
-        s.read("/w/a.py")
-        s.assemble()
-        (tree / "a.py").write_text("one\ntwo\n")
-        s.edited("/w/a.py")
-        s.user("second")
-        s.assemble()
-        monkeypatch.setenv("CTXD_SESSION", s.id)
-        yield s
 
 
 def test_status_tells_that_the_daemon_is_well(real):
@@ -520,74 +492,3 @@ def test_each_event_of_a_transcript_is_one_line_cut_to_200_characters(ctx, tmp_p
     assert [line.split()[0] for line in lines] == ["prompt", "compaction", "tool_call"]
     assert (lines[0].count("x"), lines[1].split(maxsplit=1)[1]) == (200, "the story so far")
     assert lines[2].endswith("bash {'command': 'ls'}")
-
-
-@pytest.mark.requirement("REV-4")
-def test_a_context_is_shown_as_of_a_turn_a_distance_a_time_and_by_its_id(real, session, monkeypatch):
-    records = session.assemblies().assemblies
-    first, second = (real("context", "--assembly", str(each.number), "--text").out for each in records)
-    assert first != second
-    begun, last = (each.assembled_at for each in records)
-    for revision, expected in (
-        (f"{session.id}@1", first),
-        ("@1", first),
-        ("@2", second),
-        ("@~1", first),
-        ("@2~1", first),
-        ("@~0", second),
-        (f"@{{{begun}}}", first),
-        (f"{session.id[:-1]}@{{{last}}}", second),
-        (f"@{{{last + 1}}}~1", first),
-        (records[0].context_id, first),
-        (records[1].context_id, second),
-    ):
-        ran = real("context", revision, "--text")
-        assert (ran.code, ran.out) == (0, expected), (revision, ran.err)
-    assert real("context", "@1", "--json").json["number"] == 1
-    diff = real("context", "--diff", "1", "2").out
-    for before, after in (("@1", "@2"), ("@~1", "@"), (records[0].context_id, f"{session.id}@2")):
-        assert real("context", session.id, "--diff", before, after).out == diff
-    other = session._calls.session(agent="other")
-    other.assemble()
-    monkeypatch.delenv("CTXD_SESSION")
-    across = real("context", "--diff", f"{session.id}@1", f"{other.id}@~0")
-    assert across.out.startswith(f"--- {session.id} assembly 1 (turn 1)\n+++ {other.id} assembly 1 (turn 0)\n")
-    monkeypatch.setenv("CTXD_SESSION", session.id)
-    for missing in ("@7", "@~9", f"@{{{begun - 1}}}", "ctx-00000000"):
-        assert real("context", missing).code == 3, missing
-    assert real("context", "@1", "--plan").code == 2
-
-
-@pytest.mark.requirement("REV-4")
-def test_an_object_is_read_and_compared_as_of_a_revision(real, session):
-    file = "/w/a.py"
-    records = session.assemblies().assemblies
-    for when, expected in (
-        ("@1", "one\ntwo\n"),
-        ("@", "one\ntwo\n"),
-        (records[0].context_id, "one\n"),
-        (records[1].context_id, "one\ntwo\n"),
-        (f"@{{{records[1].assembled_at + 60_000}}}", "one\ntwo\n"),
-    ):
-        ran = real("object", "as-of", file, when)
-        assert (ran.code, ran.out) == (0, expected), (when, ran.err)
-    assert real("object", "as-of", file, "@0").code == 3, "no agent had read it before the first message"
-    assert real("object", "as-of", f"chat:{session.id}", "@1", "--json").json["payload"]["turn_count"] == 1
-    expected = real("object", "diff", file).out
-    assert real("object", "diff", file, records[0].context_id, "@1").out == expected
-    assert real("object", "diff", file, records[0].context_id).out == expected
-    wrong = real("object", "diff", file, "one")
-    assert (wrong.code, "'one' is no version" in wrong.err) == (2, True)
-
-
-@pytest.mark.requirement("REV-4")
-def test_a_session_is_shown_as_of_a_revision(real, session):
-    now = real("session", "show", "--json").json
-    assert real("session", "show", "@", "--json").json == now
-    first = real("session", "show", f"{session.id}@1", "--json").json
-    assert (first["session"], first["turn_count"], now["turn_count"]) == (session.id, 1, 2)
-    before = real("session", "show", "@0", "--json").json
-    assert (before["turn_count"], before["session_index"]) == (0, [])
-    assert "turns     1" in real("session", "show", "@~1").out
-    before = real("session", "show", "@{1h}")
-    assert (before.code, f"session {session.id} began at 20" in before.err) == (3, True)
