@@ -82,8 +82,9 @@ def test_a_request_ends_with_the_user_where_its_last_update_became_part_of_the_b
     same_again(s, format)
     s.append(events=[ResponseEvent(text="I looked.")])
     s.set_entry("mode", "Change files.")
-    request_of(s, format, "claude-sonnet-4-5")
-    for model in ("claude-opus-5", "claude-sonnet-4-5"):
+    first, other = ("gpt-5", "gpt-5.5") if format == "openai-responses" else ("claude-sonnet-4-5", "claude-opus-5")
+    request_of(s, format, first)
+    for model in (other, first):
         last = request_of(s, format, model)["messages" if format != "openai-responses" else "input"][-1]
         assert last["role"] == "user" and "Go on." in json.dumps(last)
 
