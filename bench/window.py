@@ -45,13 +45,15 @@ READ, WRITE, OUTPUT = (price / MODEL.input for price in (MODEL.cache_read, MODEL
 
 
 class Entry:
-    """Part of a window: a text, or a call with its output. ``share``: of the output that was kept on entry."""
+    """Part of a window: a text, or a call with its output. ``share``: of the output that was kept on entry; ``number``:
+    of the call; ``newest``: of the one that last referred to its output."""
 
     __slots__ = (
         "arguments",
         "by_user",
         "call",
         "key",
+        "newest",
         "number",
         "outdated",
         "output",
@@ -69,7 +71,7 @@ class Entry:
         self.share = 0.0 if call is None else output / call.output
         self.shown = call is not None and output > 0
         self.outdated = self.sent = self.by_user = False
-        self.times, self.number = 1, 0
+        self.times, self.number, self.newest = 1, 0, 0
 
     @property
     def tokens(self) -> int:
@@ -134,12 +136,13 @@ class Window:
             self.needs += 1
             self.recalled += before.share if before.shown else 0.0
             if refer and before.shown and before.call is not None and before.call.digest == call.digest and kept > STUB:
-                before.number, before.times, before.turn = self.calls, self.times[key], self.turn
+                before.newest, before.times, before.turn = self.calls, self.times[key], self.turn
                 self.add(Entry(f"c{self.calls}", call.arguments + STUB))
                 return
             before.outdated = True
         entry = Entry(f"c{self.calls}", 0, call, min(call.output, kept), self.turn)
-        entry.number, entry.times = self.calls, self.times[key]
+        entry.number = entry.newest = self.calls
+        entry.times = self.times[key]
         self.add(entry)
         if call.subject:
             self.latest[key] = entry
@@ -291,7 +294,7 @@ class Repacked(Policy):
                     repack_policy.Content(
                         key=entry.key, before=before, tokens=entry.tokens,
                         stub_tokens=min(entry.arguments, ARGUMENTS_KEPT) + min(entry.output, STUB),
-                        kind=entry.call.kind, age=window.calls - entry.number, times=entry.times,
+                        kind=entry.call.kind, age=window.calls - entry.newest, times=entry.times,
                         is_running=entry.turn == window.turn, is_outdated=entry.outdated, is_new=not entry.sent,
                     )
                 )  # fmt: skip
