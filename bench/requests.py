@@ -4,18 +4,26 @@ Every transcript below ``$CTXD_TRANSCRIPTS`` lives through a session, in process
 are appended, tool calls recorded, and a request body is made before each reply. ``prefix_kept`` is the share of the
 previous request's bytes, cache markers not counted, that the next one begins with. ``running_turn``: the share of the
 running turn's outputs that a request shows whole, cut ones not counted. ``budget_held``: the share of requests within a
-budget, by the estimate, over sessions whose full history exceeds it. ``assemble_append``: processor time of a request
-after one event with 10,000 events behind it over that with 100, the windows being of one size. Expected: all but the
-last are 1, but for compactions and budgets; the last does not grow.
+budget, by the estimate, over sessions whose full history exceeds it; ``budget_calibrated``: the same where each request
+is billed, by the calibrated estimate and its reserve together. ``budget_billed``: the share of those for which no more
+than the budget was billed. ``assemble_append``: processor time of a request after one event with 10,000 events behind
+it over that with 100, the windows being of one size. Expected: all but the last are 1, but for compactions and budgets;
+the last does not grow.
+
+The recorded usage is that of the harness's windows, so a count of our own bills these (``billed``): as tokenizers do,
+it cuts text into pieces of words, up to three digits, and runs of marks, and adds what encloses a block.
 """
 
 import os
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -33,6 +41,7 @@ from ctxd.models import read_models
 from ctxd.objects import document as documents
 from ctxd.sessions import transitions
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.settings import SessionSettings
 from ctxd.sources.filesystem import HostFiles
@@ -58,6 +67,10 @@ BUDGETS = (32_000, 64_000, 100_000, 167_000)
 EVENTS = (100, 10_000)
 REPEATS = 30
 CLOSING = len(b"]}]}")
+MODEL = "claude-sonnet-4-5"
+PIECES = re.compile(r" ?[A-Za-z]{1,5}|[A-Za-z]{1,3}|\d{1,3}|\n+ *|[^\sA-Za-z0-9]{1,3}|\s")
+BLOCK_TOKENS = 9
+IMAGE_TOKENS = 1_600
 HOST = "bench"
 PROMPT = "You are a coding agent.\n" * 40
 
@@ -83,6 +96,7 @@ class World:
             budget_tokens=budget_tokens,
         )
         made = await self.sessions.create(WriteRequest("session.create", "bench"), name, settings, PROMPT)
+        assert isinstance(made, tuple), "the session is new"
         return made[0]
 
     def append(self, live: LiveSession, event: Event) -> None:
@@ -102,8 +116,49 @@ class World:
 
     async def request(self, live: LiveSession) -> AssembledContext:
         call = WriteRequest("context.assemble", "bench")
-        wanted = Wanted("anthropic-messages", "claude-sonnet-4-5")
-        return (await self.assembler.assemble(live, call, wanted=wanted)).context
+        return (await self.assembler.assemble(live, call, wanted=Wanted("anthropic-messages", MODEL))).context
+
+    def bill(self, live: LiveSession, context: AssembledContext, reply: Sequence[Event]) -> int:
+        """Record what a provider would bill for a request and its answer; return the tokens of the request."""
+        assert context.request is not None, "it was made as a request"
+        sent = sum(map(billed, [*context.request.get("system", ()), *context.request["messages"]]))
+        made = sum(
+            BLOCK_TOKENS + pieces(event.text) for event in reply if isinstance(event, ResponseEvent | ThinkingEvent)
+        )
+        made += sum(
+            BLOCK_TOKENS + pieces(f"{event.tool} {msgspec.json.encode(event.args).decode()}")
+            for event in reply
+            if isinstance(event, ToolCallEvent)
+        )
+        usage = RecordUsage(context.number, MODEL, sent, 0, (), made)
+        live.commit(WriteRequest("session.usage", "bench"), (usage,))
+        return sent
+
+
+@lru_cache(100_000)
+def pieces(text: str) -> int:
+    """Tokens of ``text``, counted as a tokenizer would cut it."""
+    return sum(1 for _ in PIECES.finditer(text))
+
+
+def billed(part: Any) -> int:
+    """Tokens of a message, or of a block in one."""
+    match part:
+        case str():
+            return pieces(part)
+        case {"type": "tool_use"}:
+            return BLOCK_TOKENS + pieces(f"{part['name']} {msgspec.json.encode(part['input']).decode()}")
+        case {"text": str(text)} | {"thinking": str(text)}:
+            return BLOCK_TOKENS + pieces(text)
+        case {"type": "redacted_thinking"}:
+            return BLOCK_TOKENS + len(part["data"]) // 4
+        case {"type": "image"}:
+            return IMAGE_TOKENS
+        case {"content": str() as text}:
+            return BLOCK_TOKENS + pieces(text)
+        case {"content": list(parts)}:
+            return BLOCK_TOKENS + sum(map(billed, parts))
+    raise ValueError(f"a part of a request that is not known: {part}")
 
 
 @asynccontextmanager
@@ -130,15 +185,15 @@ def transcripts() -> Iterator[tuple[str, list[Event]]]:
         yield path.name, [event for event in events if event.sidechain is None]
 
 
-async def replay(world: World, live: LiveSession, events: list[Event]) -> AsyncIterator[AssembledContext]:
-    """Let ``live`` live through ``events``; yield the request before each reply."""
+async def replay(world: World, live: LiveSession, events: list[Event]) -> AsyncIterator[tuple[AssembledContext, int]]:
+    """Let ``live`` live through ``events``; yield the request before each reply, and the reply's place."""
     calls: dict[str, ToolCallEvent] = {}
     replying: str | None | bool = False
     for nth, event in enumerate(events):
         match event:
             case ThinkingEvent() | ResponseEvent() | ToolCallEvent():
                 if replying is False or (event.message is not None and event.message != replying):
-                    yield await world.request(live)
+                    yield await world.request(live), nth
                 replying = event.message
                 if isinstance(event, ToolCallEvent):
                     calls[event.call] = event
@@ -153,38 +208,69 @@ async def replay(world: World, live: LiveSession, events: list[Event]) -> AsyncI
 
 class Outcome(msgspec.Struct):
     """Figures of all requests: shares of bytes kept, of outputs of the running turn shown, and of requests within the
-    budget. ``sessions`` had requests enough, and for a budget, more text than it allows."""
+    budget, by the estimate and as billed. ``errors``: relative ones of the estimates that were calibrated. ``sessions``
+    had requests enough, and for a budget, more text than it allows."""
 
     kept: list[float] = []
     running: list[float] = []
     within: list[bool] = []
+    billed: list[bool] = []
+    errors: list[float] = []
     repacks: int = 0
     sessions: int = 0
 
 
-async def lived(budget: int | None) -> Outcome:
-    """Every transcript lived through with ``budget``."""
+async def lived(budget: int | None, bills: bool = False) -> Outcome:
+    """Every transcript lived through with ``budget``; with ``bills``, each request is billed."""
     found = Outcome()
     for nth, (_, events) in enumerate(transcripts()):
         if budget is not None and sum(len(getattr(event, "text", "")) for event in events) < 4 * budget:
             continue
         async with world() as made:
             live, before, some = await made.create(f"s{nth}", budget), None, Outcome()
-            async for context in replay(made, live, events):
+            async for context, here in replay(made, live, events):
                 if before is None or context.number != before.number:
-                    some.within.append(budget is None or context.tokens <= budget)
-                    some.running += shown_share(live, context)
-                    some.repacks += context.repacked is not None
-                    if before is not None and context.stable_prefix is not None:
-                        # The brackets that close a body cannot be kept: the next one goes on there.
-                        some.kept.append(min(1.0, (context.stable_prefix + CLOSING) / before.bytes))
+                    judge(some, live, before, context, budget)
+                    if bills:
+                        # The reply is known already: it stands behind the request in the recording.
+                        reply = reply_of(events[here:])
+                        sent = made.bill(live, context, reply)
+                        some.billed.append(budget is None or sent <= budget)
+                        if context.cost is not None and context.cost.reserve is not None:
+                            some.errors.append(abs(context.tokens - sent) / sent)
                 before = context
         if len(some.kept) >= REQUESTS_MIN:
             found.kept += some.kept
             found.running += some.running
             found.within += some.within
+            found.billed += some.billed
+            found.errors += some.errors
             found.repacks, found.sessions = found.repacks + some.repacks, found.sessions + 1
     return found
+
+
+def reply_of(events: Sequence[Event]) -> list[Event]:
+    """The reply that ``events`` begin with."""
+    first = events[0]
+    found: list[Event] = []
+    for event in events:
+        if not isinstance(event, ThinkingEvent | ResponseEvent | ToolCallEvent) or event.message != first.message:
+            break
+        found.append(event)
+    return found
+
+
+def judge(
+    some: Outcome, live: LiveSession, before: AssembledContext | None, context: AssembledContext, budget: int | None
+) -> None:
+    """Add the figures of ``context`` to ``some``."""
+    reserve = 0 if context.cost is None else context.cost.reserve or 0
+    some.within.append(budget is None or context.tokens + reserve <= budget)
+    some.running += shown_share(live, context)
+    some.repacks += context.repacked is not None
+    if before is not None and context.stable_prefix is not None:
+        # The brackets that close a body cannot be kept: the next one goes on there.
+        some.kept.append(min(1.0, (context.stable_prefix + CLOSING) / before.bytes))
 
 
 def shown_share(live: LiveSession, context: AssembledContext) -> list[float]:
@@ -244,6 +330,24 @@ def run() -> Iterator[Figure]:
                 better="higher",
                 detail=f"{some.sessions} longer sessions, {len(some.within):,} requests, {some.repacks} repacks, "
                 f"kept {statistics.mean(some.kept):.3f}, running {statistics.mean(some.running or [1.0]):.3f}",
+            )
+        some = anyio.run(lived, budget, True)
+        if some.within:
+            yield Figure(
+                name=f"budget_calibrated_{budget // 1000}k",
+                value=statistics.mean(some.within),
+                goal=1.0,
+                better="higher",
+                detail=f"estimate and reserve, each request billed; median error "
+                f"{statistics.median(some.errors or [0.0]):.4f}; {some.repacks} repacks, "
+                f"kept {statistics.mean(some.kept):.3f}, running {statistics.mean(some.running or [1.0]):.3f}",
+            )
+            yield Figure(
+                name=f"budget_billed_{budget // 1000}k",
+                value=statistics.mean(some.billed),
+                goal=None,
+                better="higher",
+                detail=f"share of {len(some.billed):,} requests that were billed within the budget",
             )
     small, large = (anyio.run(appended, size) for size in EVENTS)
     yield Figure(
