@@ -82,6 +82,14 @@ def late(place: SocketPlace, call: Call[Any], deadline_s: float | None) -> Timed
     )
 
 
+def late_again(failure: CallFailed, call: Call[Any], deadline_s: float | None) -> CallFailed:
+    """``failure``, which names the cause, for a call whose deadline passed in an attempt after it."""
+    failure.message += f"; the next attempt had no answer when the {deadline_s:g} s of the call were over"
+    if call.method.writes:
+        failure.outcome = "unknown"
+    return failure
+
+
 def unreachable(place: SocketPlace, reason: OSError) -> ConnectFailed:
     """The exception for a socket that could not be connected to."""
     causes = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "connection refused (stale socket?)"}

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ctxd_client.blocking_connection import BlockingConnection, BlockingLock, Runner, now, open_connection, sleep
 from ctxd_client.errors import CallFailed, Closed, InvalidCall, Unavailable
-from ctxd_client.retry import Retry, greet_s, late, may_repeat, pause_s, settled, unreachable
+from ctxd_client.retry import Retry, greet_s, late, late_again, may_repeat, pause_s, settled, unreachable
 from ctxd_client.socket_lookup import SocketPlace
 from ctxd_client.wire import Call
 from ctxd_protocol.methods.daemon import HelloParams, HelloResult
@@ -38,7 +38,7 @@ class SyncReconnectingConnection:
     def call(self, call: Call[R], retry: Retry) -> R:
         """Make ``call``, again as often as is safe and ``retry`` allows, and return its result.
 
-        Raises: the last failure; ``TimedOut`` when the deadline passed during an attempt.
+        Raises: the last failure; ``TimedOut`` when the deadline passed during the first attempt.
         """
         return self.call_on(call, retry)[0]
 
@@ -48,13 +48,17 @@ class SyncReconnectingConnection:
         deadline = retry.deadline(now())
         unknown = False
         attempt = 0
+        failure: CallFailed | None = None
         while True:
             attempt += 1
             try:
                 return self._attempt(call, deadline)
             except TimeoutError:
-                raise settled(late(self.place, call, retry.deadline_s), unknown=unknown) from None
+                if failure is None:
+                    raise late(self.place, call, retry.deadline_s) from None
+                raise late_again(failure, call, retry.deadline_s) from None
             except CallFailed as error:
+                failure = error
                 unknown = unknown or (call.method.writes and error.outcome == "unknown")
                 pause = pause_s(error, attempt, retry)
                 if not may_repeat(error, call.method) or now() + pause > deadline:

@@ -14,6 +14,8 @@ from ctxd_client import (
     connect,
     connect_sync,
 )
+from ctxd_client.blocking_connection import BlockingConnection
+from ctxd_client.connection import AsyncConnection
 from ctxd_client.errors import from_wire
 from ctxd_client.retry import Retry, may_repeat, pause_s, settled
 from ctxd_protocol.errors import ErrorData, ErrorObject
@@ -147,6 +149,36 @@ async def test_a_deadline_without_answer_says_so_and_asks_the_daemon_to_give_up(
         (cancel,) = await anyio.to_thread.run_sync(daemon.wait, "$/cancelRequest")
     assert caught.value.outcome == "unknown"
     assert cancel.params == {"id": daemon.of("session.append")[0].id}
+
+
+@pytest.mark.requirement("CLT-8")
+@pytest.mark.parametrize("make", [connect, connect_sync])
+async def test_a_deadline_that_passes_in_a_repeat_names_the_failure_before_it(daemon, monkeypatch, make):
+    """The deadline is spent in the second attempt, whatever the machine takes for the first."""
+
+    def refuse(seen):
+        raise Refusal("store_unavailable", "the node is away", retry_after_ms=1, outcome="not_applied")
+
+    daemon.script["session.resume"] = refuse
+    kind = AsyncConnection if make is connect else BlockingConnection
+    answered = kind.call
+
+    def call(self, call, deadline):
+        if call.method.name == "session.resume" and daemon.of("session.resume"):
+            raise TimeoutError
+        return answered(self, call, deadline)
+
+    monkeypatch.setattr(kind, "call", call)
+    with pytest.raises(Unavailable, match="the node is away; the next attempt had no answer when the 30 s") as caught:
+        if make is connect:
+            async with connect(daemon.path) as client:
+                await client.session_resume("s1")
+        else:
+            with connect_sync(daemon.path) as client:
+                client.session_resume("s1")
+    error = caught.value
+    assert (error.code, error.retryable, error.outcome) == ("store_unavailable", True, "unknown")
+    assert len(daemon.of("session.resume")) == 1
 
 
 async def test_a_daemon_that_takes_the_connection_and_says_nothing_does_not_hold_the_caller(daemon):

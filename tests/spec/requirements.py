@@ -281,6 +281,7 @@ CLT-4 | A value that the daemon cannot accept (nested deeper than 64 levels, a n
 CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
 CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
 CLT-7 | The client declares tools by which a model lists, activates, deactivates and pins, in the form of each provider and in at most 450 tokens; whatever a model gives as arguments, their handler returns a bounded text, which names the remedy where the call was wrong. | ctxd
+CLT-8 | A call whose deadline passes while it is repeated raises the failure before, which names the cause, as one of unknown outcome if it writes. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

@@ -18,6 +18,7 @@ from ctxd.projection.node import connect
 from ctxd.projection.offline import compared
 from ctxd.store.verify import verify
 from ctxd_client import CallFailed, connect_sync
+from ctxd_client.retry import Retry
 from ctxd_client.sync import SyncClient
 from tests.waiting import block_until
 from tests.xtdb.running import Node, missing
@@ -66,6 +67,12 @@ class Host:
             self.stop()
             raise RuntimeError(self.log.read_text()) from error
         return self
+
+    @property
+    def once(self) -> SyncClient:
+        """The client with calls that are not repeated: the first failure is raised, whenever it comes."""
+        never_s = 1e6
+        return SyncClient(self.client._transport, Retry(first_s=never_s, most_s=never_s))
 
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -172,4 +179,4 @@ def taken_over(host: Host, session: str) -> None:
             return False
         return True
 
-    block_until(attempt, within_s=10 * LEASE_S)
+    block_until(attempt)

@@ -380,7 +380,7 @@ def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
         nodes[1].pause()
         try:
             with pytest.raises(CallFailed) as caught:
-                b.client.within(3.9).session_resume("waits")
+                b.once.session_resume("waits")
             assert caught.value.code == "store_unavailable"
             assert caught.value.retryable
             # What is here goes on without it.
@@ -413,7 +413,7 @@ def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, 
         # After those of its start and of the claim, this is the commit of the first part of the session.
         b.start(failpoints=f"journal.{died}=kill@3")
         with pytest.raises(CallFailed):
-            b.client.within(5).session_resume(session)
+            b.once.session_resume(session)
         b.kill()
         b.start()
         assert code_of(lambda: b.client.session_create("agent", session=session)) == "session_exists"
@@ -443,7 +443,7 @@ def test_a_host_that_died_after_a_claim_does_not_go_on_with_what_it_had(pair: Pa
         # The host still has the session, as active as it was.
         a.start(failpoints=f"journal.{died}")
         with pytest.raises(CallFailed):
-            a.client.within(5).session_resume(session)
+            a.once.session_resume(session)
         a.kill()
         a.start()
         late = code_of(lambda: a.client.session(session).user("late"))
@@ -469,7 +469,7 @@ def test_what_is_purged_while_a_session_is_taken_over_is_purged_there_too(pair: 
         b.stop()
         b.start(failpoints="journal.postcommit=kill@3")
         with pytest.raises(CallFailed):
-            b.client.within(5).session_resume("purged")
+            b.once.session_resume("purged")
         b.kill()
         # The session is claimed as it was before this.
         assert a.client.object_purge("purged-1-7").complete
