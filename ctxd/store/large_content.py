@@ -23,6 +23,9 @@ KEPT_AT_ONCE: Final = 2
 """Large contents that are encoded and written at once. Bounds their second copy in memory, and leaves threads to others
 while a disk is slow."""
 
+READ_AT_ONCE: Final = 2
+"""Artifacts that are read at once, each whole in memory."""
+
 Read = Callable[[Callable[[], set[str]]], Awaitable[set[str]]]
 """Calls a function on the reader's thread, over everything accepted so far."""
 
@@ -38,6 +41,7 @@ class LargeContent:
         self._failed = failed
         self._fault = fault
         self._keeping = Lane("artifact.keep", KEPT_AT_ONCE)
+        self._reading = Lane("artifact.read", READ_AT_ONCE)
         self._collecting = Lane("artifact.collect")
         self._unused: set[str] = set()
         self._became_unused = anyio.Event()
@@ -66,18 +70,41 @@ class LargeContent:
         """As ``keep``, of ``content`` alone. Returns: the hold to put it with, None for small content."""
         if content is None or not is_large(content):
             return None
+        return await self._kept(lambda: encode_content(content))
+
+    async def put_artifact(self, data: bytes) -> Artifact:
+        """Return a hold on ``data``, of whatever size, durable in the artifact store.
+
+        A document that is submitted with ``artifact=`` the hold refers to it. It is removed once the hold has ended and
+        no version refers to it. Raises and cancel: as ``keep``.
+        """
+        return await self._kept(lambda: data)
+
+    async def get_artifact(self, ref: str) -> bytes:
+        """Return the bytes of the artifact ``ref``, compared with their hash.
+
+        Raises: CtxdError ``corrupt`` if they are not there or damaged; ``disk_full``. Cancel: waits for the disk.
+        """
+        self._health.require_readable()
+        try:
+            return await self._reading.run(self._artifacts.read, ref)
+        except dbfile.DiskFull as error:
+            raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
+
+    async def _kept(self, data: Callable[[], bytes]) -> Artifact:
+        """Return a hold on what ``data`` returns, on a thread."""
         self._health.require_writable()
         try:
-            return await self._keeping.run(partial(self._kept, content))
+            return await self._keeping.run(self._keep, data)
         except dbfile.DiskFull as error:
             raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
         except dbfile.DiskFailed as error:
             self._failed(error)
             raise CtxdError("store_failed", str(error), outcome="not_applied") from error
 
-    def _kept(self, content: Content) -> Artifact:
+    def _keep(self, data: Callable[[], bytes]) -> Artifact:
         with dbfile.faults():
-            return self._artifacts.keep(encode_content(content))
+            return self._artifacts.keep(data())
 
     async def collect(self, read: Read, referenced: Callable[[Sequence[str]], set[str]]) -> None:
         """Remove artifacts that no version refers to, until cancelled. ``referenced``, called by ``read``, returns

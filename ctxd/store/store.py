@@ -94,6 +94,7 @@ class VersionStore:
         self._scrub = Scrub(clock, self._note_damage)
         self._large = LargeContent(self._health, self._commits.fail, self._listeners.fault)
         self.keep, self.keep_content = self._large.keep, self._large.keep_content
+        self.put_artifact, self.get_artifact = self._large.put_artifact, self._large.get_artifact
         self._durable: Receipt | None = None
         self.incarnation = 0
         self.journal_id = ""
@@ -292,9 +293,10 @@ class VersionStore:
             if document.id.startswith(UNCACHED_PREFIXES):
                 continue
             ref = None
-            if document.content is not None and put.content is not None:
+            if put.content is not None:
                 ref = put.content.hex()
-                self._texts.put(ref, document.content)
+                if document.content is not None:
+                    self._texts.put(ref, document.content)
                 document = msgspec.structs.replace(document, content=None, artifact=None)
             valid_time = vt if put.valid_time is None else put.valid_time
             head = Stored(document=document, content_ref=ref, valid_time=valid_time, tx=seq, tx_time=entry.tx_time)

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from anyio.to_thread import run_sync
 from blake3 import blake3
@@ -108,6 +109,25 @@ async def test_a_commit_of_sixty_megabytes_writes_none_of_them(tmp_path: Path, m
         assert threads == []
         assert (await store.get("large", content=True)).document.content == text
     assert (tmp_path / "state" / "state.db").stat().st_size < 1_000_000
+
+
+async def test_an_artifact_of_any_size_is_read_by_its_address_and_stays_while_a_version_refers_to_it(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "state"
+    async with running(root) as store:
+        kept, unused = await store.put_artifact(b"\0\xff small"), await store.put_artifact(b"unused")
+        assert kept.ref == blake3(b"\0\xff small").hexdigest() and await store.get_artifact(kept.ref) == b"\0\xff small"
+        ref = kept.ref
+        await store.submit(write(msgspec.structs.replace(document("delta", None), artifact=kept))).wait()
+        del kept, unused
+        await until(lambda: names(root) == [ref])
+        assert (await store.get("delta")).content_ref == ref
+    async with running(root) as store:
+        assert await store.get_artifact(ref) == b"\0\xff small"
+        with pytest.raises(CtxdError) as missing:
+            await store.get_artifact("0" * 64)
+        assert missing.value.code == "corrupt"
 
 
 async def test_large_content_that_was_not_kept_is_a_fault_of_the_caller(tmp_path: Path) -> None:
