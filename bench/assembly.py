@@ -18,9 +18,9 @@ import anyio
 
 from bench.figures import Figure
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.measure import estimate_tokens
-from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer

@@ -32,9 +32,9 @@ from bench.figures import Figure
 from bench.recorded_sessions import ROOT
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.measure import estimate_tokens
-from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models

@@ -17,9 +17,9 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd import __version__
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.measure import estimate_tokens
-from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.config import Config, ConfigError

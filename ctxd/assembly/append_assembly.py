@@ -13,13 +13,13 @@ import msgspec
 from ctxd.assembly.append_planner import AppendWindow, Planned, Planner
 from ctxd.assembly.assembly_record import Assembled, Recorded, SpecForm, WindowPart
 from ctxd.assembly.calibration import MeasuredRequest
-from ctxd.assembly.measure import sha256
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.repack_policy import VERSION, Decision, Kind
 from ctxd.assembly.request_bodies import PROVIDERS, RequestBody, RequestTarget, request_body
 from ctxd.assembly.stored_items import Material
-from ctxd.assembly.window import ToolOutput, ToolUse, WindowItem
-from ctxd.assembly.window_reader import WindowReader, window_blocks
+from ctxd.assembly.token_budget import sha256
+from ctxd.assembly.window_items import ToolOutput, ToolUse, WindowItem
+from ctxd.assembly.window_loading import WindowReader, window_blocks
 from ctxd.epochs.fold import Addressing, Blocked, Components, differences
 from ctxd.errors import CtxdError
 from ctxd.models import Models

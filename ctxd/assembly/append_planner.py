@@ -35,7 +35,7 @@ from ctxd.assembly.stored_items import (
     short_id,
     tool_name,
 )
-from ctxd.assembly.window import WindowItem
+from ctxd.assembly.window_items import WindowItem
 from ctxd.epochs.fold import Begin, ComponentText, Differences, EpochEvent, EpochState, begun, folded
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of

@@ -27,6 +27,7 @@ from ctxd.assembly.append_assembly import (
     tools_text,
 )
 from ctxd.assembly.append_planner import AppendWindow, LastRequest
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import (
     Assembled,
     Recorded,
@@ -38,8 +39,6 @@ from ctxd.assembly.assembly_record import (
 )
 from ctxd.assembly.calibration import calibrated
 from ctxd.assembly.composition import Composition, Heads, SectionPieces, View, compose, too_long
-from ctxd.assembly.measure import sha256, stable_prefix
-from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.repack_policy import Aim, Kind
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
 from ctxd.assembly.request_bodies import RequestTarget
@@ -51,7 +50,8 @@ from ctxd.assembly.request_figures import (
     unjudged,
     with_figures,
 )
-from ctxd.assembly.window import WindowItem
+from ctxd.assembly.token_budget import sha256, stable_prefix
+from ctxd.assembly.window_items import WindowItem
 from ctxd.clock import Clock
 from ctxd.epochs.component import Provider
 from ctxd.epochs.component_loading import ComponentObserver

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.window import AssistantText, ImageItem, Reasoning, ToolOutput, ToolUse, WindowItem
+from ctxd.assembly.window_items import AssistantText, ImageItem, Reasoning, ToolOutput, ToolUse, WindowItem
 from ctxd.sessions.segments import RecordUsage
 
 REQUESTS_KEPT: Final = 33

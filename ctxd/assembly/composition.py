@@ -12,8 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from ctxd.assembly.measure import Piece, TokenCounter, plan, size_bytes
 from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.token_budget import Piece, TokenCounter, plan, size_bytes
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
 from ctxd.sessions.session import LiveSession

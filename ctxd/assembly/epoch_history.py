@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Recorded, read_record
-from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.stored_items import Place, TextRef
 from ctxd.epochs.fold import PURGED_PART, Part, fold
 from ctxd.errors import CtxdError

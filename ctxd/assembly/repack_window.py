@@ -29,7 +29,7 @@ from ctxd.assembly.stored_items import (
     late_without_call,
     short_use,
 )
-from ctxd.assembly.window import (
+from ctxd.assembly.window_items import (
     AssistantText,
     ImageItem,
     Reasoning,

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ctxd.assembly.window import (
+from ctxd.assembly.window_items import (
     AssistantText,
     ImageItem,
     Picture,

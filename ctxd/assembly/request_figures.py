@@ -18,7 +18,7 @@ from ctxd.assembly.repack_policy import Decision
 from ctxd.assembly.repack_window import Moment, judge
 from ctxd.assembly.request_bodies import RequestTarget
 from ctxd.assembly.usage import priced
-from ctxd.assembly.window import ToolOutput, Update
+from ctxd.assembly.window_items import ToolOutput, Update
 from ctxd.models import Model, Models
 from ctxd_protocol.context_types import CacheBreak, RequestCost
 

@@ -11,7 +11,6 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.assembly.composition import SectionPieces, View
-from ctxd.assembly.measure import DropReason, Piece
 from ctxd.assembly.render import (
     POOL_HEADER,
     escape,
@@ -21,6 +20,7 @@ from ctxd.assembly.render import (
     render_toolcall_line,
     render_toolcall_ref,
 )
+from ctxd.assembly.token_budget import DropReason, Piece
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, text_of

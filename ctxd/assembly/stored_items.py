@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ctxd.assembly.measure import TokenCounter
 from ctxd.assembly.repack_policy import Kind
-from ctxd.assembly.window import (
+from ctxd.assembly.token_budget import TokenCounter
+from ctxd.assembly.window_items import (
     AssistantText,
     ImageItem,
     Picture,

@@ -4,9 +4,9 @@ import msgspec
 
 from ctxd.assembly.append_assembly import Wanted, require_format, target_for
 from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.explanation import explain
-from ctxd.assembly.recorded_assemblies import Archive
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller

@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.measure import estimate_tokens
-from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import Clock, SystemClock
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer

@@ -10,8 +10,8 @@ import pytest
 
 from ctxd.assembly.assembly_record import Recorded, context_of
 from ctxd.assembly.composition import Composition, Heads, SectionPieces, View, compose
-from ctxd.assembly.measure import Piece, TokenCounter, estimate_tokens, stable_prefix
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.token_budget import Piece, TokenCounter, estimate_tokens, stable_prefix
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects import document as documents

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.measure import estimate_tokens
 from ctxd.assembly.stored_items import cut
+from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext

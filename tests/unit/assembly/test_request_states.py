@@ -14,7 +14,7 @@ from ctxd.assembly import append_planner
 from ctxd.assembly.append_assembly import KeptWindow, Wanted
 from ctxd.assembly.assembly_record import Recorded
 from ctxd.assembly.request_bodies import WINDOW_RENDERER, RequestTarget, request_body
-from ctxd.assembly.window import AssistantText, Reasoning, UserText, WindowItem
+from ctxd.assembly.window_items import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.purging import purge

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ctxd.assembly.append_assembly import Wanted, target_for
-from ctxd.assembly.measure import estimate_tokens
-from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from ctxd.assembly.assemble import Assembler
-from ctxd.assembly.measure import estimate_tokens
-from ctxd.assembly.recorded_assemblies import Archive
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_content, toolcall

@@ -1,4 +1,4 @@
-"""Conversation window: the ordered items of one provider request. Pure.
+"""Items of a conversation window, which are in order what one provider request shows. Pure.
 
 An item is immutable: what it shows was sent, or will be sent next, and never changes. A window grows at its end only;
 a *repack* is the one operation that replaces items, and it makes a new window. Facts that change with time, such as age

@@ -1,4 +1,4 @@
-"""Windows of sessions: read again from their records, brought up to date, and rendered as text or as a request.
+"""Loading of windows: from their records, with what came since from the session, and what both refer to; as text.
 
 A window lives in the records of its assemblies, each of which has what it added. In memory it is a cache: a window that
 is read again, after a restart or an eviction, is the same window, byte for byte.
@@ -14,7 +14,6 @@ import msgspec
 
 from ctxd.assembly.append_planner import AppendWindow, Arrivals, FileState, Planned
 from ctxd.assembly.assembly_record import Recorded, note_request
-from ctxd.assembly.measure import TokenCounter
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.stored_items import (
     WHOLE,
@@ -28,7 +27,8 @@ from ctxd.assembly.stored_items import (
     call_facts,
     items_of,
 )
-from ctxd.assembly.window import (
+from ctxd.assembly.token_budget import TokenCounter
+from ctxd.assembly.window_items import (
     AssistantText,
     ImageItem,
     Reasoning,

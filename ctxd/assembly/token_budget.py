@@ -1,4 +1,4 @@
-"""Pieces of a context and their measures: bytes of UTF-8, tokens against a budget, and the stable prefix. Pure.
+"""Token budget of a context: its pieces with their bytes and tokens, what is left out, and the stable prefix. Pure.
 
 Tokens come from a ``TokenCounter``. ``estimate_tokens`` takes a quarter of the bytes: it needs no tokenizer, never
 shrinks when text is added, and is the same on every host. ``plan`` decides which pieces are left out so that a context

@@ -10,11 +10,11 @@ from typing import Final
 from ctxd.assembly.append_assembly import KeptWindow, context_of_window, recall, target_of
 from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_record
 from ctxd.assembly.composition import Composition, Heads, Layout, View, compose
-from ctxd.assembly.measure import TokenCounter, sha256
 from ctxd.assembly.render import RENDERER
 from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
 from ctxd.assembly.request_figures import cost_of
-from ctxd.assembly.window_reader import WindowReader
+from ctxd.assembly.token_budget import TokenCounter, sha256
+from ctxd.assembly.window_loading import WindowReader
 from ctxd.errors import CtxdError, purged
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, text_of

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.assembly.measure import Piece, estimate_tokens, plan, sha256, size_bytes, stable_prefix
 from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.token_budget import Piece, estimate_tokens, plan, sha256, size_bytes, stable_prefix
 from tests.unit.assembly.test_composition import equal_bytes
 
 
