@@ -14,6 +14,7 @@ from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
 from ctxd.secrets.guard import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import Accepted, Actor, LiveSession, Transaction
 from ctxd_protocol.methods import usage as wire
@@ -273,7 +274,8 @@ class UsageOperations(OperationGroup):
             hint = "Give model, as the provider names it."
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         usage = usage_of(record.number, model, params.usage)
-        other = Capture(tx.guard, live.settings.secrets).value(usage.other)
+        capture = Capture(tx.guard, live.settings.secrets)
+        other = await off_loop(OTHER_BYTES_MAX, lambda: capture.value(usage.other), confined=tx.confined)
         usage = msgspec.structs.replace(usage, other=other)
         result = wire.UsageResult(usage=self.shown(usage, record.context_id), receipt=None)
         if live.state.usage.get(record.number) == usage:

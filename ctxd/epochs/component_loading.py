@@ -108,20 +108,20 @@ class ComponentObserver:
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         late = UnavailableComponent(f"it could not be read within {LOAD_S:g} s")
-        guard = self._guard.by(live.session) if confined else self._guard
         return {
-            key: (component, await self._captured(live, guard, component, found.get(key, late)))
+            key: (component, await self._captured(live, confined, component, found.get(key, late)))
             for key, component in components.items()
         }
 
     async def _captured(
-        self, live: LiveSession, guard: Guard, component: Component[Any], loaded: Loaded[Any] | UnavailableComponent
+        self, live: LiveSession, confined: bool, component: Component[Any], loaded: Loaded[Any] | UnavailableComponent
     ) -> Loaded[Any] | UnavailableComponent:
         """``loaded`` with its secrets as the session's policy keeps them."""
         if isinstance(loaded, UnavailableComponent):
             return loaded
+        guard = self._guard.by(live.session) if confined else self._guard
         plain, capture = msgspec.to_builtins(loaded.value), Capture(guard, live.settings.secrets)
-        kept = await off_loop(len(component.encode(loaded.value)), lambda: capture.value(plain))
+        kept = await off_loop(len(component.encode(loaded.value)), lambda: capture.value(plain), confined=confined)
         if kept == plain:
             return loaded
         return Loaded(msgspec.convert(kept, component.value_type), loaded.sources)

@@ -54,7 +54,12 @@ class ChatOperations(OperationGroup):
     @admitted("session.set_entry", WriteResult)
     async def set_entry(self, tx: Transaction, params: epoch_methods.EntrySetParams) -> Accepted:
         """Set an entry of the system context. Raises: CtxdError too_large, invalid_params."""
-        value = _entry_text(Capture(tx.guard, tx.live.settings.secrets).value(params.value))
+        size, capture = len(msgspec.json.encode(params.value)), Capture(tx.guard, tx.live.settings.secrets)
+        if size > ENTRY_BYTES_MAX:
+            hint = "Put long text into a file that the agent reads."
+            message = f"the value has {size:,} bytes of JSON, {ENTRY_BYTES_MAX:,} are possible"
+            raise CtxdError("too_large", message, hint=hint, outcome="not_applied")
+        value = await off_loop(size, lambda: _entry_text(capture.value(params.value)), confined=tx.confined)
         entries = tx.live.settings.entries
         if params.key not in entries and len(entries) >= ENTRIES_MAX:
             hint = "Delete entries that no longer apply: session.delete_entry."
@@ -81,16 +86,11 @@ class ChatOperations(OperationGroup):
 
 
 def _entry_text(value: Any) -> str:  # noqa: ANN401 - any JSON value is what it is for
-    """The canonical JSON of the value of an entry. Raises: CtxdError too_large, invalid_params."""
+    """The canonical JSON of the value of an entry. Raises: CtxdError invalid_params."""
     try:
-        text = canonical(value).decode()
+        return canonical(value).decode()
     except ValueError as error:
         raise CtxdError("invalid_params", f"value: {error}", outcome="not_applied") from error
-    if (size := len(text.encode())) > ENTRY_BYTES_MAX:
-        hint = "Put long text into a file that the agent reads."
-        message = f"the value has {size:,} bytes of JSON, {ENTRY_BYTES_MAX:,} are possible"
-        raise CtxdError("too_large", message, hint=hint, outcome="not_applied")
-    return text
 
 
 def _entry_document(session: str, key: str, value: str | None) -> Document:

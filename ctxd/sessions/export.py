@@ -171,25 +171,31 @@ class Exports:
         """
         if cursor is None:
             reach = self._begun(live).reach
-            record = _session(live)
-            size = len(msgspec.json.encode(record))
-            return [await _redacted(self._guard, record, size)], cursor_of(live.session, START, reach)
+            return await self._redacted([_session(live)]), cursor_of(live.session, START, reach)
         at, reach = read_cursor(live.session, cursor)
         steps = list(islice(self._shared(live).outline.steps(live.state, at, reach), limit + 1))
         records: list[Record] = []
         chars = 0
-        events = await _events(live, steps[:limit])
+        found = await _events(live, steps[:limit])
+        # Before bytes become base64, in which no secret is found.
+        events = dict(zip(found, await captured(self._guard, "redact", [*found.values()], confined=True), strict=True))
         for step in steps[:limit]:
-            record = await _record(self._store, self._guard, live, step, events)
-            size = len(msgspec.json.encode(record))
-            records.append(await _redacted(self._guard, record, size))
-            chars += size
+            record = await _record(self._store, live, step, events)
+            records.append(record)
+            chars += len(msgspec.json.encode(record))
             if chars >= PAGE_CHARS:
                 break
-        if len(records) < len(steps):
-            return records, cursor_of(live.session, steps[len(records)], reach)
-        self._end(live)
-        return records, None
+        cursor = cursor_of(live.session, steps[len(records)], reach) if len(records) < len(steps) else None
+        redacted = await self._redacted(records)
+        if cursor is None:
+            self._end(live)
+        return redacted, cursor
+
+    async def _redacted(self, records: list[Record]) -> list[Record]:
+        """``records`` without secrets; any of them may be a sandbox's."""
+        return await off_loop(
+            0, lambda: [Capture(self._guard, "redact").value(record) for record in records], confined=True
+        )
 
     def _begun(self, live: LiveSession) -> Outline:
         """The outline of ``live`` as it is now, for one more export."""
@@ -237,12 +243,9 @@ def _session(live: LiveSession) -> Record:
     }
 
 
-async def _record(
-    store: VersionStore, guard: Guard, live: LiveSession, step: Step, events: Mapping[Place, Event]
-) -> Record:
+async def _record(store: VersionStore, live: LiveSession, step: Step, events: Mapping[Place, Event]) -> Record:
     if step.part == EVENT:
-        # Before bytes become base64, in which no secret is found.
-        (event,) = await captured(guard, "redact", (events[step.turn, step.place],))
+        event = events[step.turn, step.place]
         fields = msgspec.to_builtins(event)
         kind = "event"
         if (message := message_of(event)) is not None:
@@ -302,9 +305,3 @@ def _file(live: LiveSession, head: Stored) -> Record:
         "char_count": document.payload.get("char_count"),
         "valid_time": head.valid_time,
     }
-
-
-async def _redacted(guard: Guard, record: Record, size: int) -> Record:
-    """``record``, of ``size`` bytes in JSON, without secrets."""
-    redacted: Record = await off_loop(size, lambda: Capture(guard, "redact").value(record))
-    return redacted

@@ -53,16 +53,19 @@ def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> Toolcal
 
 
 async def declarations_captured(
-    guard: Guard, policy: SecretPolicy, tools: tuple[ToolDeclaration, ...]
+    guard: Guard, policy: SecretPolicy, tools: tuple[ToolDeclaration, ...], *, confined: bool
 ) -> tuple[tuple[ToolDeclaration, ...], Secrets | None]:
-    """``tools`` as they are to be kept and sent, and the secrets in them. Cancel: safe."""
+    """``tools`` as they are to be kept and sent, and the secrets in them; ``confined``: see ``off_loop``.
+
+    Cancel: safe.
+    """
     capture = Capture(guard, policy)
 
     def kept(tool: ToolDeclaration) -> ToolDeclaration:
         schema, description = capture.value(tool.input_schema), capture.text(tool.description)
         return msgspec.structs.replace(tool, input_schema=schema, description=description)
 
-    made = await off_loop(len(msgspec.json.encode(tools)), lambda: tuple(map(kept, tools)))
+    made = await off_loop(len(msgspec.json.encode(tools)), lambda: tuple(map(kept, tools)), confined=confined)
     return made, capture.secrets
 
 
@@ -118,8 +121,8 @@ _lanes: Final = anyio.lowlevel.RunVar[tuple[Lane, Lane]]("_lanes")
 async def off_loop(chars: int, work: Callable[[], T], *, confined: bool = False) -> T:
     """Return the result of ``work``, run on a thread for many characters. Cancel: waits for the thread.
 
-    ``confined``: the text is a sandbox's. It may be made so that its scan takes a thousand times as long, so a thread
-    scans it however short it is, and none that the host's texts wait for.
+    ``confined``: the text is or may be a sandbox's. It may be made so that its scan takes a thousand times as long, so
+    a thread scans it however short it is, and none that the host's texts wait for.
     """
     lanes = _lanes.get(None)
     if lanes is None:

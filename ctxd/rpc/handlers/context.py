@@ -55,7 +55,7 @@ class ContextCalls:
         if params.tools:
             confined = caller.capability != "host"
             guard = self._sessions.guard.by(live.session) if confined else self._sessions.guard
-            tools, secrets = await declarations_captured(guard, live.settings.secrets, params.tools)
+            tools, secrets = await declarations_captured(guard, live.settings.secrets, params.tools, confined=confined)
             form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
         layout = params.layout or ("spec" if wanted is None else "append")
         target = target_for(params.session, form, None) if layout == "spec" else None

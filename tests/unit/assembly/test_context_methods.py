@@ -1,15 +1,18 @@
 import inspect
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from ctxd.assembly.usage import UsageOperations
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.context import ContextCalls
-from ctxd.sessions.session import Accepted, write_request
+from ctxd.sessions.session import Accepted, Actor, write_request
+from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.context import (
     AssembleParams,
@@ -18,8 +21,10 @@ from ctxd_protocol.methods.context import (
     PlanParams,
     ShowParams,
 )
+from ctxd_protocol.methods.usage import UsageParams
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.household import Household, household
+from tests.unit.sessions.test_order import scanning_threads
 
 HOST = Caller(principal="p", capability="host", session=None, connection=1, notify=lambda method, event: True)
 INSIDE = Caller(principal="p", capability="observe", session="s", connection=1, notify=lambda method, event: True)
@@ -133,3 +138,23 @@ async def test_the_answer_to_an_assembly_that_is_sent_again_carries_the_first_re
         again = await call("context.assemble", params)
         assert first.receipt is not None and again.receipt == first.receipt
         assert again.text == first.text and again.context_id == first.context_id
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-5")
+async def test_no_declaration_of_a_sandbox_is_scanned_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        call, tool = Methods(home), ToolDeclaration(name="look", description="Looks.", input_schema={"type": "object"})
+        home.append(await home.create(), Message(role="user", content="Begin."))
+        threads = scanning_threads(monkeypatch)
+        params = AssembleParams(session="s", format="anthropic-messages", model="m", tools=(tool,))
+        await call("context.assemble", params, msgspec.structs.replace(INSIDE, capability="session"))
+        threads_of_declarations = len(threads)
+        usage = UsageParams(session="s", usage={"input_tokens": 1, "output_tokens": 1, "tier": "standard"})
+        await UsageOperations(home.sessions, home.archive.models).record(
+            Actor("sandbox:x", "session"), usage, write_request("session.usage", "sandbox:x", usage)
+        )
+    assert 0 < threads_of_declarations < len(threads)
+    assert threading.main_thread() not in threads

@@ -8,13 +8,28 @@ import anyio
 import msgspec
 import pytest
 
+from ctxd.epochs.component_loading import ComponentObserver
 from ctxd.secrets.guard import Capture
 from ctxd.secrets.scanner import Hit, Scanner
+from ctxd.sessions.export import Exports
 from ctxd.sessions.secret_capture import INLINE_CHARS_MAX
-from ctxd.sessions.session import Accepted, Ticket
+from ctxd.sessions.session import Accepted, Ticket, WriteRequest
 from tests.unit.sessions.world import CALLER, record, say, settled, world
 
 pytestmark = pytest.mark.anyio
+
+
+def scanning_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads that search texts for secrets from now on."""
+    threads: list[threading.Thread] = []
+    hits = Scanner.hits
+
+    def noted(scanner: Scanner, data: bytes, **rest: Any) -> list[Hit]:
+        threads.append(threading.current_thread())
+        return hits(scanner, data, **rest)
+
+    monkeypatch.setattr(Scanner, "hits", noted)
+    return threads
 
 
 async def test_short_messages_and_views_of_a_session_in_memory_take_no_wait(tmp_path: Path) -> None:
@@ -87,24 +102,47 @@ async def test_a_long_tool_call_is_searched_for_secrets_beside_the_loop(tmp_path
         ("toolcall.record", {"id": "call-1", "tool": "Bash", "content": "short"}),
         ("session.append", {"messages": [{"role": "user", "content": "short"}]}),
         ("session.set_system_prompt", {"content": "short"}),
+        ("session.set_entry", {"key": "mode", "value": "short"}),
         ("file.index", {"path": "/only/here", "content": "short"}),
     ],
 )
 async def test_no_text_of_a_sandbox_is_scanned_on_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, params: dict[str, Any]
 ) -> None:
-    threads: list[threading.Thread] = []
-    hits = Scanner.hits
-
-    def noted(scanner: Scanner, data: bytes, **rest: Any) -> list[Hit]:
-        threads.append(threading.current_thread())
-        return hits(scanner, data, **rest)
-
     sandbox = msgspec.structs.replace(CALLER, principal="sandbox:x", capability="session", session="s1")
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1", filesystem_id="b" * 64)
-        monkeypatch.setattr(Scanner, "hits", noted)
+        threads = scanning_threads(monkeypatch)
         await w.call(method, caller=sandbox, session="s1", **params)
+    assert threads and threading.main_thread() not in threads
+
+
+@pytest.mark.requirement("BOX-5")
+async def test_no_component_of_a_sandbox_is_scanned_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await w.call("session.set_entry", session="s1", key="mode", value="short")
+        observer, live = ComponentObserver(w.store, w.sessions.guard, {}), await w.sessions.live("s1")
+        threads = scanning_threads(monkeypatch)
+        await observer.observe(live, WriteRequest("context.assemble", "sandbox:x"), confined=True)
+    assert threads and threading.main_thread() not in threads
+
+
+@pytest.mark.requirement("BOX-5")
+async def test_an_export_scans_nothing_on_the_loop_as_it_may_be_of_a_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "short"))
+        exports, live = Exports(w.store, w.sessions.guard), await w.sessions.live("s1")
+        threads = scanning_threads(monkeypatch)
+        records, cursor = await exports.page(live, None, 10)
+        assert cursor is not None
+        more, _ = await exports.page(live, cursor, 10)
+    assert [record["record"] for record in (*records, *more)] == ["session", "system_prompt", "message"]
     assert threads and threading.main_thread() not in threads
 
 
