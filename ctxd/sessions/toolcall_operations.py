@@ -33,17 +33,17 @@ class ToolcallOperations(OperationGroup):
 
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
-        live = tx.live
-        events: tuple[Event, ...] = ()
-        if params.chat != "none":
-            events = await captured(tx.guard, live.settings.secrets, _events(params))
+        live, events = tx.live, _events(params)
         capture = Capture(tx.guard, live.settings.secrets)
         size = len(params.content) + len(_encode((params.args, params.args_display, params.file_refs)))
         if size <= INLINE_CHARS_MAX and not tx.confined:
             params = toolcall_captured(capture, params)
         else:
             params = await off_loop(size, partial(toolcall_captured, capture, params), confined=tx.confined)
-        make = partial(transitions.toolcall_document, live.state, live.session, params, capture.secrets)
+        found = capture.secrets
+        if events and found is not None and found.found:
+            events = await captured(tx.guard, live.settings.secrets, events, confined=tx.confined)
+        make = partial(transitions.toolcall_document, live.state, live.session, params, found)
         early = None
         if size > INLINE_CHARS_MAX:
             early = await self.store.keep(await off_loop(size, partial(make, params.id)))
@@ -96,6 +96,8 @@ class ToolcallOperations(OperationGroup):
 
 def _events(params: file_methods.ToolcallRecordParams) -> tuple[Event, ...]:
     """The events that describe the call in the chat; the result does not name its object yet."""
+    if params.chat == "none":
+        return ()
     result = ToolResultEvent(call=params.id, is_error=params.status != "ok")
     if params.chat == "result":
         return (result,)

@@ -100,6 +100,16 @@ async def test_a_long_tool_call_is_searched_for_secrets_beside_the_loop(tmp_path
     ("method", "params"),
     [
         ("toolcall.record", {"id": "call-1", "tool": "Bash", "content": "short"}),
+        (
+            "toolcall.record",
+            {
+                "id": "call-1",
+                "tool": "Bash",
+                "content": "",
+                "args": {"key": "AKIA" + "IMNOJVGFDXXXE4OA"},
+                "chat": "call_and_result",
+            },
+        ),
         ("session.append", {"messages": [{"role": "user", "content": "short"}]}),
         ("session.set_system_prompt", {"content": "short"}),
         ("session.set_entry", {"key": "mode", "value": "short"}),
@@ -115,6 +125,17 @@ async def test_no_text_of_a_sandbox_is_scanned_on_the_loop(
         threads = scanning_threads(monkeypatch)
         await w.call(method, caller=sandbox, session="s1", **params)
     assert threads and threading.main_thread() not in threads
+
+
+async def test_a_tool_call_without_secrets_is_searched_once_also_for_the_chat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        threads = scanning_threads(monkeypatch)
+        call = {"id": "call-1", "tool": "Bash", "args": {"command": "ls"}, "content": "a.py"}
+        await w.call("toolcall.record", session="s1", chat="call_and_result", **call)
+    assert len(threads) == 1
 
 
 @pytest.mark.requirement("BOX-5")
