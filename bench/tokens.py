@@ -5,11 +5,16 @@ estimate of a request knows the usage of those before it in its session; the fir
 and less are counted apart, as nothing that was sent explains them: the harness removed something, or the provider
 dropped reasoning. Nothing here measures time.
 
+Claude Code may record a reply before its stream has ended. None of the reply's records has a ``stop_reason`` then, and
+its output is the stream's first count: an increase after such a reply is a row of its own, with the harness
+``claude-code, stream cut``. The figure of all has these too.
+
 ``python -m bench.tokens`` prints the table of ``bench/README.md``.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -37,6 +42,7 @@ from ctxd_protocol.event_types import (
 )
 
 REQUESTS_BEFORE: Final = 10
+CUT: Final = ", stream cut"
 
 
 class Reply(msgspec.Struct):
@@ -94,12 +100,27 @@ class Errors(msgspec.Struct):
     not_grown: int = 0
 
 
-def replay(harness: str, replies: Iterable[Reply], errors: Errors) -> None:
-    """Add the errors of one session."""
+def cut_streams(path: Path) -> set[str]:
+    """The messages of a file of Claude Code that were recorded before their stream had ended."""
+    ended: dict[str, bool] = {}
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        message = record.get("message") if isinstance(record, dict) and record.get("type") == "assistant" else None
+        if isinstance(message, dict) and isinstance(id := message.get("id"), str):
+            ended[id] = ended.get(id, False) or bool(message.get("stop_reason"))
+    return {id for id, has_ended in ended.items() if not has_ended}
+
+
+def replay(harness: str, replies: Iterable[Reply], errors: Errors, cut: Container[str | None] = ()) -> None:
+    """Add the errors of one session; ``cut``: the messages of which the output is not known."""
     before: list[MeasuredRequest] = []
     usage: dict[int, RecordUsage] = {}
     outside = reply = Measure()
     base = number = 1
+    is_cut = False
     for at in replies:
         if any(isinstance(event, CompactionEvent) for event in at.came):
             base, outside, reply = number, Measure(), Measure()
@@ -115,7 +136,7 @@ def replay(harness: str, replies: Iterable[Reply], errors: Errors) -> None:
                 guess = calibration.estimate(request)
                 if tokens > known:
                     error = abs(guess.tokens - tokens) / (tokens - known)
-                    errors.found[harness, request.model].append(error)
+                    errors.found[harness + CUT * is_cut, request.model].append(error)
                     errors.within.append(tokens <= guess.tokens + guess.reserve)
                 else:
                     errors.not_grown += 1
@@ -123,6 +144,7 @@ def replay(harness: str, replies: Iterable[Reply], errors: Errors) -> None:
             usage[number] = RecordUsage(
                 number, request.model, at.usage.input, at.usage.cache_read, written, at.usage.output
             )
+        is_cut = at.message in cut
         before.append(request)
         reply += measured(_items(at.events))[1]
         number += 1
@@ -141,7 +163,8 @@ def errors_of(root: Path = ROOT) -> Errors:
             continue
         is_agent = all(event.sidechain is not None for event in events)
         shown = [event for event in events if is_agent or event.sidechain is None]
-        replay(harness, replies_of(shown), errors)
+        cut = cut_streams(path) if harness == "claude-code" else ()
+        replay(harness, replies_of(shown), errors, cut)
     return errors
 
 
@@ -150,7 +173,7 @@ def table(errors: Errors) -> Iterator[str]:
     yield "| harness | model | increases | median error | 90 % within |"
     yield "|---|---|---|---|---|"
     rows: list[tuple[str, str, list[float]]] = []
-    for harness in dict.fromkeys(harness for harness, _ in errors.found):
+    for harness in sorted({harness for harness, _ in errors.found}):
         by_model = {model: found for (each, model), found in errors.found.items() if each == harness}
         rows += [(harness, "all", [error for found in by_model.values() for error in found])]
         rows += [(harness, model, found) for model, found in sorted(by_model.items())]
@@ -168,6 +191,11 @@ def run() -> Iterator[Figure]:
         return
     detail = f"median error of {len(every):,} increases, after {REQUESTS_BEFORE} requests"
     yield Figure(name="tokens", value=median(every), goal=0.03, better="lower", detail=detail)
+    for harness in sorted({harness for harness, _ in found.found}):
+        errors = [error for (each, _), some in found.found.items() if each == harness for error in some]
+        detail = f"median error of {len(errors):,} increases"
+        name = "tokens_" + harness.replace(CUT, "_cut")
+        yield Figure(name=name, value=median(errors), goal=None, better="lower", detail=detail)
     within = sum(found.within) / len(found.within)
     yield Figure(name="tokens_reserve", value=within, goal=None, better="higher", detail="requests within the reserve")
 

@@ -48,6 +48,10 @@ _REPLY_PLAUSIBLE: Final = 0.5
 """Share of a reply's estimate below which its billed output is taken for a part: some harnesses record the first figure
 of a stream."""
 
+_WHOLE_MIN: Final = 4
+"""Number of increases after replies that were billed whole from which on all others are left out: they contain the
+reasoning of their replies, and would raise the weights of text."""
+
 _LETTERS: Final = bytes(code for code in range(128) if chr(code).isalpha())
 _BETWEEN_WORDS: Final = bytes(code if code in _LETTERS else 32 for code in range(256))
 _DIGITS: Final = b"0123456789"
@@ -232,8 +236,10 @@ def _is_whole(billed: RecordUsage, reply: Measure) -> bool:
 def _increases(
     requests: Sequence[MeasuredRequest], usage: Mapping[int, RecordUsage], like: MeasuredRequest
 ) -> list[_Increase]:
-    """The increases between consecutive ``requests`` that were billed, for the model and format of ``like``."""
-    found = []
+    """The increases between consecutive ``requests`` that were billed, for the model and format of ``like``: those
+    after replies that were billed whole, or all of them where these are few."""
+    found: list[_Increase] = []
+    whole_replies: list[_Increase] = []
     for earlier, later in pairwise(requests):
         if (later.format, later.model) != (like.format, like.model) or not later.follows(earlier):
             continue
@@ -242,13 +248,16 @@ def _increases(
         came, reply = later.outside - earlier.outside, later.reply - earlier.reply
         whole = usage[later.number].tokens_in - usage[earlier.number].tokens_in - _images(came)
         billed = usage[earlier.number]
-        if _is_whole(billed, reply):
+        is_known = _is_whole(billed, reply)
+        if is_known:
             terms, tokens = _terms(came), float(whole - billed.output)
         else:
             terms, tokens = _terms(came, reply), float(whole)
         if whole > 0 and sum(terms) > 0:
             found.append(_Increase(terms, tokens, float(whole)))
-    return found
+            if is_known or not reply.items:
+                whole_replies.append(found[-1])
+    return whole_replies if len(whole_replies) >= _WHOLE_MIN else found
 
 
 def _fitted(increases: Sequence[_Increase]) -> tuple[tuple[float, ...], float]:

@@ -56,6 +56,24 @@ def billed(provider: Provider, rows: list[MeasuredRequest]) -> dict[int, RecordU
 
 
 @pytest.mark.requirement("USE-5")
+def test_replies_of_which_a_streams_first_count_was_recorded_do_not_calibrate() -> None:
+    provider, reasoning = Provider(0.5, 1.4, 0.9, 1.2), 2_000
+    for seed in range(5):
+        rows = requests(random.Random(seed), 16)
+        # The reply to every second request begins with reasoning, which stays in the window.
+        usage = {
+            n: msgspec.structs.replace(row, input=row.input + reasoning * (n // 2), output=3 if n % 2 else row.output)
+            for n, row in billed(provider, rows).items()
+        }
+        for row in rows[12::2]:
+            before = rows[: row.number - 1]
+            known = calibrated(before, {each.number: usage[each.number] for each in before}, "f", "m")
+            assert known is not None
+            tokens, increase = known.estimate(row).tokens, usage[row.number].input - usage[row.number - 1].input
+            assert abs(tokens - usage[row.number].input) <= max(15, 0.03 * increase)
+
+
+@pytest.mark.requirement("USE-5")
 @pytest.mark.parametrize("weights", [(1, 1, 1, 1), (0.5, 1.4, 0.9, 1.2), (2, 0.7, 1.5, 2), (1.2, 2, 2, 2)])
 def test_the_weights_of_an_unknown_tokenizer_are_found_within_ten_requests(weights: tuple[float, ...]) -> None:
     for seed in range(5):
