@@ -2,8 +2,8 @@
 ``if ARMED: hit(name)`` where every call passes, ``hit(name)`` elsewhere.
 
 Armed by ``CTXD_FAILPOINTS`` at start or ``armed`` in a test: ``name=action`` entries, separated by ``;``. Actions:
-``kill`` (SIGKILL to itself), ``sleep:2ms``, ``error:ENOSPC`` (an ``OSError``),
-``count``. ``*3`` after an action limits how often it fires, ``@5`` makes it fire from the fifth pass on.
+``kill`` (SIGKILL to itself), ``sleep:2ms``, ``hold:/path`` (waits while that file exists), ``error:ENOSPC`` (an
+``OSError``), ``count``. ``*3`` after an action limits how often it fires, ``@5`` makes it fire from the fifth pass on.
 """
 
 import errno
@@ -27,14 +27,15 @@ NAMES: Final = frozenset(
 )  # fmt: skip
 """Every place there is."""
 
-_ENTRY: Final = re.compile(r"([a-z.]+)=(kill|sleep|error|count)(?::(\w+))?(?:\*(\d+))?(?:@(\d+))?")
+_ENTRY: Final = re.compile(r"([a-z.]+)=(kill|sleep|hold|error|count)(?::([^*@;]+))?(?:\*(\d+))?(?:@(\d+))?")
 _DURATION: Final = re.compile(r"(\d+)(us|ms|s)")
 _UNIT_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass
 class _Point:
-    action: Literal["kill", "sleep", "error", "count"]
+    action: Literal["kill", "sleep", "hold", "error", "count"]
+    held_by: str = ""
     seconds: float = 0.0
     error: int = 0
     times: int | None = None
@@ -50,6 +51,9 @@ class _Point:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(self.seconds)
+            case "hold":
+                while os.path.exists(self.held_by):
+                    time.sleep(0.01)
             case "error":
                 raise OSError(self.error, f"{os.strerror(self.error)} (failpoint)")
             case "count":
@@ -69,6 +73,10 @@ def _parse(entry: str) -> tuple[str, _Point]:
         if duration is None:
             raise ValueError(f"failpoint {entry!r} needs a duration such as 2ms")
         point.seconds = int(duration[1]) * _UNIT_S[duration[2]]
+    if action == "hold":
+        if not argument:
+            raise ValueError(f"failpoint {entry!r} needs the path of a file")
+        point.held_by = argument
     if action == "error":
         point.error = int(getattr(errno, argument or "EIO"))
     return name, point

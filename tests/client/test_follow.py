@@ -43,7 +43,7 @@ class Journal:
 
 
 async def take(notices, count):
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         return [(each.seq, each.object) for each in [await anext(notices) for _ in range(count)]]
 
 

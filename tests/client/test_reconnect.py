@@ -117,7 +117,7 @@ async def test_calls_in_flight_when_the_daemon_dies_all_succeed_on_the_next_one(
         turns.append((await client.session_append(f"s{number}", [])).turn)
 
     async with connect(daemon.path) as client:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 for number in range(8):
                     group.start_soon(append, client, number)
@@ -136,7 +136,7 @@ async def test_when_no_daemon_comes_back_the_deadline_ends_the_call_and_its_outc
     daemon.script["session.append"] = die
     async with connect(daemon.path, deadline_s=0.3) as client:
         # On a busy machine the deadline may pass within an attempt.
-        with pytest.raises((ConnectFailed, TimedOut)) as caught:
+        with pytest.raises(Unavailable) as caught:
             await client.session_append("s1", [])
     assert caught.value.outcome == "unknown"
 

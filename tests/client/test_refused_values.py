@@ -87,7 +87,7 @@ def nameless(code="parse_error"):
 @pytest.mark.requirement("CLT-4")
 async def test_an_error_without_id_fails_the_only_open_call_and_the_connection_goes_on(daemon):
     daemon.script["session.pause"] = nameless()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with connect(daemon.path, deadline_s=None) as client:
             with pytest.raises(InvalidCall) as failed:
                 await client.session_pause("s1")
@@ -112,7 +112,7 @@ async def test_an_error_without_id_fails_every_call_that_it_may_be_about(daemon)
         except CallFailed as error:
             failed.append(error)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with connect(daemon.path, deadline_s=None) as client:
             async with anyio.create_task_group() as group:
                 group.start_soon(fail, client.session_pause, "s1")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ctxd_client import Closed, Conflict, ConnectFailed, InvalidState, TimedOut, TooLarge, connect_sync
+from ctxd_client import Closed, Conflict, InvalidState, TimedOut, TooLarge, Unavailable, connect_sync
 from tests.fakes.daemon import HELLO, HOLD, Refusal, ScriptedDaemon, drop, once
 
 
@@ -45,7 +45,7 @@ def test_when_no_daemon_comes_back_the_outcome_stays_unknown(daemon):
         return HOLD
 
     daemon.script["session.append"] = die
-    with connect_sync(daemon.path, deadline_s=0.3) as client, pytest.raises(ConnectFailed) as caught:
+    with connect_sync(daemon.path, deadline_s=0.3) as client, pytest.raises(Unavailable) as caught:
         client.session_append("s1", [])
     assert caught.value.outcome == "unknown"
 

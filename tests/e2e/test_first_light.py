@@ -12,7 +12,7 @@ from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
 from tests.crash.daemon import DaemonProcess
 
-WAIT_S_MAX = 10.0
+WAIT_S_MAX = 30.0
 WORKSPACE = "/workspace"
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

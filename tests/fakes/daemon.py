@@ -19,7 +19,7 @@ from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.daemon import HelloResult
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 """Seconds that a test waits for something to arrive before it fails."""
 
 HOLD = object()

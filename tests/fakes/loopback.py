@@ -13,7 +13,7 @@ import structlog
 from ctxd.rpc.dispatch import Handler
 from ctxd.rpc.socket_server import Server
 
-WAIT_S = 5.0
+WAIT_S = 30.0
 """Seconds that a test waits for bytes before it fails."""
 
 

@@ -134,19 +134,23 @@ def line(id: object, method: str, **params: object) -> bytes:
 @pytest.mark.anyio
 @pytest.mark.requirement("OPS-2")
 async def test_on_sigterm_what_was_begun_is_answered_what_is_new_is_refused_and_the_end_is_0(
-    process: DaemonProcess,
+    process: DaemonProcess, tmp_path: Path
 ) -> None:
-    await process.start(failpoints="journal.flush=sleep:1s*1@3")
+    held = tmp_path / "held"
+    await process.start(failpoints=f"journal.flush=hold:{held}")
     async with await Wire.open(process.socket) as wire, await Wire.open(process.socket) as other:
         await wire.call("session.create", agent="a", session="s")
         messages = [{"role": "user", "content": "begun"}]
+        held.touch()
         await wire.send(line("begun", "session.append", session="s", messages=messages))
         while (await other.call("daemon.status"))["store"]["pending_writes"] == 0:
             pass
         process.send(signal.SIGTERM)
         await until_no_listener(process.socket)
         await wire.send(line("new", "session.append", session="s", messages=messages))
-        replies = {reply["id"]: reply for reply in [json.loads(await wire.line()) for _ in range(2)]}
+        replies = {"new": json.loads(await wire.line())}
+        held.unlink()
+        replies["begun"] = json.loads(await wire.line())
         assert replies["begun"]["result"]["turn"] == 1
         data = replies["new"]["error"]["data"]
         assert (data["code"], data["outcome"], data["retryable"]) == ("draining", "not_applied", True)
@@ -192,15 +196,20 @@ def test_status_tells_who_the_daemon_is_and_counts_what_it_does(tmp_path: Path) 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("OPS-3")
-async def test_status_shows_what_is_under_way_and_that_the_daemon_is_not_well(process: DaemonProcess) -> None:
-    await process.start(failpoints="journal.flush=sleep:500ms*1@3;journal.commit=error:ENOSPC*1@4")
+async def test_status_shows_what_is_under_way_and_that_the_daemon_is_not_well(
+    process: DaemonProcess, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    await process.start(failpoints=f"journal.flush=hold:{held};journal.commit=error:ENOSPC*1@4")
     async with await Wire.open(process.socket) as wire, await Wire.open(process.socket) as other:
         await wire.call("session.create", agent="a", session="s")
+        held.touch()
         await wire.send(line("slow", "session.append", session="s", messages=[{"role": "user", "content": "x"}]))
         while (await other.call("daemon.status"))["in_flight"] == 0:
             pass
         status = await other.call("daemon.status")
         assert (status["in_flight"], status["store"]["pending_writes"]) == (1, 1)
+        held.unlink()
         assert json.loads(await wire.line())["id"] == "slow"
         with pytest.raises(Refused):
             await other.call("session.append", session="s", messages=[{"role": "user", "content": "y"}])

@@ -215,15 +215,27 @@ def test_a_resend_gets_the_first_answer_also_from_the_next_daemon_after_a_kill(t
         assert caught.value.code == "idempotency_mismatch"
 
 
+async def called_in_time(wire: Wire, method: str, **params: Any) -> Any:
+    """The result of a call that is made again while it exceeds the daemon's deadline."""
+    with anyio.fail_after(ANSWER_S_MAX):
+        while True:
+            try:
+                return await wire.call(method, **params)
+            except Refused as refused:
+                assert refused.code == "timeout"
+
+
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-5")
 async def test_a_request_can_be_cancelled_and_ends_by_itself_at_its_deadline(tmp_path: Path) -> None:
-    """The third flush, that of the append, takes a second: what waits for it is long under way."""
+    """The flush of the append is held: what waits for it is long under way."""
     env = {"CTXD_LIMITS_REQUEST_DEADLINE_S": "0.4"}
+    held = tmp_path / "held"
     with daemon_process(tmp_path, env=env) as daemon:
-        await daemon.start(failpoints="journal.flush=sleep:1s*1@3")
+        await daemon.start(failpoints=f"journal.flush=hold:{held}")
         async with await Wire.open(daemon.socket) as wire:
-            await wire.call("session.create", agent="a", session="s")
+            await called_in_time(wire, "session.create", agent="a", session="s", op_id="c")
+            held.touch()
             with pytest.raises(Refused) as late:
                 await wire.call(
                     "session.append", session="s", messages=[{"role": "user", "content": "late"}], op_id="o"
@@ -235,13 +247,8 @@ async def test_a_request_can_be_cancelled_and_ends_by_itself_at_its_deadline(tmp
             with anyio.fail_after(ANSWER_S_MAX):
                 reply = json.loads(await wire.line())
             assert (reply["id"], reply["error"]["code"]) == ("w", -32800)
-            with anyio.fail_after(ANSWER_S_MAX):
-                while True:
-                    try:
-                        view = await wire.call("session.get", session="s")
-                        break
-                    except Refused as refused:
-                        assert refused.code == "timeout"
+            held.unlink()
+            view = await called_in_time(wire, "session.get", session="s")
             assert view["session"]["turn_count"] == 1, "what was answered as unknown was applied"
 
 
@@ -357,10 +364,12 @@ def framed(wire: Plain, size: int) -> Any:
 @pytest.mark.anyio
 @pytest.mark.requirement("RPC-8")
 async def test_no_more_requests_are_under_way_than_announced_and_the_rest_is_answered_too(tmp_path: Path) -> None:
+    held = tmp_path / "held"
     with daemon_process(tmp_path) as daemon:
-        await daemon.start(failpoints="journal.flush=sleep:1s*1@3")
+        await daemon.start(failpoints=f"journal.flush=hold:{held}")
         async with await Wire.open(daemon.socket) as wire, await Wire.open(daemon.socket) as other:
             await wire.call("session.create", agent="a", session="s")
+            held.touch()
             count = 3 * IN_FLIGHT_MAX
             calls = [request(n, "toolcall.record", session="s", id=f"c{n}", tool="t", content="") for n in range(count)]
             await wire.send(b"".join(calls))
@@ -370,6 +379,7 @@ async def test_no_more_requests_are_under_way_than_announced_and_the_rest_is_ans
                 seen.append((await other.call("daemon.status"))["in_flight"])
             seen += [(await other.call("daemon.status"))["in_flight"] for _ in range(20)]
             assert max(seen) == IN_FLIGHT_MAX
+            held.unlink()
             replies = [json.loads(await wire.line()) for _ in range(count)]
             assert sorted(reply["id"] for reply in replies if "result" in reply) == list(range(count))
 

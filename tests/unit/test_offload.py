@@ -19,7 +19,7 @@ async def ran(pool: ThreadPool, work: Callable[[], object]) -> None:
     """Run ``work`` in ``pool`` and wait for its report."""
     ended, loop = anyio.Event(), LoopHandle()
     pool.start(work, lambda: loop.soon(ended.set))
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await ended.wait()
 
 
@@ -33,11 +33,11 @@ async def test_a_thread_that_reported_is_used_again() -> None:
 
 async def test_work_waits_for_no_other_work() -> None:
     go_on, together = threading.Event(), threading.Barrier(21)
-    jobs = [Job(lambda: (together.wait(5), go_on.wait(5))) for _ in range(20)]
-    await in_thread(together.wait, 5)
+    jobs = [Job(lambda: (together.wait(30), go_on.wait(30))) for _ in range(20)]
+    await in_thread(together.wait, 30)
     assert not any(job.ended.is_set() for job in jobs)
     go_on.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         for job in jobs:
             await job.ended.wait()
 
@@ -75,7 +75,7 @@ async def test_a_cancelled_call_waits_for_its_thread_unless_it_may_be_abandoned(
 
     def work() -> None:
         begun.set()
-        go_on.wait(5)
+        go_on.wait(30)
         ended.set()
 
     async with anyio.create_task_group() as tasks:
@@ -93,7 +93,7 @@ async def test_an_abandoned_call_counts_until_it_ends() -> None:
 
     def work() -> None:
         begun.set()
-        go_on.wait(5)
+        go_on.wait(30)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: lane.run(work, abandon=True))
@@ -135,7 +135,7 @@ async def test_an_idle_thread_keeps_no_reference_to_its_work(monkeypatch: pytest
 
 async def test_a_thread_without_work_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = ThreadPool()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         first = await _idle_thread(pool, monkeypatch)
         assert await _idle_thread(pool, monkeypatch) is not first
 
@@ -162,10 +162,10 @@ def test_work_that_outlives_its_loop_disturbs_no_other() -> None:
     go_on, done = threading.Event(), threading.Event()
 
     async def start() -> None:
-        Job(lambda: go_on.wait(5))
+        Job(lambda: go_on.wait(30))
 
     async def start_again() -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await Job(done.set).ended.wait()
 
     anyio.run(start)
@@ -184,7 +184,7 @@ async def test_calls_from_a_thread_arrive_in_order() -> None:
         loop.soon(done.set)
 
     Job(call)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await done.wait()
     assert arrived == list(range(1000))
 

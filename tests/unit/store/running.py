@@ -14,7 +14,7 @@ from ctxd.store.verify import Report, verify
 from ctxd.store.writes import Pending
 from tests.unit.store.documents import write
 
-WAIT_S = 10
+WAIT_S = 30.0
 
 
 async def put(store: VersionStore, *documents: Document, **rest: Any) -> Pending:

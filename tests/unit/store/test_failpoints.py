@@ -4,10 +4,12 @@ import errno
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ctxd import failpoints
+from tests.waiting import WAIT_S, block_until
 
 
 def test_an_unarmed_place_does_nothing():
@@ -50,8 +52,29 @@ def test_several_places_are_armed_from_the_environment_and_kill_at_once():
     assert (done.stdout, done.returncode) == ("slept\n", -signal.SIGKILL)
 
 
+def test_a_place_is_held_while_a_file_exists(tmp_path):
+    held = tmp_path / "held"
+    with failpoints.armed(f"journal.flush=hold:{held}"), ThreadPoolExecutor() as thread:
+        failpoints.hit("journal.flush")
+        held.touch()
+        passed = thread.submit(failpoints.hit, "journal.flush")
+        block_until(lambda: failpoints.passes("journal.flush") == 2)
+        assert not passed.done()
+        held.unlink()
+        passed.result(WAIT_S)
+
+
 @pytest.mark.parametrize(
-    "spec", ["", "nowhere=kill", "journal.flush", "journal.flush=jump", "journal.flush=sleep", "journal.flush=sleep:2h"]
+    "spec",
+    [
+        "",
+        "nowhere=kill",
+        "journal.flush",
+        "journal.flush=jump",
+        "journal.flush=sleep",
+        "journal.flush=sleep:2h",
+        "journal.flush=hold",
+    ],
 )
 def test_a_place_or_action_that_does_not_exist_is_refused(spec):
     with pytest.raises(ValueError, match="failpoint"), failpoints.armed(spec):

@@ -133,7 +133,7 @@ async def test_a_failed_disk_ends_the_store_and_acknowledges_nothing_more(root, 
         except StoreFailed as failed:
             errors.append(failed)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             await group.start(run)
             await store.submit(write(document("t1", "kept"))).wait()
@@ -190,7 +190,7 @@ async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeyp
     monkeypatch.setattr(limits, "COMMIT_WRITES_MAX", 1)
     store = VersionStore(root, SystemClock())
     # The first flush counts the start.
-    with anyio.fail_after(10), failpoints.armed("journal.flush=error:EIO*1@2"):
+    with anyio.fail_after(30), failpoints.armed("journal.flush=error:EIO*1@2"):
         with pytest.raises(BaseExceptionGroup) as caught:
             async with anyio.create_task_group() as group:
                 await group.start(store.run)
@@ -203,7 +203,7 @@ async def test_writes_queued_behind_a_failed_disk_were_not_applied(root, monkeyp
 async def test_a_fault_after_the_commit_leaves_open_what_became_of_the_write(root):
     store = VersionStore(root, SystemClock())
     # No fault of the disk: it stands for a mistake of the program's own.
-    with anyio.fail_after(10), failpoints.armed("journal.ack=error:EIO*1"):
+    with anyio.fail_after(30), failpoints.armed("journal.ack=error:EIO*1"):
         with pytest.raises(BaseExceptionGroup):
             async with anyio.create_task_group() as group:
                 await group.start(store.run)
@@ -378,7 +378,7 @@ async def fill(store, count):
 
 
 async def until_refused(store):
-    with anyio.fail_after(10), pytest.raises(CtxdError) as caught:
+    with anyio.fail_after(30), pytest.raises(CtxdError) as caught:
         for number in range(10_000):
             await store.submit(write(document(f"more{number}", os.urandom(10_000).hex()))).wait()
     assert caught.value.code == "disk_full" and "LimitFSIZE" in caught.value.hint

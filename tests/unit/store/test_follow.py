@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 async def take(rows, count):
     found = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with aclosing(rows):
             async for row in rows:
                 found.append(row.seq)

@@ -276,7 +276,7 @@ async def test_a_reader_of_an_old_snapshot_holds_up_no_write_and_the_purge_ends_
             await store.submit(write(document("more", "text", tool="bash"))).wait()
         reader.execute("COMMIT")
         reader.close()
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while await store.purge_residue():
                 pass
         assert residue(root) == set()
