@@ -1,6 +1,7 @@
 """``ctx transcript``: the events of a transcript file that a harness wrote."""
 
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,11 @@ import msgspec
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, USAGE
 from ctxd.command_line import Command, Stop
+from ctxd.formats.cbor_array import encoded, joined
+from ctxd.formats.delta_formats import DELTA_FORMATS
+from ctxd.formats.events_v1 import NAME as EVENTS_V1
+from ctxd.formats.events_v1 import item_of
+from ctxd.formats.materialize import WANTED, Delta, Materialization
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.files import UnknownFormat, read
@@ -25,18 +31,24 @@ _TEXT_CHARS: Final = 200
 @click.command(
     cls=Command,
     examples="ctx transcript ~/.claude/projects/-srv-app/0b1c….jsonl\nctx transcript rollout.jsonl --summary\n"
+    "ctx transcript rollout.jsonl --as claude-code-v1 > 0b1c….jsonl\n"
     "ctx transcript session.jsonl --json | jq 'select(.event == \"prompt\").text'",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--summary", is_flag=True, help="Only the format, the number of events of each kind, and the tokens.")
+@click.option(
+    "--as", "wanted", type=click.Choice(WANTED), help="Write the session in this format; what that loses is listed."
+)
 @common
-def transcript(run: Invocation, file: Path, summary: bool) -> None:
+def transcript(run: Invocation, file: Path, summary: bool, wanted: str | None) -> None:
     """Show the events of a session of Claude Code, codex, pi or opencode, from FILE, which is only read.
 
     FILE may also hold the headless output of a harness. With --json, one event a line. No daemon is needed.
     """
     with opened(file) as (format, entries):
-        if summary:
+        if wanted is not None:
+            _translate(run, file, format, entries, wanted)
+        elif summary:
             _summary(run, format, entries)
         else:
             for entry in entries:
@@ -64,6 +76,25 @@ def _show(run: Invocation, entry: Entry) -> None:
     text = " ".join(_text(event).split())[:_TEXT_CHARS]
     side = "  (sub-agent)" if event.sidechain is not None else ""
     run.screen.line(run.screen.clipped(f"{at:<24}  {_kind(event):<11}  {cell(text)}{side}"))
+
+
+def _translate(run: Invocation, file: Path, format: str, entries: Iterator[Entry], wanted: str) -> None:
+    name = f"{format}-v1"
+    if name in DELTA_FORMATS:
+        delta = Delta(name, file.read_bytes, 0, 0)
+    else:
+        # A database or an export: no other session can follow it, so that it is no format of deltas.
+        array = joined([encoded(item_of(entry.event)) for entry in entries])
+        delta = Delta(EVENTS_V1, lambda: array, 0, 0)
+    found = Materialization([delta], wanted)
+    output = sys.stdout.buffer
+    for chunk in found.chunks():
+        output.write(chunk)
+    output.flush()
+    if found.format != wanted:
+        run.screen.note(f"format: {found.format}, as {wanted} cannot be written")
+    for loss in found.lost:
+        run.screen.note(f"lost: {count(loss.times)} of {loss.part}")
 
 
 def _summary(run: Invocation, format: str, entries: Iterator[Entry]) -> None:

@@ -42,6 +42,7 @@ SECTIONS: dict[str, str] = {
     "CLI": "Commands",
     "REV": "Revisions",
     "CLT": "Client library",
+    "FMT": "Delta formats",
     "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
     "PRJ": "The projection to it",
@@ -282,6 +283,12 @@ CLT-5 | A harness is type-checked strictly against the installed client, by mypy
 CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
 CLT-7 | The client declares tools by which a model lists, activates, deactivates and pins, in the form of each provider and in at most 450 tokens; whatever a model gives as arguments, their handler returns a bounded text, which names the remedy where the call was wrong. | ctxd
 CLT-8 | A call whose deadline passes while it is repeated raises the failure before, which names the cause, as one of unknown outcome if it writes. | ctxd
+FMT-1 | Deltas in `events-v1` and `bureau-agent-v1` are read and written byte for byte as Bureau has them, with fields and types that are unknown; `events-v1` holds every typed event without loss. | spec 3
+FMT-2 | Deltas in `claude-code-v1` are complete lines of a session file; one written from another format reads back as the same conversation: one chain, and one for each sub-agent. | spec 3
+FMT-3 | A chain of deltas becomes one conversation in the wanted format, by the best of four tiers: deltas joined as they are, events mapped field by field, a narrative, or deltas of an unknown format as they are. One chain may mix formats. | spec 3
+FMT-4 | A translation names its tier, and every part that it lost with the number of times. | spec 3
+FMT-5 | Equal deltas give equal bytes; deltas of 64 MB and chains of 10,000 deltas take memory for one delta and 8 MiB. | ctxd
+FMT-6 | `ctx transcript --as` writes a transcript in another format to standard output, and lists what that loses. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

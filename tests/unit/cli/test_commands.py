@@ -3,7 +3,11 @@
 import io
 import json
 import re
+import subprocess
+import sysconfig
+from pathlib import Path
 
+import cbor2
 import msgspec
 import pytest
 
@@ -444,6 +448,30 @@ def test_completion_offers_nothing_when_no_daemon_answers(daemon, tmp_path):
     assert offered(str(tmp_path / "none.sock"), "ctx session show ") == []
     daemon.script["session.list"] = lambda seen: HOLD
     assert offered(daemon.path, "ctx session show ") == []
+
+
+@pytest.mark.requirement("FMT-6")
+def test_a_transcript_is_written_in_another_format(tmp_path):
+    file = tmp_path / "session.jsonl"
+    file.write_text(
+        '{"type":"user","uuid":"u1","sessionId":"S","message":{"role":"user","content":"hi"}}\n'
+        '{"type":"queue-operation","operation":"popAll","sessionId":"S"}\n'
+    )
+
+    def run(wanted):
+        program = Path(sysconfig.get_path("scripts")) / "ctx"
+        return subprocess.run([program, "transcript", file, "--as", wanted], capture_output=True, timeout=60)
+
+    message = cbor2.loads(run("bureau-agent-v1").stdout)[0]
+    assert (message["Role"], message["Content"][0]["Text"]) == ("user", "hi")
+    assert run("bureau-agent-v1").stderr.decode().splitlines() == [
+        "lost: 1 of prompt.id", "lost: 1 of prompt.meta", "lost: 1 of queue-operation",
+    ]  # fmt: skip
+    assert run("claude-code-v1").stdout == file.read_bytes()
+    narrative = run("codex-v1")
+    assert narrative.stdout.decode() == "# Conversation of an earlier session\n\n## User\n\nhi\n"
+    assert "narrative-v1, as codex-v1 cannot be written" in narrative.stderr.decode()
+    assert run("nonsense").returncode == 2
 
 
 def test_a_transcript_is_shown_without_a_daemon(ctx, tmp_path):

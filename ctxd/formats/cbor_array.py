@@ -1,0 +1,92 @@
+"""Deltas that are one CBOR array: its items one at a time, and concatenation without decoding them.
+
+Arrays are written as RFC 8949's core deterministic encoding has them, so that equal conversations have equal bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+import cbor2
+
+_NULL: Final = b"\xf6"
+"""An array that was never made, which Go writes for an empty list."""
+
+_INDEFINITE: Final = 0x9F
+_BREAK: Final = 0xFF
+_ARRAY: Final = 0x80
+
+
+class UnreadableDelta(ValueError):
+    """The bytes of a delta are not what its format names."""
+
+
+class _Head(NamedTuple):
+    """Start of an array: its number of items, None if it has an end mark instead, and the offset of the first one."""
+
+    length: int | None
+    size: int
+
+
+def encoded(item: object) -> bytes:
+    """Return one item in deterministic CBOR: shortest forms, keys sorted by length and then by bytes."""
+    return cbor2.dumps(item, canonical=True)
+
+
+def array_head(count: int) -> bytes:
+    """Return the start of an array of ``count`` items."""
+    if count < 24:
+        return bytes([_ARRAY | count])
+    size = next(power for power in range(4) if count < 1 << (8 << power))
+    return bytes([_ARRAY | 24 + size]) + count.to_bytes(1 << size, "big")
+
+
+def joined(found: Sequence[bytes]) -> bytes:
+    """Return the array of encoded items."""
+    return array_head(len(found)) + b"".join(found)
+
+
+def joinable(content: bytes) -> tuple[int, memoryview | bytes]:
+    """Return the number of items of an array and their bytes, as another array can hold them.
+
+    Cost: constant, save for an array of indefinite length, which is encoded again. Raises: UnreadableDelta if
+    ``content`` does not begin as an array; the items themselves are not checked.
+    """
+    head = _head(content)
+    if head.length is not None:
+        return head.length, memoryview(content)[head.size :]
+    found = [encoded(item) for item in items(content)]
+    return len(found), b"".join(found)
+
+
+def items(content: bytes) -> Iterator[Any]:
+    """Yield the items of an array, one at a time. Raises: UnreadableDelta, there and while iterating."""
+    head = _head(content)
+    file = BytesIO(content)
+    file.seek(head.size)
+    decoder = cbor2.CBORDecoder(file)
+    found = 0
+    try:
+        while (found < head.length) if head.length is not None else (content[file.tell()] != _BREAK):
+            yield decoder.decode()
+            found += 1
+    except (cbor2.CBORError, IndexError, RecursionError, UnicodeDecodeError) as error:
+        raise UnreadableDelta(f"item {found + 1} of the CBOR array is damaged: {error}") from None
+    end = file.tell() + (head.length is None)
+    if end != len(content):
+        raise UnreadableDelta(f"{len(content) - end} bytes follow the end of the CBOR array")
+
+
+def _head(content: bytes) -> _Head:
+    if content == _NULL:
+        return _Head(0, 1)
+    first = content[0] if content else -1
+    if first == _INDEFINITE:
+        return _Head(None, 1)
+    small = first - _ARRAY
+    if 0 <= small < 24:
+        return _Head(small, 1)
+    if 24 <= small <= 27 and len(content) > 1 << (small - 24):
+        size = 1 + (1 << (small - 24))
+        return _Head(int.from_bytes(content[1:size], "big"), size)
+    raise UnreadableDelta("the delta is not a CBOR array")

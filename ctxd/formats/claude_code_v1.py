@@ -1,0 +1,221 @@
+"""``claude-code-v1``: complete lines of a session file of Claude Code, written so that Claude Code resumes them.
+
+Reading is the transcript reader's work. Identifiers that an event lacks follow from its place and its text, so that
+equal conversations become equal files.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+import msgspec
+
+from ctxd.formats.losses import Losses, kind_of, text_of
+from ctxd.transcripts.claude_code import read_session
+from ctxd.transcripts.records import Line, decoded
+from ctxd.transcripts.records import text_of as text_or_nothing
+from ctxd_protocol.event_types import (
+    Attachment,
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    Usage,
+)
+
+NAME: Final = "claude-code-v1"
+
+Record = dict[str, Any]
+
+_NAMES: Final = UUID("6f0b7b1e-8a1c-5d7e-9a53-3c1f0a4f7d21")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SessionWriter:
+    """Conversion of events to records of one session file: a chain of its own for each sub-agent.
+
+    ``add_line`` takes the lines of a session that need no conversion, and links them to what was written before.
+    """
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
+        self._written = 0
+        self._session = ""
+        self._at = 0
+        self._last: dict[str | None, str] = {}
+        self._ids: set[str] = set()
+        self._responses: dict[str | None, str] = {}
+
+    def add(self, event: Event) -> Iterator[bytes]:
+        """Yield the lines of one event."""
+        if event.at is not None:
+            self._at = event.at
+        records = [self._placed(event, record) for record in self._records(event)]
+        if not records:
+            self._losses.drop(event)
+            return
+        kept = [entry.event for entry in read_session(Line(1, decoded(line)) for line in records)]
+        self._losses.compare(event, kept[-1])
+        yield from (line + b"\n" for line in records)
+
+    def add_line(self, line: bytes) -> bytes:
+        """Return a line of a session, with the last record as its parent if it is a root."""
+        try:
+            record = decoded(line)
+        except ValueError:
+            return line
+        if not isinstance(record, dict) or "uuid" not in record:
+            return line
+        agent = text_or_nothing(record.get("agentId")) or None
+        previous = self._last.get(agent)
+        id = text_or_nothing(record["uuid"])
+        self._last[agent] = id
+        self._ids.add(id)
+        self._session = self._session or text_or_nothing(record.get("sessionId"))
+        self._written += 1
+        if record.get("parentUuid") is not None or previous is None or record.get("subtype") == "compact_boundary":
+            return line
+        return msgspec.json.encode({**record, "parentUuid": previous}) + b"\n"
+
+    def _placed(self, event: Event, record: Record) -> bytes:
+        """Add the members that every record has."""
+        if isinstance(event, OpaqueEvent):
+            return msgspec.json.encode(record)
+        self._written += 1
+        name = f"{self._written}:{kind_of(event)}:{text_of(event)}"
+        id = event.id if _is_uuid(event.id) and event.id not in self._ids else str(uuid5(_NAMES, name))
+        assert id is not None
+        self._session = self._session or str(uuid5(_NAMES, f"session:{id}"))
+        parent = self._last.get(event.sidechain)
+        is_boundary = record.get("subtype") == "compact_boundary"
+        self._last[event.sidechain] = id
+        self._ids.add(id)
+        at = datetime.fromtimestamp(self._at / 1000, UTC) if 0 <= self._at < 1 << 47 else _EPOCH
+        placed = {
+            "uuid": id,
+            "parentUuid": None if is_boundary else parent,
+            **({"logicalParentUuid": parent} if is_boundary and parent else {}),
+            "sessionId": self._session,
+            "timestamp": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "isSidechain": event.sidechain is not None,
+            **({"agentId": event.sidechain} if event.sidechain is not None else {}),
+        }
+        return msgspec.json.encode({**_beside(event), **record, **placed})
+
+    def _records(self, event: Event) -> list[Record]:
+        match event:
+            case PromptEvent():
+                return [self._user([*_text(event.text), *map(_attachment, event.attachments)], event.sidechain)]
+            case ToolResultEvent():
+                content = [*_text(event.text), *map(_attachment, event.attachments)]
+                block = {"type": "tool_result", "tool_use_id": event.call or "", "content": _joined(content)}
+                return [self._user([block | ({"is_error": True} if event.is_error else {})], event.sidechain)]
+            case SystemEvent():
+                if not event.text:
+                    return [{"type": "system", "subtype": event.kind or "system", "content": ""}]
+                return [{**self._user(_text(event.text), event.sidechain), "isMeta": True}]
+            case CompactionEvent():
+                return self._compaction(event)
+            case OpaqueEvent(kind=kind, data=dict(record)) if record.get("type") == kind:
+                return [record]
+            case OpaqueEvent():
+                return []
+            case _:
+                blocks = _blocks(event)
+                return [self._assistant(event, block) for block in blocks]
+
+    def _user(self, content: list[Record], agent: str | None) -> Record:
+        self._responses.pop(agent, None)
+        return {"type": "user", "message": {"role": "user", "content": _joined(content)}}
+
+    def _assistant(self, event: ResponseEvent | ThinkingEvent | ToolCallEvent, block: Record) -> Record:
+        # Blocks of one answer share an id: the harness sends them back as one message.
+        unnamed = self._responses.get(event.sidechain) or f"msg_{uuid5(_NAMES, str(self._written)).hex}"
+        response = self._responses[event.sidechain] = event.message or unnamed
+        message: Record = {
+            "id": response, "type": "message", "role": "assistant", "model": event.model or "<synthetic>",
+            "content": [block], "stop_reason": getattr(event, "stop_reason", None),
+        }  # fmt: skip
+        if event.usage is not None:
+            message["usage"] = _usage(event.usage)
+        return {"type": "assistant", "message": message}
+
+    def _compaction(self, event: CompactionEvent) -> list[Record]:
+        metadata = {"trigger": "auto", "preTokens": event.tokens_before or 0}
+        boundary = {
+            "type": "system", "subtype": "compact_boundary", "content": "Conversation compacted",
+            "compactMetadata": metadata,
+        }  # fmt: skip
+        if not event.summary:
+            return [boundary]
+        return [boundary, {**self._user(_text(event.summary), event.sidechain), "isCompactSummary": True}]
+
+
+def _beside(event: Event) -> Record:
+    """Return what the source recorded beside the fields; of a session of this format, members of its records."""
+    return {name: value for name, value in (event.meta or {}).items() if name not in ("message", "content")}
+
+
+def _text(text: str) -> list[Record]:
+    return [{"type": "text", "text": text}] if text else []
+
+
+def _joined(content: list[Record]) -> str | list[Record]:
+    """Return text alone as a string, as the harness writes it."""
+    match content:
+        case []:
+            return ""
+        case [{"type": "text", "text": str(text)}]:
+            return text
+        case _:
+            return content
+
+
+def _blocks(event: ResponseEvent | ThinkingEvent | ToolCallEvent) -> list[Record]:
+    match event:
+        case ResponseEvent():
+            return [*_text(event.text), *map(_attachment, event.attachments)]
+        case ThinkingEvent(signature=str(signature)):
+            return [{"type": "thinking", "thinking": event.text, "signature": signature}]
+        case ThinkingEvent(encrypted=str(data)):
+            return [{"type": "redacted_thinking", "data": data}]
+        case ThinkingEvent():
+            # The provider refuses reasoning that it did not sign.
+            return []
+        case ToolCallEvent():
+            kind = "server_tool_use" if (event.meta or {}).get("server_tool") is True else "tool_use"
+            args = event.args if isinstance(event.args, dict) else {} if event.args is None else {"input": event.args}
+            return [{"type": kind, "id": event.call, "name": event.tool, "input": args}]
+
+
+def _attachment(found: Attachment) -> Record:
+    if found.data is not None:
+        data = b64encode(found.data).decode()
+        source = {"type": "base64", "media_type": found.media_type, "data": data}
+    else:
+        source = {"type": "url", "media_type": found.media_type, "url": found.url or f"artifact:{found.artifact}"}
+    block = {"type": "image" if found.media_type.startswith("image/") else "document", "source": source}
+    return block | ({"title": found.name} if found.name else {})
+
+
+def _usage(usage: Usage) -> Record:
+    return {
+        "input_tokens": usage.input,
+        "output_tokens": usage.output,
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation_input_tokens": usage.cache_write,
+    }
+
+
+def _is_uuid(id: str | None) -> bool:
+    try:
+        return id is not None and str(UUID(id)) == id
+    except ValueError:
+        return False

@@ -1,0 +1,120 @@
+"""Table of delta formats: name, media type, and the events of a delta; and the counts of a delta's messages and tokens.
+
+``narrative-v1`` and ``raw-v1`` are forms of an answer, not of deltas.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO
+from itertools import chain
+from math import ceil
+from typing import Final, NamedTuple
+
+from ctxd.formats import bureau_agent_v1, events_v1
+from ctxd.formats.cbor_array import UnreadableDelta, items
+from ctxd.formats.losses import args_text, text_of
+from ctxd.transcripts import claude_code, codex, opencode, pi
+from ctxd.transcripts.records import Entry, Line, lines
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+_CONVERSATION: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
+
+_BYTES_PER_TOKEN: Final = 4
+"""Bytes of UTF-8 that count as one token, as in the estimate of a context's size."""
+
+
+class DeltaFormat(NamedTuple):
+    """A format of deltas. ``events`` reads deltas that follow each other in a chain, each as one piece of bytes.
+
+    ``is_lines``: a delta is complete lines of JSON, otherwise one CBOR array.
+    """
+
+    name: str
+    is_lines: bool
+    events: Callable[[Iterable[bytes]], Iterator[Event]]
+
+
+class Counts(NamedTuple):
+    """Size of a conversation. ``messages``: prompts, responses, reasoning, tool calls, their results, and summaries.
+
+    ``tokens``: an estimate, a quarter of the bytes of their texts and arguments.
+    """
+
+    messages: int
+    tokens: int
+
+
+def count(format: str, content: bytes) -> Counts:
+    """Return the counts of one delta; no messages where the format is unknown. Reads it whole: one item at a time.
+
+    Raises: UnreadableDelta if ``content`` is not what ``format`` names.
+    """
+    known = DELTA_FORMATS.get(format)
+    if known is None:
+        return Counts(0, ceil(len(content) / _BYTES_PER_TOKEN))
+    messages = size = 0
+    for event in known.events([content]):
+        found, text = measured(event)
+        messages += found
+        size += text
+    return Counts(messages, tokens_of(size))
+
+
+def measured(event: Event) -> tuple[int, int]:
+    """Return whether an event counts as a message, and the bytes of its text."""
+    if not isinstance(event, _CONVERSATION):
+        return 0, 0
+    text = event.tool + args_text(event.args) if isinstance(event, ToolCallEvent) else text_of(event)
+    return 1, len(text) if text.isascii() else len(text.encode())
+
+
+def tokens_of(size: int) -> int:
+    """Return the tokens of that many bytes of text."""
+    return ceil(size / _BYTES_PER_TOKEN)
+
+
+def _from_lines(reader: Callable[[Iterable[Line]], Iterator[Entry]]) -> Callable[[Iterable[bytes]], Iterator[Event]]:
+    def events(deltas: Iterable[bytes]) -> Iterator[Event]:
+        found = chain.from_iterable(_checked(delta) for delta in deltas)
+        return (entry.event for entry in reader(found))
+
+    return events
+
+
+def _checked(delta: bytes) -> Iterator[Line]:
+    try:
+        yield from lines(BytesIO(delta))
+    except ValueError as error:
+        raise UnreadableDelta(str(error)) from None
+
+
+def _from_items(reader: Callable[[Iterable[object]], Iterator[Event]]) -> Callable[[Iterable[bytes]], Iterator[Event]]:
+    return lambda deltas: reader(chain.from_iterable(map(items, deltas)))
+
+
+def _events_of_items(found: Iterable[object]) -> Iterator[Event]:
+    return map(events_v1.event_of, found)
+
+
+DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
+    format.name: format
+    for format in (
+        DeltaFormat(events_v1.NAME, False, _from_items(_events_of_items)),
+        DeltaFormat(bureau_agent_v1.NAME, False, _from_items(bureau_agent_v1.events)),
+        DeltaFormat("claude-code-v1", True, _from_lines(claude_code.read_session)),
+        DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_stream)),
+        DeltaFormat("codex-v1", True, _from_lines(codex.read_rollout)),
+        DeltaFormat("codex-exec-json-v1", True, _from_lines(codex.read_exec)),
+        DeltaFormat("pi-v1", True, _from_lines(pi.read_session)),
+        DeltaFormat("pi-json-mode-v1", True, _from_lines(pi.read_stream)),
+        DeltaFormat("opencode-run-json-v1", True, _from_lines(opencode.read_run)),
+    )
+}
+"""Every format that deltas are read in."""

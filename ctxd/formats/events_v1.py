@@ -1,0 +1,233 @@
+"""``events-v1``: a CBOR array of Bureau's events, byte for byte.
+
+An item holds its type, whole seconds, and one payload; JSON inside it is a byte string. What a typed event has beyond
+that stands in the item's member ``ctxd``, which other readers ignore; so every event survives encoding and decoding.
+Unknown members and types survive too.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.formats.losses import text_of
+from ctxd.transcripts.records import decoded
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+Item = dict[str, Any]
+
+NAME: Final = "events-v1"
+
+_EXTENSION: Final = "ctxd"
+_COMPACTED: Final = "compact_boundary"
+_SOURCE: Final = "user"
+_VERBATIM: Final = frozenset({"metric", "error"})
+"""Types whose payload is an opaque event's data."""
+
+
+def event_of(item: object) -> Event:
+    """Return the event of one item. ``item_of`` is its exact inverse.
+
+    An item of an unknown type, or with members of unexpected types, is an opaque event of kind ``events-v1``.
+    """
+    if not isinstance(item, dict):
+        return OpaqueEvent(kind=NAME, data=item)
+    extension = item.get(_EXTENSION)
+    plain = {key: value for key, value in item.items() if key != _EXTENSION} if isinstance(extension, dict) else item
+    event = _read(plain)
+    if not isinstance(extension, dict) or event is None:
+        return event or OpaqueEvent(kind=NAME, data=item)
+    members = {**_members(event), **extension}
+    try:
+        extended: Event = msgspec.convert({name: each for name, each in members.items() if each is not None}, Event)
+    except msgspec.ValidationError:
+        return OpaqueEvent(kind=NAME, data=item)
+    return extended
+
+
+def item_of(event: Event) -> Any:  # noqa: ANN401 - an unread item may be any value
+    """Return the item of one event."""
+    if isinstance(event, OpaqueEvent) and event.kind == NAME:
+        return event.data
+    item = _written(event)
+    kept = _read(item)
+    if kept == event:
+        return item
+    mine, theirs = _members(event), {} if kept is None else _members(kept)
+    gone = dict.fromkeys(theirs.keys() - mine.keys())
+    differing = {name: value for name, value in mine.items() if name not in theirs or theirs[name] != value}
+    return {**item, _EXTENSION: {**gone, **differing}}
+
+
+def _members(event: Event) -> dict[str, Any]:
+    found = msgspec.to_builtins(event, builtin_types=(bytes,))
+    assert isinstance(found, dict)
+    return found
+
+
+# --- items to events ---
+
+
+def _read(item: Item) -> Event | None:
+    """Return the event of an item; None if encoding it again would not give the same item."""
+    kind = item.get("type")
+    payload = item.get(kind) if isinstance(kind, str) else None
+    if not isinstance(kind, str) or not isinstance(payload, dict) or kind not in _READERS:
+        return None
+    try:
+        event = _READERS[kind](payload)
+        seconds = item.get("timestamp")
+        if type(seconds) is int:
+            event = msgspec.structs.replace(event, at=seconds * 1000)
+        return _with_rest(event, item, kind)
+    except (KeyError, TypeError, msgspec.ValidationError):
+        return None
+
+
+def _with_rest(event: Event, item: Item, kind: str) -> Event | None:
+    """Add the members to ``meta`` that no field holds."""
+    plain = _written(event)
+    if plain == item:
+        return event
+    payload, found = plain[kind], item[kind]
+    beside = {name: value for name, value in item.items() if name != kind and plain.get(name, ...) != value}
+    within = {name: value for name, value in found.items() if payload.get(name, ...) != value}
+    meta = {**(event.meta or {}), NAME: {"event": beside, "payload": within}}
+    event = msgspec.structs.replace(event, meta=meta)
+    return event if _written(event) == item else None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not text")
+    return value
+
+
+def _json(raw: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Decode JSON in a byte string; text that is not JSON is itself, bytes that are not text too."""
+    if not isinstance(raw, bytes):
+        raise TypeError("not a byte string")
+    try:
+        return decoded(raw)
+    except ValueError:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return raw
+
+
+def _raw(value: object) -> bytes:
+    match value:
+        case bytes():
+            return value
+        case str():
+            return value.encode()
+        case _:
+            return msgspec.json.encode(value)
+
+
+def _prompt(payload: Mapping[str, Any]) -> Event:
+    source = _text(payload.get("source", ""))
+    return PromptEvent(text=_text(payload["content"]), meta=None if source == _SOURCE else {"source": source})
+
+
+def _call(payload: Mapping[str, Any]) -> Event:
+    args = _json(payload["input"]) if "input" in payload else None
+    meta = {"server_tool": True} if payload.get("server_tool") is True else None
+    return ToolCallEvent(call=_text(payload.get("id", "")), tool=_text(payload["name"]), args=args, meta=meta)
+
+
+def _result(payload: Mapping[str, Any]) -> Event:
+    text, call = _text(payload.get("output", "")), _text(payload.get("id", ""))
+    return ToolResultEvent(call=call or None, text=text, is_error=payload.get("is_error") is True)
+
+
+def _system(payload: Mapping[str, Any]) -> Event:
+    subtype, text = _text(payload["subtype"]), _text(payload.get("message", ""))
+    found = _json(payload["metadata"]) if "metadata" in payload else None
+    meta = found if isinstance(found, dict) else None
+    if subtype != _COMPACTED:
+        return SystemEvent(text=text, kind=subtype or None, meta=meta)
+    tokens = (meta or {}).get("pre_tokens")
+    return CompactionEvent(summary=text, tokens_before=tokens if type(tokens) is int else None, meta=meta)
+
+
+def _thinking(payload: Mapping[str, Any]) -> Event:
+    return ThinkingEvent(text=_text(payload["content"]), signature=_text(payload.get("signature", "")) or None)
+
+
+_READERS: Final[dict[str, Callable[[Mapping[str, Any]], Event]]] = {
+    "prompt": _prompt,
+    "response": lambda payload: ResponseEvent(text=_text(payload["content"])),
+    "thinking": _thinking,
+    "tool_call": _call,
+    "tool_result": _result,
+    "system": _system,
+    "metric": lambda payload: OpaqueEvent(kind="metric", data=dict(payload)),
+    "error": lambda payload: OpaqueEvent(kind="error", data=dict(payload)),
+    "output": lambda payload: OpaqueEvent(kind="output", data=_json(payload["raw"])),
+}
+
+
+# --- events to items ---
+
+
+def _written(event: Event) -> Item:
+    """Return the item of an event, as far as the format has members for it."""
+    kind, payload = _payload(event)
+    at = None if event.at is None else event.at // 1000
+    item: Item = {"type": kind, "timestamp": at, kind: payload}
+    rest = (event.meta or {}).get(NAME)
+    match rest:
+        case {"event": dict(beside), "payload": dict(within)}:
+            return {**item, **beside, kind: {**payload, **within}}
+        case _:
+            return item
+
+
+def _payload(event: Event) -> tuple[str, Item]:
+    match event:
+        case PromptEvent():
+            source = (event.meta or {}).get("source")
+            return "prompt", {"source": source if isinstance(source, str) else _SOURCE, "content": event.text}
+        case ResponseEvent():
+            return "response", {"content": event.text}
+        case ThinkingEvent():
+            return "thinking", {"content": event.text, **_given(signature=event.signature)}
+        case ToolCallEvent():
+            args = None if event.args is None else _raw(event.args)
+            server = (event.meta or {}).get("server_tool") is True
+            return "tool_call", {**_given(id=event.call), "name": event.tool, **_given(input=args, server_tool=server)}
+        case ToolResultEvent():
+            return "tool_result", _given(id=event.call, output=event.text, is_error=event.is_error)
+        case SystemEvent() | CompactionEvent():
+            return "system", _notice(event)
+        case OpaqueEvent(kind=str(kind), data=dict(data)) if kind in _VERBATIM:
+            return kind, data
+        case OpaqueEvent():
+            return "output", {"raw": _raw(event.data)}
+
+
+def _notice(event: SystemEvent | CompactionEvent) -> Item:
+    meta = {name: value for name, value in (event.meta or {}).items() if name != NAME}
+    if isinstance(event, SystemEvent):
+        subtype = event.kind or ""
+    else:
+        subtype = _COMPACTED
+        if event.tokens_before is not None:
+            meta.setdefault("pre_tokens", event.tokens_before)
+    return {"subtype": subtype, **_given(message=text_of(event), metadata=_raw(meta) if meta else None)}
+
+
+def _given(**members: object) -> Item:
+    return {name: value for name, value in members.items() if value}

@@ -1,0 +1,72 @@
+"""Parts of a conversation that another format has no place for, counted one by one."""
+
+from collections import Counter
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent
+
+_PLACE: Final = frozenset({"text", "summary"})
+"""Fields that hold an event's text, under either name."""
+
+
+class Loss(NamedTuple):
+    """A part that was left out, and the number of times.
+
+    ``part``: ``metric`` (whole events of a kind), ``tool_call.meta`` (a field of them), or ``system as prompt`` (events
+    that appear as another kind).
+    """
+
+    part: str
+    times: int
+
+
+class Losses:
+    """Counts of what a translation left out."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def found(self) -> tuple[Loss, ...]:
+        """Return all losses, sorted by part."""
+        return tuple(Loss(part, times) for part, times in sorted(self._counts.items()))
+
+    def add(self, part: str, times: int = 1) -> None:
+        """Count a part that is no event."""
+        self._counts[part] += times
+
+    def drop(self, event: Event) -> None:
+        """Count an event that has no place at all."""
+        self._counts[f"sidechain {kind_of(event)}" if event.sidechain is not None else kind_of(event)] += 1
+
+    def compare(self, event: Event, kept: Event) -> None:
+        """Count each field of ``event`` that ``kept``, the same event read back, lacks."""
+        kind = kind_of(event)
+        if type(event) is not type(kept):
+            self._counts[f"{kind} as {kind_of(kept)}"] += 1
+        for field in event.__struct_fields__:
+            value = getattr(event, field)
+            if value and value != (text_of(kept) if field in _PLACE else getattr(kept, field, None)):
+                self._counts[f"{kind}.{field}"] += 1
+
+
+def kind_of(event: Event) -> str:
+    """Return the kind of an event, of an opaque one its source's word."""
+    if isinstance(event, OpaqueEvent):
+        return event.kind or "opaque"
+    return str(event.__struct_config__.tag)
+
+
+def text_of(event: Event) -> str:
+    """Return the text of an event; an opaque one and a tool call have none."""
+    if isinstance(event, CompactionEvent):
+        return event.summary
+    return str(getattr(event, "text", ""))
+
+
+def args_text(args: Any) -> str:  # noqa: ANN401 - any JSON value
+    """Return the arguments of a tool call as text: JSON, or the text itself that a source keeps."""
+    if args is None:
+        return ""
+    return args if isinstance(args, str) else msgspec.json.encode(args).decode()

@@ -1,0 +1,257 @@
+"""Materialization: the deltas of a chain as one conversation in the wanted format, translated where they differ.
+
+Four tiers, the best first: ``native`` (deltas joined as they are), ``fields`` (events mapped one by one), ``narrative``
+(text for any model), ``raw`` (deltas of an unknown format, as they are). One chain may mix formats. The
+result depends on the deltas and ``TRANSLATOR_VERSION`` only. Pure.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative
+from ctxd.formats.cbor_array import array_head, encoded, joinable
+from ctxd.formats.delta_formats import DELTA_FORMATS, measured, tokens_of
+from ctxd.formats.losses import Loss, Losses
+from ctxd_protocol.event_types import Event, SystemEvent
+
+Tier = Literal["native", "fields", "narrative", "raw"]
+
+TRANSLATOR_VERSION: Final = 1
+"""Changes whenever equal deltas would give other bytes."""
+
+RAW: Final = "raw-v1"
+"""Form of an answer: a JSON object a line for each delta, with its format, and its text or its bytes in base64."""
+
+_CHUNK_BYTES: Final = 64 * 1024
+
+_HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of an array that is held until its length is known."""
+
+_WRITERS: Final = frozenset({events_v1.NAME, bureau_agent_v1.NAME, claude_code_v1.NAME})
+
+WANTED: Final = (*sorted(DELTA_FORMATS), narrative.NAME, RAW)
+"""Every format that can be asked for."""
+
+
+Buffer = bytes | memoryview
+
+
+class Delta(NamedTuple):
+    """One delta of a chain. ``read`` returns its bytes each time it is called, equal ones, so that none is kept.
+
+    ``messages`` and ``tokens``: its counts as ``delta_formats.count`` gives them.
+    """
+
+    format: str
+    read: Callable[[], bytes]
+    messages: int
+    tokens: int
+
+
+class UntranslatableFormat(ValueError):
+    """Deltas cannot be translated to the wanted format."""
+
+
+class Materialization:
+    """One conversation, from the deltas of a chain in order.
+
+    ``format`` is that of the content: ``narrative-v1`` or ``raw-v1`` where the wanted one cannot be written.
+    ``tier`` is the lowest that any delta needed. ``lost``, ``messages`` and ``tokens`` are complete once ``chunks`` has
+    ended.
+    """
+
+    def __init__(self, deltas: Sequence[Delta], wanted: str) -> None:
+        """Choose the tier. Raises: UntranslatableFormat."""
+        self._deltas = deltas
+        self.tier, self.format = _tier({delta.format for delta in deltas}, wanted)
+        self._restart()
+
+    @property
+    def lost(self) -> tuple[Loss, ...]:
+        """Parts of the conversation that the content lacks."""
+        return self._losses.found()
+
+    @property
+    def media_type(self) -> str:
+        """Media type of the content."""
+        if self.format == narrative.NAME:
+            return "text/markdown"
+        known = DELTA_FORMATS.get(self.format)
+        return "application/cbor" if known is not None and not known.is_lines else "application/jsonl"
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the content, in pieces of some 64 KiB or one delta. Memory: one delta, and 8 MiB.
+
+        Raises: UnreadableDelta.
+        """
+        self._restart()
+        yield from _gathered(self._pieces())
+        self.tokens += tokens_of(self._size)
+
+    def _pieces(self) -> Iterator[Buffer]:
+        if self.format == RAW:
+            return self._raw()
+        if self.format == narrative.NAME:
+            return self._narrative()
+        if DELTA_FORMATS[self.format].is_lines:
+            return self._native_lines() if self.tier == "native" else self._session()
+        return self._array()
+
+    # --- arrays ---
+
+    def _array(self) -> Iterator[Buffer]:
+        """Yield an array. It begins with its length: a short one is held until its end, a longer one made twice."""
+        held: list[bytes] = []
+        length = size = 0
+        for number, part in self._array_parts():
+            length += number
+            size += len(part)
+            if size <= _HELD_BYTES_MAX:
+                held.append(bytes(part))
+            else:
+                held.clear()
+        yield array_head(length)
+        if size <= _HELD_BYTES_MAX:
+            yield from held
+            return
+        self._restart()
+        yield from (part for _, part in self._array_parts())
+
+    def _array_parts(self) -> Iterator[tuple[int, Buffer]]:
+        for format, run in self._runs():
+            if format == self.format:
+                for delta in run:
+                    yield joinable(delta.read())
+                    self._add_counts(delta)
+            else:
+                for item in self._items(_events(format, run, self._losses)):
+                    yield 1, encoded(item)
+
+    def _items(self, events: Iterator[Event]) -> Iterator[object]:
+        if self.format == events_v1.NAME:
+            for event in events:
+                self._count(event)
+                yield events_v1.item_of(event)
+            return
+        writer = bureau_agent_v1.MessageWriter(self._losses)
+        for event in events:
+            self._count(event)
+            yield from writer.add(event)
+        yield from writer.end()
+
+    # --- lines and text ---
+
+    def _native_lines(self) -> Iterator[bytes]:
+        for delta in self._deltas:
+            content = delta.read()
+            self._add_counts(delta)
+            yield content
+            if content and not content.endswith(b"\n"):
+                yield b"\n"
+
+    def _session(self) -> Iterator[bytes]:
+        writer = claude_code_v1.SessionWriter(self._losses)
+        for format, run in self._runs():
+            if format == self.format:
+                for delta in run:
+                    self._add_counts(delta)
+                    yield from map(writer.add_line, _complete_lines(delta.read()))
+            else:
+                for event in _events(format, run, self._losses):
+                    self._count(event)
+                    yield from writer.add(event)
+
+    def _narrative(self) -> Iterator[bytes]:
+        yield narrative.TITLE.encode()
+        for format, run in self._runs():
+            for event in _events(format, run, self._losses):
+                self._count(event)
+                yield narrative.passage(event, self._losses).encode("utf-8", "replace")
+
+    def _raw(self) -> Iterator[bytes]:
+        for delta in self._deltas:
+            self._add_counts(delta)
+            yield msgspec.json.encode({"format": delta.format, **_raw_content(delta.read())}) + b"\n"
+
+    # --- counts ---
+
+    def _restart(self) -> None:
+        self.messages = self.tokens = self._size = 0
+        self._losses = Losses()
+
+    def _runs(self) -> Iterator[tuple[str, Iterator[Delta]]]:
+        """Yield the deltas of equal format that follow each other: a reader may need what stood in the one before."""
+        return groupby(self._deltas, key=lambda delta: delta.format)
+
+    def _count(self, event: Event) -> None:
+        messages, size = measured(event)
+        self.messages += messages
+        self._size += size
+
+    def _add_counts(self, delta: Delta) -> None:
+        self.messages += delta.messages
+        self.tokens += delta.tokens
+
+
+def _tier(found: set[str], wanted: str) -> tuple[Tier, str]:
+    """Return the tier for deltas of these formats, and the format of the content."""
+    if wanted not in WANTED and found != {wanted}:
+        raise UntranslatableFormat(f"unknown format {wanted!r}: one of {', '.join(WANTED)}")
+    if wanted == RAW or not DELTA_FORMATS.keys() >= found:
+        if wanted in _WRITERS or wanted == narrative.NAME:
+            return "raw", wanted
+        return "raw", narrative.NAME if wanted != RAW and found & DELTA_FORMATS.keys() else RAW
+    if found <= {wanted}:
+        return ("narrative" if wanted == narrative.NAME else "native"), wanted
+    if wanted in _WRITERS:
+        return "fields", wanted
+    return "narrative", narrative.NAME
+
+
+def _events(format: str, run: Iterable[Delta], losses: Losses) -> Iterator[Event]:
+    known = DELTA_FORMATS.get(format)
+    if known is not None:
+        yield from known.events(delta.read() for delta in run)
+        return
+    for delta in run:
+        content = delta.read()
+        losses.add(f"delta of format {format}")
+        found = _raw_content(content)
+        encoding = "base64" if "base64" in found else "UTF-8"
+        marker = f"[{len(content)} bytes of an earlier session in the unknown format {format!r} follow as {encoding}]"
+        yield SystemEvent(kind="unread_delta", text=f"{marker}\n{next(iter(found.values()))}")
+
+
+def _raw_content(content: bytes) -> dict[str, str]:
+    try:
+        return {"text": content.decode()}
+    except UnicodeDecodeError:
+        return {"base64": b64encode(content).decode()}
+
+
+def _complete_lines(content: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start) + 1 or len(content)
+        line = content[start:end]
+        yield line if line.endswith(b"\n") else line + b"\n"
+        start = end
+
+
+def _gathered(pieces: Iterable[Buffer]) -> Iterator[bytes]:
+    """Join small pieces, so that a consumer handles few of them."""
+    held = bytearray()
+    for piece in pieces:
+        if held and len(held) + len(piece) > _CHUNK_BYTES:
+            yield bytes(held)
+            held.clear()
+        if len(piece) > _CHUNK_BYTES:
+            yield bytes(piece)
+        else:
+            held += piece
+    if held:
+        yield bytes(held)

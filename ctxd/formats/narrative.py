@@ -1,0 +1,77 @@
+"""``narrative-v1``: a conversation as text that a model of any harness reads, with what happened in it in order.
+
+Headings are the lines that begin with ``#``; such a line of a text gets a backslash before it.
+"""
+
+import re
+from typing import Final
+
+from ctxd.formats.losses import Losses, args_text, text_of
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+NAME: Final = "narrative-v1"
+
+TITLE: Final = "# Conversation of an earlier session\n"
+
+_RESULT_CHARS_MAX: Final = 4000
+"""Characters of a tool's output that are shown: half of them from its start, half from its end."""
+
+_HEADING: Final = re.compile(r"^(\\*#)", re.M)
+
+
+def passage(event: Event, losses: Losses) -> str:
+    """Return an event as text with a heading; nothing if it has nothing to read. What is left out is counted."""
+    match event:
+        case ToolCallEvent():
+            heading, text = f"Tool call: {' '.join(event.tool.split())}", args_text(event.args)
+        case ToolResultEvent():
+            heading = "Tool failed" if event.is_error else "Tool result"
+            text = _clipped(event.text, losses)
+        case OpaqueEvent(kind="error", data={"message": str(message)}):
+            heading, text = "Error", message
+        case OpaqueEvent():
+            losses.drop(event)
+            return ""
+        case _:
+            heading, text = _heading(event), text_of(event)
+            if not text and not getattr(event, "attachments", ()):
+                losses.drop(event)
+                return ""
+    for part in ("attachments", "signature", "encrypted", "call", "at"):
+        if getattr(event, part, None):
+            losses.add(f"{event.__struct_config__.tag}.{part}")
+    side = f" (sub-agent {event.sidechain})" if event.sidechain is not None else ""
+    escaped = _HEADING.sub(r"\\\1", text)
+    return f"\n## {heading}{side}\n\n{escaped}\n"
+
+
+def _heading(event: PromptEvent | ResponseEvent | ThinkingEvent | SystemEvent | CompactionEvent) -> str:
+    match event:
+        case PromptEvent():
+            return "User"
+        case ResponseEvent():
+            return "Assistant"
+        case ThinkingEvent():
+            return "Reasoning of the assistant"
+        case SystemEvent():
+            return "Notice"
+        case CompactionEvent():
+            return "Summary of everything before"
+
+
+def _clipped(text: str, losses: Losses) -> str:
+    if len(text) <= _RESULT_CHARS_MAX:
+        return text
+    gone, half = len(text) - _RESULT_CHARS_MAX, _RESULT_CHARS_MAX // 2
+    losses.add("characters of tool_result.text", gone)
+    return f"{text[:half]}\n[… {gone} characters left out …]\n{text[-half:]}"
