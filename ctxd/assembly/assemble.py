@@ -7,6 +7,7 @@ The record's transaction is therefore the one at which the store shows the very 
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -37,7 +38,7 @@ from ctxd.assembly.assembly_record import (
     note_request,
     read_record,
 )
-from ctxd.assembly.calibration import calibrated
+from ctxd.assembly.calibration import MeasuredRequest, calibrated
 from ctxd.assembly.composition import Composition, Heads, SectionPieces, View, compose, too_long
 from ctxd.assembly.repack_policy import Aim, Kind
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
@@ -379,11 +380,19 @@ class Assembler:
     async def _recall_window(self, kept: KeptContext) -> None:
         """Take up the window where an earlier life of the session, or of the daemon, left it."""
         live = kept.live
-        records = await self._archive.records(live.session) if live.assembly else []
-        last = next((record for record in reversed(records) if record.window is not None), None)
+        last: Recorded | None = None
+        requests: list[MeasuredRequest] = []
+        context_ids: set[str] = set()
+        if live.assembly:
+            async with aclosing(self._archive.pages(live.session)) as pages:
+                async for page in pages:
+                    records = [*map(read_record, page)]
+                    last = next((record for record in reversed(records) if record.window is not None), last)
+                    requests = measured_requests(records, requests)
+                    context_ids.update(record.context_id for record in records)
         kept.window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, last)
-        kept.window.requests = measured_requests(records)
-        kept.context_ids = kept.context_ids or {record.context_id for record in records}
+        kept.window.requests = requests
+        kept.context_ids = kept.context_ids or context_ids
 
     def _kept(self, live: LiveSession) -> KeptContext:
         """The context kept of ``live``; a new one, empty, if none is."""
@@ -472,9 +481,14 @@ class Assembler:
     async def _recall(self, kept: KeptContext, composition: Composition) -> None:
         """Take up where an earlier life of the session, or of the daemon, left off."""
         session = kept.live.session
-        records = await self._archive.records(session)
-        last = next((record.number for record in reversed(records) if record.window is None), None)
-        newest = None if last is None else await self._archive.at(session, last)
+        newest: Stored | None = None
+        context_ids: set[str] = set()
+        async with aclosing(self._archive.pages(session)) as pages:
+            async for page in pages:
+                records = [*map(read_record, page)]
+                found = (stored for stored, record in zip(page, records, strict=True) if record.window is None)
+                newest = next(reversed([*found]), newest)
+                context_ids.update(record.context_id for record in records)
         if newest is not None:
             kept.record = read_record(newest)
             if kept.record.sha256 == sha256(composition.text()):
@@ -485,7 +499,7 @@ class Assembler:
                 except CtxdError as error:
                     if error.code not in ("corrupt", "unsupported", "purged"):
                         raise
-        kept.context_ids, kept.recalled = {record.context_id for record in records}, True
+        kept.context_ids, kept.recalled = context_ids, True
 
     def _repeated(self, kept: KeptContext, record: Recorded, composition: Composition) -> Assembled:
         """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text

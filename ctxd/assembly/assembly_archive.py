@@ -3,7 +3,7 @@
 Reads only. The promise: a text given out has the hash that was recorded, or there is no text but an error.
 """
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Final
 
@@ -27,8 +27,8 @@ from ctxd.sessions.session import LiveSession
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
-_PAGE: Final = 128
-"""Records that a search for a request reads at once."""
+_PAGE_BYTES: Final = 64 * 1024
+"""Bytes of records that are read at once: they are decoded on the loop, and a record names all that was active."""
 
 
 class Archive:
@@ -45,20 +45,31 @@ class Archive:
         self.count = count
         self.windows = WindowReader(store, count)
 
-    async def records(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """The records of ``session`` with a number above ``after``, in order.
+    async def pages(
+        self, session: str, *, after: int = 0, limit: int | None = None
+    ) -> AsyncGenerator[list[Stored], None]:
+        """Read the records of ``session`` with a number above ``after``, in order, at most ``limit``, a few at a time.
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
-        return [read_record(stored) for stored in await self.listed(session, after=after, limit=limit)]
-
-    async def listed(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Stored]:
-        """The versions that hold those records. Raises and cancel: as ``records``."""
-        found = await self._store.scan(
-            assemblies_prefix(session), page=Page(after=assembly_id(session, after), limit=limit)
-        )
-        if not found:
+        prefix, last = assemblies_prefix(session), assembly_id(session, after)
+        is_empty = True
+        while page := await self._store.scan(prefix, page=Page(after=last, limit=limit), size=_PAGE_BYTES):
+            is_empty = False
+            yield page
+            last = page[-1].document.id
+            limit = None if limit is None else limit - len(page)
+            if limit == 0:
+                return
+        if is_empty:
             await self._sessions.live(session)
+
+    async def records(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        """Those records, whole. Raises and cancel: as ``pages``."""
+        found: list[Recorded] = []
+        async with aclosing(self.pages(session, after=after, limit=limit)) as pages:
+            async for page in pages:
+                found += map(read_record, page)
         return found
 
     async def show(
@@ -180,20 +191,25 @@ class Archive:
                 hint=f"The newest assembly is of turn {read_record(newest).turn}; "
                 f'context.list with {{"session": "{session}"}} lists all.',
             )
-        return await self._request_up_to(session, found)
+        return await self._request_up_to(session, found, turn)
 
-    async def _request_up_to(self, session: str, last: Stored) -> Stored:
-        """The newest request of the turn of record ``last`` up to it, or without one that record."""
-        turn, found = read_record(last).turn, [last]
+    async def newest_request(self, session: str) -> Recorded | None:
+        """The newest request of ``session``, or without one its newest record, None if it has none."""
+        newest = await self.newest(session)
+        return None if newest is None else read_record(await self._request_up_to(session, newest))
+
+    async def _request_up_to(self, session: str, last: Stored, turn: int | None = None) -> Stored:
+        """The newest request up to record ``last``, of ``turn`` unless that is None; without one that record."""
+        found = [last]
         while found:
             for stored in found:
                 record = read_record(stored)
-                if record.turn != turn:
+                if turn is not None and record.turn != turn:
                     return last
                 if record.is_request:
                     return stored
-            page = Page(after=found[-1].document.id, limit=_PAGE, ascending=False)
-            found = await self._store.scan(assemblies_prefix(session), page=page)
+            page = Page(after=found[-1].document.id, ascending=False)
+            found = await self._store.scan(assemblies_prefix(session), page=page, size=_PAGE_BYTES)
         return last
 
     async def at(self, session: str, number: int) -> Stored | None:

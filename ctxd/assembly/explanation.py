@@ -4,14 +4,17 @@ It is read from the records of the session's assemblies in the layout of the new
 Where there are requests, only they count: text and blocks were not sent to the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
 
 from ctxd.assembly.append_planner import Level
-from ctxd.assembly.assembly_record import Recorded
+from ctxd.assembly.assembly_archive import Archive
+from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.stored_items import STUB, WHOLE, ObjectRef
+from ctxd.objects.document import Stored
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import RepackReason, ShownAs, WhyRule
 from ctxd_protocol.methods.context import WhyResult, WhySince
@@ -32,20 +35,18 @@ class _Look(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
-def explain(live: LiveSession, id: str, records: Sequence[Recorded]) -> WhyResult:
-    """Explain what the newest request of ``records``, those of ``live`` in order, shows of the object ``id`` of its
-    index; without a request, the newest of them.
+async def explain(live: LiveSession, id: str, archive: Archive) -> WhyResult:
+    """Explain what the newest request of ``live`` shows of the object ``id`` of its index; without a request, its
+    newest assembly.
 
-    Cost: linear in what the records refer to.
+    Cost: linear in what its records refer to. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
-    newest = next((record for record in reversed(records) if record.is_request), records[-1] if records else None)
+    newest = await archive.newest_request(live.session)
     if newest is None:
         step = _Look("none", "not_assembled")
-    elif newest.window is None:
-        alike = [each for each in records if each.window is None and each.is_request == newest.is_request]
-        step = _in_spec(live, id, alike)
     else:
-        step = _in_windows(live, id, [record for record in records if record.window is not None], newest)
+        async with aclosing(archive.pages(live.session)) as pages:
+            step = await (_in_spec if newest.window is None else _in_windows)(live, id, pages, newest)
     since = step.since
     return WhyResult(
         session=live.session,
@@ -86,12 +87,20 @@ def _absent(live: LiveSession, id: str) -> _Look:
     return _Look("line", "not_active")
 
 
+async def _records(pages: AsyncIterator[list[Stored]]) -> AsyncIterator[Recorded]:
+    async for page in pages:
+        for stored in page:
+            yield read_record(stored)
+
+
 # --- the layout spec ---
 
 
-def _in_spec(live: LiveSession, id: str, records: Sequence[Recorded]) -> _Look:
+async def _in_spec(live: LiveSession, id: str, pages: AsyncIterator[list[Stored]], newest: Recorded) -> _Look:
     step = _Look("none", "not_assembled")
-    for record in records:
+    async for record in _records(pages):
+        if record.window is not None or record.is_request != newest.is_request:
+            continue
         found = next((reason for object, reason in record.dropped if object == id), None)
         if found is not None:
             now = _Look("line", "dropped_budget", record, found)
@@ -108,15 +117,16 @@ def _in_spec(live: LiveSession, id: str, records: Sequence[Recorded]) -> _Look:
 # --- the layout append ---
 
 
-def _in_windows(live: LiveSession, id: str, records: Sequence[Recorded], newest: Recorded) -> _Look:
-    """The look of ``id`` in ``newest``. Text grows the window too, so that all ``records`` are read."""
+async def _in_windows(live: LiveSession, id: str, pages: AsyncIterator[list[Stored]], newest: Recorded) -> _Look:
+    """The look of ``id`` in ``newest``. Text grows the window too, so that its records are read as well."""
     step = _Look("none", "not_assembled")
     mine: list[ObjectRef] = []
     level: Level | None = None
     base = 0
-    for record in records:
+    async for record in _records(pages):
         part = record.window
-        assert part is not None, "it is in the layout append"
+        if part is None:
+            continue
         if part.base == record.number:
             mine, level = [], None
         mine += (ref for ref in part.refs if isinstance(ref, ObjectRef) and ref.object == id)

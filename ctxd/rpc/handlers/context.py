@@ -1,5 +1,7 @@
 """Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
+from contextlib import aclosing
+
 import msgspec
 
 from ctxd.assembly.append_assembly import Wanted, require_format, target_for
@@ -14,7 +16,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_capture import declarations_captured
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd.sessions.transitions import resolve
-from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.context_types import AssemblyRecord, CurrentContext
 from ctxd_protocol.methods.context import (
     AssembleParams,
     AssemblyListParams,
@@ -97,11 +99,13 @@ class ContextCalls:
         if caller.capability != "host" and await self._sessions.visibility.hidden(live, [id]):
             message = f"no object id={params.object} in the index of session {params.session}"
             raise CtxdError("not_in_index", message, hint="Give an id from object.list.")
-        records = await self._archive.records(params.session)
-        found = explain(live, id, records)
+        found = await explain(live, id, self._archive)
         return Accepted(live.barrier, lambda _: found)
 
     async def context_list(self, caller: Caller, params: AssemblyListParams) -> AssemblyListResult:
-        found = tuple(map(summary, await self._archive.listed(params.session, after=params.after, limit=params.limit)))
+        found: list[AssemblyRecord] = []
+        async with aclosing(self._archive.pages(params.session, after=params.after, limit=params.limit)) as pages:
+            async for page in pages:
+                found += map(summary, page)
         more = len(found) == params.limit
-        return AssemblyListResult(assemblies=found, next_after=found[-1].number if more else None)
+        return AssemblyListResult(assemblies=tuple(found), next_after=found[-1].number if more else None)

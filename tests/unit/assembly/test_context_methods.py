@@ -6,13 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from ctxd.assembly import assembly_archive
 from ctxd.assembly.usage import UsageOperations
 from ctxd.errors import CtxdError
+from ctxd.objects.document import Stored
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.context import ContextCalls
 from ctxd.sessions.session import Accepted, Actor, write_request
-from ctxd_protocol.context_types import ToolDeclaration
+from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.context import (
     AssembleParams,
@@ -20,6 +22,7 @@ from ctxd_protocol.methods.context import (
     ContextCurrentParams,
     PlanParams,
     ShowParams,
+    WhyParams,
 )
 from ctxd_protocol.methods.usage import UsageParams
 from ctxd_protocol.session_types import Message
@@ -158,3 +161,35 @@ async def test_no_declaration_of_a_sandbox_is_scanned_on_the_loop(
         )
     assert 0 < threads_of_declarations < len(threads)
     assert threading.main_thread() not in threads
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-9")
+@pytest.mark.parametrize("format", [None, "anthropic-messages"])
+async def test_records_are_read_a_few_at_a_time_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: RequestFormat | None
+) -> None:
+    made = {"model": "m", "format": format} if format else {}
+    async with household(tmp_path) as home:
+        call, live = Methods(home), await home.create()
+        id = home.record(live, "call_one", "output")
+        for turn in range(20):
+            home.append(live, Message(role="user", content=f"turn {turn}"))
+            await call("context.assemble", AssembleParams(session="s", **made))
+    monkeypatch.setattr(assembly_archive, "_PAGE_BYTES", 2_000)
+    async with household(tmp_path) as home:
+        call, scan, read = Methods(home), home.store.scan, list[int]()
+
+        async def scanned(prefix: str, *args: Any, **rest: Any) -> list[Stored]:
+            found: list[Stored] = await scan(prefix, *args, **rest)
+            read.append(len(found) if prefix == "assembly:s#" else 0)
+            return found
+
+        monkeypatch.setattr(home.store, "scan", scanned)
+        why = await call("context.why", WhyParams(session="s", object=id))
+        assert (why.shown, why.since.number) == (("line", 3) if format is None else ("whole", 1))
+        listed = await call("context.list", AssemblyListParams(session="s", limit=15))
+        assert ([row.number for row in listed.assemblies], listed.next_after) == ([*range(1, 16)], 15)
+        again = await call("context.assemble", AssembleParams(session="s", **made))
+        assert again.number == 20
+        assert sum(read) > 50 and max(read) < 15
