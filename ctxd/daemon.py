@@ -5,6 +5,7 @@ before the journal is closed.
 """
 
 import os
+import platform
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
+from ctxd.commits.operations import Commits
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.epochs.agent_files import AgentFiles
@@ -40,7 +42,7 @@ from ctxd.process_settings import has_terminal, have_descriptors, return_large_b
 from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection_loop import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import context, epochs, events, file_lookups, objects, purge_scan_export, trackers
+from ctxd.rpc.handlers import commits, context, epochs, events, file_lookups, objects, purge_scan_export, trackers
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import sessions as session_methods
@@ -331,6 +333,15 @@ class Daemon:
             context.ContextCalls(sessions, assembler, archive),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
+            commits.CommitCalls(
+                Commits(
+                    sessions,
+                    self._clock,
+                    machine=platform.node(),
+                    policy=options.secrets,
+                    count_tokens=estimate_tokens,
+                )
+            ),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),

@@ -125,6 +125,10 @@ def entry_id(session: str, key: str) -> str:
     return f"session_entry:{session}#{key}"
 
 
+COMMIT_PREFIX: Final = "commit:"
+"""Prefix of the entities of context commits; the id that clients know follows."""
+
+
 def number_of(id: str) -> int:
     """The number in the id of a segment or an assembly."""
     return int(id[-NUMBER_DIGITS:])

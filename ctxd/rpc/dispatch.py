@@ -34,6 +34,9 @@ _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _MIB: Final = 1024 * 1024
 
 ANSWER_BYTES: Final = {
+    "commit.history": 4 * _MIB,
+    "commit.list": 4 * _MIB,
+    "commit.materialize": 32 * _MIB,
     "context.assemble": 32 * _MIB,
     "context.plan": _MIB,
     "context.show": 32 * _MIB,

@@ -21,7 +21,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
 from ctxd.secrets.keyfile import load_key
-from ctxd.store import journal, migrations
+from ctxd.store import commit_index, journal, migrations
 from ctxd.store import purge as purging
 from ctxd.store.statedir import StateDir
 from ctxd.store.witness import Head, WitnessFile
@@ -109,6 +109,7 @@ class JournalWriter:
             version = int(self._connection.pragma("user_version"))
             if version == 0:
                 self._create()
+            self._connection.execute(commit_index.TABLES).fetchall()
             self._log = dbfile.WriteAheadLog(self._path, self._connection, self._witness.sync)
             damage = self._read_tail() or self._compare_witness()
             if not damage:
@@ -359,6 +360,7 @@ class JournalWriter:
         content_rows = [(ref, size, data) for ref, (size, data) in contents.items()]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
         self._versions.append(versions)
+        commit_index.fill(connection, self._versions, versions)
         numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])
         pairs = [(numbers[object], numbers[session]) for object, session in knows]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)

@@ -11,7 +11,7 @@ from typing import Final
 from ctxd import dbfile
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
-from ctxd.store import journal, statedir
+from ctxd.store import commit_index, journal, statedir
 from ctxd.store.journal import fold
 from ctxd.store.verify import Report, Step, verified
 
@@ -55,6 +55,7 @@ def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("DELETE FROM knows").fetchall()
             connection.execute("DELETE FROM signature").fetchall()
+            commit_index.clear(connection)
             versions = SqliteBackend(connection)
             versions.clear()
             done = 0
@@ -70,7 +71,9 @@ def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
 
 
 def _put(connection: dbfile.Connection, versions: SqliteBackend, row: journal.Row) -> None:
-    versions.append(fold(row))
+    put = fold(row)
+    versions.append(put)
+    commit_index.fill(connection, versions, put)
     session = f"session:{row.session}"
     known = journal.decode_body(row.body).knows
     numbers = versions.number([*known, session] if known else ())

@@ -545,6 +545,15 @@ class VersionStore:
             texts |= found
         return {ref: texts[ref] for ref in wanted}
 
+    async def commits(self, query: Callable[[dbfile.Connection], T]) -> T:
+        """The result of ``query``, a read of ``ctxd.store.commit_index``. Raises and cancel: as ``get``."""
+        return await self._read(lambda: query(self._reader.connection))
+
+    @property
+    def newest_valid_time(self) -> int:
+        """The valid time of the newest accepted write, in ms since 1970; no later write has a smaller one."""
+        return self._times.newest
+
     async def knowing(self, object_id: str) -> list[str]:
         """The ids of the sessions in whose index ``object_id`` is, in order. Raises and cancel: as ``get``."""
         return await self._read(lambda: self._reader.knowing(object_id))

@@ -27,6 +27,22 @@ from ctxd_protocol.methods.chat import (
     SessionTurnParams,
     SessionTurnResult,
 )
+from ctxd_protocol.methods.commits import (
+    CheckpointParams,
+    CommitAnnotateParams,
+    CommitHistoryParams,
+    CommitHistoryResult,
+    CommitListParams,
+    CommitListResult,
+    CommitMaterializeParams,
+    CommitMaterializeResult,
+    CommitParams,
+    CommitResolveParams,
+    CommitResolveResult,
+    CommitResult,
+    CommitShowResult,
+    CommitTagParams,
+)
 from ctxd_protocol.methods.context import (
     AssembleParams,
     AssemblyListParams,
@@ -1092,6 +1108,196 @@ class SyncClientMethods(ABC):
         """
         return self.call(
             Call("context.list", AssemblyListParams(session=session, after=after, limit=limit), AssemblyListResult)
+        )
+
+    def commit_checkpoint(
+        self,
+        format: str,
+        delta: str | None = None,
+        *,
+        session: str | None = None,
+        parent: str | None = None,
+        commit_type: Literal["delta", "compaction", "snapshot"] = "delta",
+        checkpoint: Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"] = "explicit",
+        delta_base64: str | None = None,
+        template: str = "",
+        ticket_id: str = "",
+        thread_id: str = "",
+        summary: str = "",
+        message_count: int | None = None,
+        token_count: int | None = None,
+        valid_time: int | None = None,
+        op_id: str | None = None,
+    ) -> CommitResult:
+        """Commit what an agent has learned since its last commit.
+
+        The same delta after the same parent within one second is one commit.
+
+        ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes: one of them is given.
+        They have the form of ``format``. ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default
+        counted and estimated. ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the
+        host only. Principal, machine and time are the daemon's own knowledge.
+
+        Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_owned_elsewhere);
+        ``InvalidCall`` (unsupported).
+
+        Example: ``client.commit_checkpoint("claude-code-v1", "{\\"type\\":\\"user\\",\\"message\\":{\\"content\\":\\"Why does the test fail?\\"}}\\n", session="s1").commit.commit``
+        """
+        return self.call(
+            Call(
+                "commit.checkpoint",
+                CheckpointParams(
+                    format=format,
+                    delta=delta,
+                    session=session,
+                    parent=parent,
+                    commit_type=commit_type,
+                    checkpoint=checkpoint,
+                    delta_base64=delta_base64,
+                    template=template,
+                    ticket_id=ticket_id,
+                    thread_id=thread_id,
+                    summary=summary,
+                    message_count=message_count,
+                    token_count=token_count,
+                    valid_time=valid_time,
+                    op_id=op_id,
+                ),
+                CommitResult,
+            )
+        )
+
+    def commit_show(self, commit: str) -> CommitShowResult:
+        """Get a commit.
+
+        Raises: ``NotFound`` (commit_not_found).
+
+        Example: ``client.commit_show("ctx-9d216d08")``
+        """
+        return self.call(Call("commit.show", CommitParams(commit=commit), CommitShowResult))
+
+    def commit_history(self, commit: str, *, depth: int = 100) -> CommitHistoryResult:
+        """Get a commit and its ancestors.
+
+        Raises: ``NotFound`` (commit_not_found).
+
+        Example: ``client.commit_history("ctx-9d216d08")``
+        """
+        return self.call(Call("commit.history", CommitHistoryParams(commit=commit, depth=depth), CommitHistoryResult))
+
+    def commit_list(
+        self,
+        *,
+        session: str | None = None,
+        principal: str | None = None,
+        tag: str | None = None,
+        parent: str | None = None,
+        tips: bool = False,
+        without_summary: bool = False,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> CommitListResult:
+        """List commits, newest first.
+
+        ``parent``: only its children. ``tips``: only commits that none continues. ``without_summary``: only commits
+        that have none. ``cursor``: ``next_cursor`` of the page before.
+
+        Raises: ``NotFound`` (session_not_found, commit_not_found).
+
+        Example: ``client.commit_list(session="s1").commits``
+        """
+        return self.call(
+            Call(
+                "commit.list",
+                CommitListParams(
+                    session=session,
+                    principal=principal,
+                    tag=tag,
+                    parent=parent,
+                    tips=tips,
+                    without_summary=without_summary,
+                    cursor=cursor,
+                    limit=limit,
+                ),
+                CommitListResult,
+            )
+        )
+
+    def commit_annotate(self, commit: str, summary: str, *, op_id: str | None = None) -> CommitResult:
+        """Set the summary of a commit.
+
+        Raises: ``NotFound`` (commit_not_found); ``InvalidCall`` (unsupported).
+
+        Example: ``client.commit_annotate("ctx-9d216d08", "The parser drops the last line.")``
+        """
+        return self.call(
+            Call("commit.annotate", CommitAnnotateParams(commit=commit, summary=summary, op_id=op_id), CommitResult)
+        )
+
+    def commit_tag(
+        self, commit: str, tag: str, *, remove: bool = False, expected: str | None = None, op_id: str | None = None
+    ) -> CommitResult:
+        """Give a commit a tag: a name that one commit of its principal has.
+
+        ``remove``: take the tag off. ``expected``: the commit that has the tag so far, empty for none; without it, the
+        tag is moved from wherever it is.
+
+        Raises: ``NotFound`` (commit_not_found); ``Conflict`` (tag_conflict); ``InvalidCall`` (unsupported).
+
+        Example: ``client.commit_tag("ctx-9d216d08", "before-refactoring")``
+        """
+        return self.call(
+            Call(
+                "commit.tag",
+                CommitTagParams(commit=commit, tag=tag, remove=remove, expected=expected, op_id=op_id),
+                CommitResult,
+            )
+        )
+
+    def commit_resolve(
+        self,
+        *,
+        principal: str | None = None,
+        at: str | None = None,
+        session: str | None = None,
+        template: str | None = None,
+    ) -> CommitResolveResult:
+        """Find the newest commit of a principal at an instant.
+
+        ``at``: ISO 8601 with an offset or ``Z``. ``session`` and ``template``: only commits that have it.
+
+        Raises: ``NotFound`` (session_not_found).
+
+        Example: ``client.commit_resolve(at="2026-05-01T12:00:00Z")``
+        """
+        return self.call(
+            Call(
+                "commit.resolve",
+                CommitResolveParams(principal=principal, at=at, session=session, template=template),
+                CommitResolveResult,
+            )
+        )
+
+    def commit_materialize(
+        self, commit: str | None = None, *, stop: str = "compaction", format: str | None = None, content: bool = True
+    ) -> CommitMaterializeResult:
+        """Get the context of a commit: the deltas of its chain in one.
+
+        Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
+        snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the chain.
+        ``content``: False for the counts alone.
+
+        Raises: ``NotFound`` (commit_not_found); ``InvalidState`` (purged); ``TooLarge`` (too_large); ``InvalidCall``
+        (unsupported).
+
+        Example: ``client.commit_materialize("ctx-9d216d08")``
+        """
+        return self.call(
+            Call(
+                "commit.materialize",
+                CommitMaterializeParams(commit=commit, stop=stop, format=format, content=content),
+                CommitMaterializeResult,
+            )
         )
 
     def session_set_entry(self, session: str, key: str, value: Any, *, op_id: str | None = None) -> WriteResult:

@@ -75,6 +75,11 @@ SAMPLES: dict[str, Any] = {
     "usage": {"input_tokens": 1, "output_tokens": 1},
     "key": "mode",
     "value": "Plan only.",
+    "format": "claude-code-v1",
+    "delta": "{}\n",
+    "commit": "ctx-00000000",
+    "summary": "It works.",
+    "tag": "works",
 }
 
 

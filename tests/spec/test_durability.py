@@ -115,6 +115,10 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield s.usage({"input": 1, "output": 1}, context_id=assembled.context_id, model="claude-sonnet-5").receipt
     yield s.set_entry("mode", "plan").receipt
     yield s.delete_entry("mode").receipt
+    made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="w")
+    yield made.receipt
+    yield client.commit_annotate(made.commit.commit, "It works.").receipt
+    yield client.commit_tag(made.commit.commit, "works").receipt
     yield client.object_purge("c-1").receipt
     box = client.sandbox_register([s.id], grants=(), ttl_s=600)
     yield box.receipt

@@ -338,6 +338,10 @@ def test_no_answer_of_any_method_names_the_host_or_another_session(kept: Running
         known = [client.file_index(session, path).object for path in ("/w/a.py", "/cache/a.py")]
         known += [each.object or "" for each in client.file_discover(session, ["/w/b.py", "/cache/b.py"]).objects]
         called = client.toolcall_record("foreign-name", "theirs", "bash", "x").object
+        commits = [
+            client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session=owner).commit.commit
+            for owner in (session, "foreign-name")
+        ]
         client.session_append(session, [{"role": "user", "content": "hi"}])
         client.context_assemble(session, format="anthropic-messages", model="claude-sonnet-4-5")
         box = register(client, session)
@@ -357,6 +361,7 @@ def test_no_answer_of_any_method_names_the_host_or_another_session(kept: Running
                     base = sample(method, session)
                     variants = [base]
                     variants += [{**base, "object": id} for id in (*known, called) if "object" in base]
+                    variants += [{**base, "commit": id} for id in commits if "commit" in base]
                     variants += [{**base, "objects": known}] if "objects" in base else []
                     paths = ("a.py", "/w/link", "/cache/a.py", "/none", str(w / "a.py"), "../../etc/passwd")
                     variants += [{**base, "path": path} for path in paths if "path" in base]

@@ -7,13 +7,25 @@ nothing, not even its ``op_id``: sent again later, it is decided anew.
 
 from typing import Any, Final, get_args
 
-from ctxd_protocol.methods import chat, context, daemon, epochs, events, files, objects, sandboxes, sessions, usage
+from ctxd_protocol.methods import (
+    chat,
+    commits,
+    context,
+    daemon,
+    epochs,
+    events,
+    files,
+    objects,
+    sandboxes,
+    sessions,
+    usage,
+)
 from ctxd_protocol.methods.declaration import Method
 from ctxd_protocol.sandbox_types import Grant
 
 METHODS: Final[dict[str, Method]] = {
     row.name: row
-    for family in (daemon, sessions, chat, usage, files, objects, context, epochs, events, sandboxes)
+    for family in (daemon, sessions, chat, usage, files, objects, context, commits, epochs, events, sandboxes)
     for row in family.ROWS
 }
 """Every method by its name."""

@@ -34,6 +34,8 @@ def fullest(kind: inspect.Type) -> Any:
             return values[0]
         case inspect.DictType():
             return {}
+        case inspect.StrType(pattern=str(pattern)) if "ctx-" in pattern:
+            return "ctx-00000000"
         case _:
             return SCALARS[type(kind)]
 

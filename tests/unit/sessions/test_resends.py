@@ -24,6 +24,10 @@ SAME_PARAMETERS = ("session.pin", "session.unpin", "session.deactivate", "sessio
 
 
 FIRST_PARAMETERS = {
+    "commit.annotate": "commit summary",
+    "commit.checkpoint": "format delta session parent commit_type checkpoint delta_base64 template ticket_id thread_id"
+    " summary message_count token_count valid_time",
+    "commit.tag": "commit tag remove expected",
     "context.assemble": "session text blocks",
     "file.discover": "session paths",
     "file.index": "session path content content_base64 cause",

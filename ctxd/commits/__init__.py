@@ -1,0 +1,1 @@
+"""Context commits: chains of what agents have learned, see ``ctxd.commits.operations``."""

@@ -1,0 +1,162 @@
+"""A commit: its stored form, its rules, and its form on the wire.
+
+Pure. A commit's entity has one version for each change of its summary or its tags; all other fields stay. Commits of
+newer writers are read, without the fields that are not known here, and are not written again.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Content, Document, Stored
+from ctxd.objects.generated_ids import COMMIT_PREFIX
+from ctxd.objects.hashing import BASE64, content_hash, identity_hash
+from ctxd.objects.kinds import is_purged
+from ctxd.secrets.policy import to_payload
+from ctxd_protocol.ids import context_id
+from ctxd_protocol.methods import commits as wire
+from ctxd_protocol.secrets import Secrets
+
+VERSION: Final = 1
+"""The version of commits that this program writes."""
+
+ID_DIGITS: Final = (8, 12, 16, 64)
+"""Hex digits of an id: more only where the shorter id is another commit's."""
+
+_MS: Final = timedelta(milliseconds=1)
+
+
+class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The payload of a commit's document. ``at`` is the instant in ms since 1970. ``tags`` is None if it never had
+    any."""
+
+    principal: str
+    at: int
+    commit_type: str
+    format: str
+    checkpoint: str
+    version: int = 1
+    parent: str = ""
+    machine: str = ""
+    session: str | None = None
+    template: str | None = None
+    ticket_id: str = ""
+    thread_id: str = ""
+    message_count: int = 0
+    token_count: int = 0
+    depth: int = 0
+    summary: str = ""
+    tags: tuple[str, ...] | None = None
+
+    @property
+    def is_boundary(self) -> bool:
+        """True if it stands for everything before it."""
+        return self.commit_type != "delta"
+
+
+def entity_id(commit: str) -> str:
+    """The entity of ``commit``."""
+    return COMMIT_PREFIX + commit
+
+
+def commit_id(entity: str) -> str:
+    """Undo ``entity_id``."""
+    return entity.removeprefix(COMMIT_PREFIX)
+
+
+def created_at(at: int) -> str:
+    """The instant ``at``, in ms since 1970, as ISO 8601 in whole seconds: a part of the id (spec 3)."""
+    return datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def id_of(fields: Fields, artifact_ref: str, digits: int) -> str:
+    """The id with ``digits`` hex digits of the commit with ``fields`` and that content."""
+    return context_id(fields.parent, artifact_ref, created_at(fields.at), fields.template or "", digits=digits)
+
+
+def is_same(one: Fields, other: Fields) -> bool:
+    """True if both are one commit with another instant in the same second."""
+    return msgspec.structs.replace(one, at=other.at) == other
+
+
+def document(commit: str, fields: Fields, content: Content, secrets: Secrets | None) -> Document:
+    """The first version of ``commit``."""
+    payload: dict[str, Any] = {**msgspec.to_builtins(fields), **to_payload(secrets)}
+    if isinstance(content, bytes):
+        payload |= {"encoding": BASE64, "media_type": "application/cbor"}
+    id = entity_id(commit)
+    return Document(
+        id=id,
+        type="commit",
+        identity_hash=identity_hash("commit", None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
+def read_fields(stored: Stored) -> Fields:
+    """The fields of the version ``stored``. Raises: CtxdError ``corrupt``."""
+    try:
+        return msgspec.convert(stored.document.payload, Fields)
+    except msgspec.ValidationError as error:
+        raise CtxdError("corrupt", f"commit {commit_id(stored.document.id)} is damaged: {error}") from error
+
+
+def require_writable(commit: str, fields: Fields) -> None:
+    """Raises: CtxdError ``unsupported`` if a newer program wrote ``commit``."""
+    if fields.version > VERSION:
+        message = f"commit {commit} has version {fields.version}; this ctxd changes commits up to version {VERSION}"
+        raise CtxdError("unsupported", message, hint="Upgrade ctxd.", outcome="not_applied")
+
+
+def shown(stored: Stored, *, confined: bool) -> wire.Commit:
+    """The version ``stored`` on the wire; a sandbox does not get the machine's name."""
+    fields = read_fields(stored)
+    return wire.Commit(
+        commit=commit_id(stored.document.id),
+        parent=fields.parent or None,
+        commit_type=fields.commit_type,
+        artifact_ref=None if is_purged(stored.document) else stored.content_ref,
+        format=fields.format,
+        template=fields.template or "",
+        principal=fields.principal,
+        machine="" if confined else fields.machine,
+        session=fields.session,
+        checkpoint=fields.checkpoint,
+        ticket_id=fields.ticket_id,
+        thread_id=fields.thread_id,
+        summary=fields.summary,
+        tags=fields.tags or (),
+        message_count=fields.message_count,
+        token_count=fields.token_count,
+        depth=fields.depth,
+        created_at=created_at(fields.at),
+        created_at_ms=fields.at,
+        version=fields.version,
+        tx=stored.tx,
+    )
+
+
+def instant_ms(text: str) -> int:
+    """The instant ``text``, ISO 8601 with an offset, in ms since 1970.
+
+    Raises: CtxdError ``invalid_params`` for anything else, and for a time without an offset.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise CtxdError(
+            "invalid_params",
+            f"at is {text[:40]!r}, not an instant in ISO 8601 with an offset",
+            hint="Write 2026-05-01T12:00:00Z or 2026-05-01T14:00:00+02:00.",
+        )
+    try:
+        # Rounded down: a commit later in the same millisecond is not at or before the instant.
+        return int((moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MS)
+    except OverflowError as error:
+        raise CtxdError("invalid_params", f"at is {text[:40]!r}, out of range") from error

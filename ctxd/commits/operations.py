@@ -1,0 +1,414 @@
+"""Operations on context commits: those that write, and reads of one commit, of chains, listings and instants.
+
+A commit is visible to the host, and to a sandbox if it is of one of its sessions. ``_find`` is the check of every read,
+ancestors included: what is not visible fails like what does not exist.
+"""
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from blake3 import blake3
+
+from ctxd.clock import Clock
+from ctxd.commits import delta as deltas
+from ctxd.commits.commit import (
+    ID_DIGITS,
+    VERSION,
+    Fields,
+    commit_id,
+    document,
+    entity_id,
+    id_of,
+    instant_ms,
+    is_same,
+    read_fields,
+    require_writable,
+    shown,
+)
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Content, Document, Stored, decode_content, encode_content
+from ctxd.objects.hashing import content_hash
+from ctxd.secrets.guard import Capture, Guard
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.secret_capture import off_loop
+from ctxd.sessions.session import (
+    Accepted,
+    Actor,
+    SessionLock,
+    WriteRequest,
+    find_replay,
+    kept_result,
+)
+from ctxd.store import commit_index
+from ctxd.store.commit_index import CommitFilter
+from ctxd.store.writes import NotCached, Pending, Replay, Write
+from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
+from ctxd_protocol.methods import commits as wire
+from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.secrets import SecretPolicy, Secrets
+
+CHILDREN_MAX: Final = PAGE_ITEMS_MAX
+"""Children that are shown of one commit."""
+
+
+class CommitViewer(msgspec.Struct, frozen=True):
+    """The caller of an operation. ``sessions``: those whose commits it may read and continue; None for all commits."""
+
+    actor: Actor
+    sessions: frozenset[str] | None
+
+    def sees(self, stored: Stored) -> bool:
+        """True if it may read the commit ``stored``."""
+        return self.sessions is None or stored.document.payload.get("session") in self.sessions
+
+    @property
+    def is_confined(self) -> bool:
+        """True in a sandbox."""
+        return self.sessions is not None
+
+
+class _KeptCommit(msgspec.Struct, frozen=True):
+    """Stored result of a write for a resend: the rest of the answer is as of the resend."""
+
+    commit: str
+
+
+_Change = tuple[Stored, dict[str, Any]]
+"""A version, and the members of its payload that change."""
+
+
+class Commits:
+    """The commits of one store. ``machine``: the name of this host. ``policy``: on secrets, of commits that are of no
+    session. ``count_tokens`` estimates the tokens of a text."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        clock: Clock,
+        *,
+        machine: str,
+        policy: SecretPolicy,
+        count_tokens: Callable[[str], float],
+    ) -> None:
+        self._sessions = sessions
+        self.store = sessions.store
+        self._clock = clock
+        self._machine = machine
+        self._policy = policy
+        self._count_tokens = count_tokens
+        self._deciding = SessionLock()
+
+    # --- writes ---
+
+    async def checkpoint(self, viewer: CommitViewer, params: wire.CheckpointParams, call: WriteRequest) -> Accepted:
+        """Write a commit.
+
+        The delta is durable with it. A commit that is there already is not written again; another one of the same id
+        gets a longer id. Raises: CtxdError ``commit_not_found`` for the parent, ``session_not_found``,
+        ``invalid_params``, ``unsupported``, and those of the store. Cancel: safe until it is written.
+        """
+        policy = self._policy_of(params.session)
+        self._require_datable(viewer, params.valid_time)
+        given = _content_of(params)
+        prepare = partial(self._prepared, Capture(self._guard(viewer, params.session), policy), params, given)
+        content, fields, secrets = await off_loop(len(given), prepare, confined=viewer.is_confined)
+        artifact = await self.store.keep_content(content)
+        ref = blake3(encode_content(content)).hexdigest() if artifact is None else artifact.ref
+        async with self._deciding:
+            if (replay := await find_replay(self.store, call)) is not None:
+                return await self._again(viewer, replay)
+            depth = 0
+            if params.parent is not None:
+                depth = read_fields(await self.find(viewer, params.parent)).depth + 1
+            now = max(self._clock.wall_ms(), self.store.newest_valid_time)
+            at = now if params.valid_time is None else params.valid_time
+            fields = msgspec.structs.replace(
+                fields, principal=viewer.actor.principal, machine=self._machine, at=at, depth=depth
+            )
+            commit, there = await self._free_id(fields, ref)
+            if there is not None:
+                # It may have been accepted a moment ago.
+                await self.store.settled()
+                result = wire.CommitResult(commit=shown(there, confined=viewer.is_confined), receipt=None)
+                return Accepted(None, lambda _: result)
+            made = msgspec.structs.replace(document(commit, fields, content, secrets), artifact=artifact)
+            times = {} if params.valid_time is None else {made.id: at}
+            return self._submit(viewer, call, [made], {made.id: ref}, valid_times=times)
+
+    def _prepared(
+        self, capture: Capture, params: wire.CheckpointParams, given: Content
+    ) -> tuple[Content, Fields, Secrets | None]:
+        """The content of a commit as it is to be kept, its fields save provenance, and the secrets found."""
+        messages = deltas.count_messages(params.format, given)
+        content = deltas.captured(capture, params.format, given)
+        tokens = params.token_count
+        if tokens is None:
+            tokens = round(self._count_tokens(encode_content(content).decode(errors="ignore")))
+        fields = Fields(
+            version=VERSION,
+            principal="",
+            at=0,
+            commit_type=params.commit_type,
+            format=params.format,
+            checkpoint=params.checkpoint,
+            parent=params.parent or "",
+            session=params.session,
+            template=params.template or None,
+            ticket_id=capture.text(params.ticket_id),
+            thread_id=capture.text(params.thread_id),
+            message_count=messages if params.message_count is None else params.message_count,
+            token_count=tokens,
+            summary=capture.text(params.summary),
+        )
+        return content, fields, capture.secrets
+
+    async def annotate(self, viewer: CommitViewer, params: wire.CommitAnnotateParams, call: WriteRequest) -> Accepted:
+        """Set the summary of a commit. Raises: CtxdError ``commit_not_found``, ``unsupported``; those of the store."""
+        async with self._deciding:
+            if (replay := await find_replay(self.store, call)) is not None:
+                return await self._again(viewer, replay)
+            stored = await self.find(viewer, params.commit)
+            fields = read_fields(stored)
+            capture = Capture(self._guard(viewer, fields.session), self._policy_of(fields.session))
+            summary = capture.text(params.summary)
+            if summary == fields.summary:
+                return self._unchanged(viewer, stored)
+            return await self._rewrite(viewer, call, [(stored, {"summary": summary})])
+
+    async def tag(self, viewer: CommitViewer, params: wire.CommitTagParams, call: WriteRequest) -> Accepted:
+        """Give a commit a tag, or take it off. Of the commits of one principal and session at most one has a tag.
+
+        Raises: CtxdError ``tag_conflict`` if another commit than ``expected`` has it, ``commit_not_found``,
+        ``unsupported``; those of the store.
+        """
+        async with self._deciding:
+            if (replay := await find_replay(self.store, call)) is not None:
+                return await self._again(viewer, replay)
+            stored = await self.find(viewer, params.commit)
+            fields = read_fields(stored)
+            same = CommitFilter(tag=params.tag, principal=fields.principal, session=fields.session)
+            places = await self.store.commits(lambda connection: commit_index.listed(connection, same, 2))
+            # Without a session the filter does not restrict: commits of sessions have tags of their own.
+            holders = [await self.find(viewer, commit_id(place.id)) for place in places]
+            holder = next((each for each in holders if read_fields(each).session == fields.session), None)
+            has = "" if holder is None else commit_id(holder.document.id)
+            if params.expected is not None and has != params.expected:
+                message = f"tag {params.tag} is on {has or 'no commit'}, not on {params.expected or 'none'}"
+                raise CtxdError("tag_conflict", message, hint="Look at it, then send it again.", outcome="not_applied")
+            if (has == params.commit) is not params.remove:
+                return self._unchanged(viewer, stored)
+            mine = set(fields.tags or ()) ^ {params.tag}
+            changes: list[_Change] = [(stored, {"tags": sorted(mine)})]
+            if holder is not None and not params.remove:
+                left = [tag for tag in read_fields(holder).tags or () if tag != params.tag]
+                changes.append((holder, {"tags": left}))
+            return await self._rewrite(viewer, call, changes)
+
+    def _policy_of(self, session: str | None) -> SecretPolicy:
+        return self._policy if session is None else self._sessions.catalog.settings(session).secrets
+
+    def _guard(self, viewer: CommitViewer, session: str | None) -> Guard:
+        # Tags of a sandbox's texts are its own: see ``Guard.by``.
+        return self._sessions.guard.by(session or "") if viewer.is_confined else self._sessions.guard
+
+    def _require_datable(self, viewer: CommitViewer, valid_time: int | None) -> None:
+        if valid_time is None:
+            return
+        if viewer.is_confined:
+            message = "valid_time is for the host's own connections: a sandbox commits what is so now"
+            raise CtxdError("invalid_params", message, hint="Leave valid_time out.", outcome="not_applied")
+        self.store.require_past((valid_time,))
+
+    async def _free_id(self, fields: Fields, ref: str) -> tuple[str, Stored | None]:
+        """An id that no other commit has, the shortest possible; and the commit itself if it is there already."""
+        for digits in ID_DIGITS:
+            commit = id_of(fields, ref, digits)
+            head = await self._head(commit)
+            if head is None:
+                return commit, None
+            if head.content_ref == ref and is_same(fields, read_fields(head)):
+                return commit, head
+        raise CtxdError("internal_error", "no id is free for the commit", outcome="not_applied")
+
+    async def _rewrite(self, viewer: CommitViewer, call: WriteRequest, changes: Sequence[_Change]) -> Accepted:
+        """Write the next versions of commits, the first of which is the result, with changed metadata."""
+        made: list[Document] = []
+        for stored, change in changes:
+            require_writable(commit_id(stored.document.id), read_fields(stored))
+            content = None
+            if (ref := stored.content_ref) is not None:
+                content = (await self.store.contents((ref,)))[ref]
+            payload = {**stored.document.payload, **change}
+            new = msgspec.structs.replace(
+                stored.document, payload=payload, content=content, content_hash=content_hash(payload, content)
+            )
+            made.append(await self.store.keep(new))
+        refs = {stored.document.id: stored.content_ref for stored, _ in changes}
+        floor_vt = max(stored.valid_time for stored, _ in changes) + 1
+        return self._submit(viewer, call, made, refs, floor_vt=floor_vt)
+
+    def _submit(
+        self,
+        viewer: CommitViewer,
+        call: WriteRequest,
+        made: Sequence[Document],
+        refs: Mapping[str, str | None],
+        *,
+        floor_vt: int = 0,
+        valid_times: dict[str, int] | None = None,
+    ) -> Accepted:
+        first = made[0]
+        write = Write(
+            kind=call.kind,
+            principal=call.principal,
+            op_id=call.op_id,
+            request=call.request,
+            result=kept_result(call, _KeptCommit(commit_id(first.id))),
+            puts=tuple(made),
+            floor_vt=floor_vt,
+            valid_times=valid_times or {},
+        )
+        pending = self.store.submit(write)
+        call.submitted = True
+        plain = msgspec.structs.replace(first, content=None, artifact=None)
+
+        def result(receipt: Receipt | None) -> wire.CommitResult:
+            stored = Stored(
+                document=plain, content_ref=refs[first.id], valid_time=pending.vt, tx=pending.seq, tx_time=pending.vt
+            )
+            return wire.CommitResult(commit=shown(stored, confined=viewer.is_confined), receipt=receipt)
+
+        return Accepted(pending, result)
+
+    def _unchanged(self, viewer: CommitViewer, stored: Stored) -> Accepted:
+        result = wire.CommitResult(commit=shown(stored, confined=viewer.is_confined), receipt=None)
+        return Accepted(None, lambda _: result)
+
+    async def _again(self, viewer: CommitViewer, replay: Replay) -> Accepted:
+        kept = msgspec.json.decode(replay.result, type=_KeptCommit)
+        stored = await self.find(viewer, kept.commit)
+        commit = shown(stored, confined=viewer.is_confined)
+        pending: Pending | None = replay.pending
+        return Accepted(pending, lambda receipt: wire.CommitResult(commit=commit, receipt=receipt or replay.receipt))
+
+    # --- reads ---
+
+    async def _head(self, commit: str) -> Stored | None:
+        """The newest accepted version of ``commit``; None for an unknown one."""
+        id = entity_id(commit)
+        head = self.store.peek(id)
+        if isinstance(head, NotCached):
+            head = (await self.store.heads((id,)))[id]
+        return head if head is not None and head.document.type == "commit" else None
+
+    async def find(self, viewer: CommitViewer, commit: str) -> Stored:
+        """The newest version of ``commit``.
+
+        Raises: CtxdError ``commit_not_found`` for an unknown one, and for one that ``viewer`` may not see.
+        """
+        head = await self._head(commit)
+        if head is None or not viewer.sees(head):
+            hint = "commit.list has the commits there are."
+            raise CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
+        return head
+
+    async def find_all(self, viewer: CommitViewer, ids: Iterable[str]) -> list[Stored]:
+        """The newest versions of the commits whose entities are ``ids``, in order. Raises: as ``find``."""
+        heads = await self.store.heads(ids)
+        found = []
+        for id, head in heads.items():
+            if head is None or not viewer.sees(head):
+                raise CtxdError("commit_not_found", f"there is no commit {commit_id(id)}")
+            found.append(head)
+        return found
+
+    async def show(self, viewer: CommitViewer, commit: str) -> wire.CommitShowResult:
+        """One commit, and the commits that continue it. Raises: CtxdError ``commit_not_found``."""
+        await self.find(viewer, commit)
+        id = entity_id(commit)
+        children = await self.store.commits(lambda connection: commit_index.children(connection, id, CHILDREN_MAX))
+        heads = await self.store.heads((id, *children))
+        visible = [commit_id(child) for child in children if (each := heads[child]) is not None and viewer.sees(each)]
+        head = heads[id]
+        assert head is not None, "a commit is never deleted"
+        return wire.CommitShowResult(commit=shown(head, confined=viewer.is_confined), children=tuple(visible))
+
+    async def history(self, viewer: CommitViewer, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
+        """A commit and its ancestors. Raises: CtxdError ``commit_not_found``, also for an ancestor."""
+        await self.find(viewer, params.commit)
+        tip = entity_id(params.commit)
+        ids = await self.store.commits(lambda connection: commit_index.chain(connection, tip, limit=params.depth))
+        found = await self.find_all(viewer, ids)
+        return wire.CommitHistoryResult(
+            commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
+            next_commit=read_fields(found[-1]).parent or None,
+        )
+
+    async def list(self, viewer: CommitViewer, params: wire.CommitListParams) -> wire.CommitListResult:
+        """A page of commits. Raises: CtxdError ``session_not_found``; ``commit_not_found`` for the parent."""
+        if params.session is not None:
+            self._sessions.catalog.settings(params.session)
+        if params.parent is not None:
+            await self.find(viewer, params.parent)
+        wanted = CommitFilter(
+            principal=params.principal,
+            session=params.session,
+            tag=params.tag,
+            parent=None if params.parent is None else entity_id(params.parent),
+            tips=params.tips,
+            without_summary=params.without_summary,
+            before=_parsed(params.cursor),
+        )
+        places = await self.store.commits(lambda connection: commit_index.listed(connection, wanted, params.limit + 1))
+        page = places[: params.limit]
+        found = await self.find_all(viewer, [place.id for place in page])
+        return wire.CommitListResult(
+            commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
+            next_cursor=f"{page[-1].at}.{page[-1].number}" if len(places) > len(page) else None,
+        )
+
+    async def resolve(self, viewer: CommitViewer, params: wire.CommitResolveParams) -> wire.CommitResolveResult:
+        """The newest commit at or before an instant. Raises: CtxdError ``invalid_params``, ``session_not_found``."""
+        if params.session is not None:
+            self._sessions.catalog.settings(params.session)
+        wanted = CommitFilter(
+            principal=viewer.actor.principal if params.principal is None else params.principal,
+            session=params.session,
+            template=params.template,
+            until=None if params.at is None else instant_ms(params.at),
+        )
+        places = await self.store.commits(lambda connection: commit_index.listed(connection, wanted, 1))
+        found = await self.find_all(viewer, [place.id for place in places])
+        commit = shown(found[0], confined=viewer.is_confined) if found else None
+        return wire.CommitResolveResult(commit=commit)
+
+
+def _content_of(params: wire.CheckpointParams) -> Content:
+    """The delta that ``params`` give. Raises: CtxdError ``invalid_params`` unless there is exactly one, not empty."""
+    if (params.delta is None) == (params.delta_base64 is None):
+        message = "exactly one of delta and delta_base64 is required"
+        raise CtxdError("invalid_params", message, hint="delta is text, delta_base64 is bytes.", outcome="not_applied")
+    content: Content
+    if params.delta is not None:
+        content = params.delta
+    else:
+        try:
+            content = decode_content(b64decode(params.delta_base64 or "", validate=True))
+        except (Base64Error, ValueError) as error:
+            raise CtxdError("invalid_params", f"delta_base64 is not base64: {error}", outcome="not_applied") from error
+    if not content:
+        raise CtxdError("invalid_params", "the delta is empty", hint="Commit what is new.", outcome="not_applied")
+    return content
+
+
+def _parsed(cursor: str | None) -> tuple[int, int] | None:
+    if cursor is None:
+        return None
+    at, dot, number = cursor.partition(".")
+    if not (dot and all(part.isascii() and part.isdigit() and len(part) < 20 for part in (at, number))):
+        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of commits", hint="Give next_cursor as it was.")
+    return min(int(at), SAFE_INTEGER_MAX), min(int(number), SAFE_INTEGER_MAX)

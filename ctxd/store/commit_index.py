@@ -1,0 +1,167 @@
+"""Index of context commits: their place in chains, sessions and the timelines of principals.
+
+Filled in the transaction that writes a commit, from its document alone, so that a rebuild fills it again. Reads go by
+index: their cost is that of what they return, however many commits there are.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ctxd import dbfile
+from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.stored_version import Version
+from ctxd.objects.document import decode_document
+from ctxd.objects.generated_ids import COMMIT_PREFIX
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS context_commit(
+    entity INTEGER PRIMARY KEY, parent INTEGER, principal TEXT NOT NULL, session TEXT, template TEXT, at INTEGER NOT
+    NULL, boundary INTEGER NOT NULL, summarised INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS commit_timeline ON context_commit(principal, at, entity);
+CREATE INDEX IF NOT EXISTS commit_of_session ON context_commit(session, at, entity) WHERE session IS NOT NULL;
+CREATE INDEX IF NOT EXISTS commit_children ON context_commit(parent) WHERE parent IS NOT NULL;
+CREATE TABLE IF NOT EXISTS commit_tag(
+    tag TEXT NOT NULL, entity INTEGER NOT NULL, PRIMARY KEY(tag, entity)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tags_of_commit ON commit_tag(entity);
+"""
+"""Commits by the number of their entity; ``at`` is the instant in ms since 1970, ``boundary`` 1 for a compaction or a
+snapshot."""
+
+
+class _Indexed(msgspec.Struct):
+    """The fields of a commit's payload that are indexed."""
+
+    principal: str
+    at: int
+    commit_type: str
+    parent: str = ""
+    session: str | None = None
+    template: str | None = None
+    summary: str = ""
+    tags: tuple[str, ...] | None = None
+
+
+def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
+    """Index those of ``versions`` that are of commits, in their order. Part of the caller's transaction."""
+    rows, tags = [], []
+    for version in versions:
+        if version.body is None or not version.id.startswith(COMMIT_PREFIX):
+            continue
+        document = decode_document(version.id, version.body)
+        if document.type != "commit":  # A tool call of an earlier version, whose harness named it so.
+            continue
+        one = msgspec.convert(document.payload, _Indexed)
+        numbers = backend.number((version.id, COMMIT_PREFIX + one.parent) if one.parent else (version.id,))
+        number, parent = numbers[version.id], numbers.get(COMMIT_PREFIX + one.parent)
+        boundary = one.commit_type != "delta"
+        rows.append((number, parent, one.principal, one.session, one.template, one.at, boundary, bool(one.summary)))
+        if one.tags is not None:
+            connection.execute("DELETE FROM commit_tag WHERE entity=?", (number,))
+            tags += [(tag, number) for tag in one.tags]
+    if not rows:
+        return
+    dbfile.insert_rows(
+        connection,
+        "INSERT OR REPLACE INTO context_commit(entity, parent, principal, session, template, at, boundary, summarised)",
+        "(?,?,?,?,?,?,?,?)",
+        rows,
+    )
+    dbfile.insert_rows(connection, "INSERT OR IGNORE INTO commit_tag(tag, entity)", "(?,?)", tags)
+
+
+def clear(connection: dbfile.Connection) -> None:
+    """Remove all rows."""
+    connection.execute("DELETE FROM context_commit").fetchall()
+    connection.execute("DELETE FROM commit_tag").fetchall()
+
+
+class ListedCommit(NamedTuple):
+    """A commit in a listing: its entity id, its instant, and its number, which grows with the journal."""
+
+    id: str
+    at: int
+    number: int
+
+
+class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions on commits, all of which hold. ``before``: instant and number of the commit to go on behind, newest
+    first; ``until``: the latest instant."""
+
+    principal: str | None = None
+    session: str | None = None
+    template: str | None = None
+    tag: str | None = None
+    parent: str | None = None
+    tips: bool = False
+    without_summary: bool = False
+    until: int | None = None
+    before: tuple[int, int] | None = None
+
+
+def listed(connection: dbfile.Connection, wanted: CommitFilter, limit: int) -> list[ListedCommit]:
+    """At most ``limit`` commits that ``wanted`` lets through, newest first."""
+    where, values = ["1"], list[Any]()
+    for column in ("principal", "session", "template"):
+        if (value := getattr(wanted, column)) is not None:
+            where.append(f"c.{column}=?")
+            values.append(value)
+    if wanted.tag is not None:
+        where.append("c.entity IN (SELECT entity FROM commit_tag WHERE tag=?)")
+        values.append(wanted.tag)
+    if wanted.parent is not None:
+        where.append("c.parent=(SELECT n FROM entity WHERE id=?)")
+        values.append(wanted.parent)
+    if wanted.tips:
+        where.append("NOT EXISTS(SELECT 1 FROM context_commit AS child WHERE child.parent=c.entity)")
+    if wanted.without_summary:
+        where.append("c.summarised=0")
+    if wanted.until is not None:
+        where.append("c.at<=?")
+        values.append(wanted.until)
+    if wanted.before is not None:
+        where.append("(c.at, c.entity)<(?,?)")
+        values += wanted.before
+    query = f"""SELECT e.id, c.at, c.entity FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
+        WHERE {" AND ".join(where)} ORDER BY c.at DESC, c.entity DESC LIMIT ?"""
+    return [ListedCommit(*row) for row in connection.execute(query, (*values, limit))]
+
+
+_CHAIN: Final = """WITH RECURSIVE chain(entity, parent, boundary) AS (
+    SELECT entity, parent, boundary FROM context_commit WHERE entity=(SELECT n FROM entity WHERE id=:tip)
+    UNION ALL SELECT up.entity, up.parent, up.boundary FROM chain JOIN context_commit AS up ON up.entity=chain.parent
+        WHERE up.entity<chain.entity AND NOT (chain.boundary AND :to_boundary) AND chain.entity IS NOT :last)
+SELECT e.id FROM chain JOIN entity AS e ON e.n=chain.entity LIMIT :limit"""
+"""A parent has a smaller number than its children: the walk ends also in a damaged index."""
+
+
+def chain(
+    connection: dbfile.Connection, tip: str, *, to_boundary: bool = False, last: str = "", limit: int = -1
+) -> list[str]:
+    """The ids of ``tip`` and its ancestors, in that order: up to the root, to the nearest ``boundary``, or to ``last``,
+    each included."""
+    number = connection.execute("SELECT n FROM entity WHERE id=?", (last,)).fetchone()
+    bindings = {
+        "tip": tip,
+        "to_boundary": to_boundary,
+        "last": None if number is None else number[0],
+        "limit": limit,
+    }
+    return [id for (id,) in connection.execute(_CHAIN, bindings)]
+
+
+def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:
+    """The ids of at most ``limit`` commits whose parent is ``id``, oldest first."""
+    query = """SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
+        WHERE c.parent=(SELECT n FROM entity WHERE id=?) ORDER BY c.entity LIMIT ?"""
+    return [child for (child,) in connection.execute(query, (id, limit))]
+
+
+def rows(connection: dbfile.Connection) -> Iterator[tuple[Any, ...]]:
+    """All rows, by the id of their commit, for a comparison."""
+    query = """SELECT e.id, p.id, c.principal, c.session, c.template, c.at, c.boundary, c.summarised
+        FROM context_commit AS c JOIN entity AS e ON e.n=c.entity LEFT JOIN entity AS p ON p.n=c.parent ORDER BY e.id"""
+    yield from connection.execute(query)

@@ -1,0 +1,307 @@
+"""Methods ``commit.*``: an agent's understanding as a chain of commits (spec 3), each with what is new since the last.
+
+A commit and its delta never change; only its summary and its tags do. A connection of a sandbox sees the commits of its
+own sessions, ancestors included; every other one is as if it did not exist.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from ctxd_protocol.ids import OpIdText, SessionIdText
+from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
+from ctxd_protocol.object_types import Receipt
+
+CommitType = Literal["delta", "compaction", "snapshot"]
+"""Content of a commit. ``delta``: the entries since its parent. ``compaction``: the summary that replaces all before
+it. ``snapshot``: the whole context up to it."""
+
+Checkpoint = Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"]
+"""Trigger of a commit."""
+
+CommitIdText = Annotated[str, msgspec.Meta(pattern=r"^ctx-[0-9a-f]{8,64}$(?!\n)")]
+FormatText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}$(?!\n)")]
+TagText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$(?!\n)")]
+NameText = Annotated[str, msgspec.Meta(max_length=256)]
+SummaryText = Annotated[str, msgspec.Meta(max_length=65_536)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """A context commit.
+
+    ``parent``: None for a root. ``artifact_ref``: the BLAKE3 of its content, None once that was purged. ``principal``
+    and ``machine``: where it was made, by the daemon's own knowledge; ``machine`` is shown on the host only.
+    ``created_at``: ISO 8601 in whole seconds, as it is part of the id; ``created_at_ms``: the instant in ms since 1970.
+    ``depth``: the number of its ancestors. ``version``: that of its writer's rules. ``tx``: the journal sequence.
+    """
+
+    commit: str
+    parent: str | None
+    commit_type: str
+    artifact_ref: str | None
+    format: str
+    template: str
+    principal: str
+    machine: str
+    session: str | None
+    checkpoint: str
+    ticket_id: str
+    thread_id: str
+    summary: str
+    tags: tuple[str, ...]
+    message_count: int
+    token_count: int
+    depth: int
+    created_at: str
+    created_at_ms: int
+    version: int
+    tx: int
+
+
+class CheckpointParams(Params, frozen=True, kw_only=True):
+    """A commit: its parent, and what is new since then.
+
+    ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes: one of them is given. They
+    have the form of ``format``. ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted
+    and estimated. ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only.
+    Principal, machine and time are the daemon's own knowledge.
+    """
+
+    format: FormatText
+    delta: str | None = None
+    session: SessionIdText | None = None
+    parent: CommitIdText | None = None
+    commit_type: CommitType = "delta"
+    checkpoint: Checkpoint = "explicit"
+    delta_base64: str | None = None
+    template: NameText = ""
+    ticket_id: NameText = ""
+    thread_id: NameText = ""
+    summary: SummaryText = ""
+    message_count: Count | None = None
+    token_count: Count | None = None
+    valid_time: Milliseconds | None = None
+    op_id: OpIdText | None = None
+
+
+class CommitResult(Result, frozen=True, kw_only=True):
+    """The commit; no ``receipt`` if nothing had to be written."""
+
+    commit: Commit
+    receipt: Receipt | None
+
+
+class CommitParams(Params, frozen=True, kw_only=True):
+    """A commit by its id."""
+
+    commit: CommitIdText
+
+
+class CommitShowResult(Result, frozen=True, kw_only=True):
+    """The commit, and the ids of the commits that continue it, oldest first; at most 1,000."""
+
+    commit: Commit
+    children: tuple[str, ...]
+
+
+class CommitHistoryParams(Params, frozen=True, kw_only=True):
+    """A commit, and the number of commits to return: it and its ancestors."""
+
+    commit: CommitIdText
+    depth: PageSize = 100
+
+
+class CommitHistoryResult(Result, frozen=True, kw_only=True):
+    """The commits from the requested one back towards the root. ``next_commit``: the parent of the last one, with which
+    the history goes on; None at the root."""
+
+    commits: tuple[Commit, ...]
+    next_commit: str | None
+
+
+class CommitListParams(Params, frozen=True, kw_only=True):
+    """Conditions, all of which hold for the commits of the result, and a page.
+
+    ``parent``: only its children. ``tips``: only commits that none continues. ``without_summary``: only commits that
+    have none. ``cursor``: ``next_cursor`` of the page before.
+    """
+
+    session: SessionIdText | None = None
+    principal: NameText | None = None
+    tag: TagText | None = None
+    parent: CommitIdText | None = None
+    tips: bool = False
+    without_summary: bool = False
+    cursor: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    limit: PageSize = 100
+
+
+class CommitListResult(Result, frozen=True, kw_only=True):
+    """The commits, newest first."""
+
+    commits: tuple[Commit, ...]
+    next_cursor: str | None
+
+
+class CommitAnnotateParams(CommitParams, frozen=True, kw_only=True):
+    """A commit and its new summary; an empty one removes it."""
+
+    summary: SummaryText
+    op_id: OpIdText | None = None
+
+
+class CommitTagParams(CommitParams, frozen=True, kw_only=True):
+    """A commit and a tag.
+
+    ``remove``: take the tag off. ``expected``: the commit that has the tag so far, empty for none; without it, the
+    tag is moved from wherever it is.
+    """
+
+    tag: TagText
+    remove: bool = False
+    expected: Annotated[str, msgspec.Meta(pattern=r"^(ctx-[0-9a-f]{8,64})?$(?!\n)")] | None = None
+    op_id: OpIdText | None = None
+
+
+class CommitResolveParams(Params, frozen=True, kw_only=True):
+    """A principal, by default the caller, and an instant, by default now.
+
+    ``at``: ISO 8601 with an offset or ``Z``. ``session`` and ``template``: only commits that have it.
+    """
+
+    principal: NameText | None = None
+    at: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    session: SessionIdText | None = None
+    template: NameText | None = None
+
+
+class CommitResolveResult(Result, frozen=True, kw_only=True):
+    """The newest commit at or before the instant, of equal ones the one written later; None without one."""
+
+    commit: Commit | None
+
+
+class CommitMaterializeParams(Params, frozen=True, kw_only=True):
+    """A commit, and how far back its chain is followed.
+
+    Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
+    snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the chain.
+    ``content``: False for the counts alone.
+    """
+
+    commit: CommitIdText | None = None
+    stop: Annotated[str, msgspec.Meta(pattern=r"^(compaction|root|ctx-[0-9a-f]{8,64})$(?!\n)")] = "compaction"
+    format: FormatText | None = None
+    content: bool = True
+
+
+class CommitMaterializeResult(Result, frozen=True, kw_only=True):
+    """A context: what the agent knew at the commit.
+
+    ``content`` is text, ``content_base64`` is bytes; one of them is set if content was requested. ``artifact_ref``: the
+    BLAKE3 of the content; ``size``: its bytes. ``stop``: the last commit that was followed, None for the empty context.
+    ``commit_count``: the commits from there on; ``message_count`` and ``token_count``: those of the deltas in the
+    content; ``chain_message_count`` those of all these commits. ``cached``: the result of an earlier call.
+    """
+
+    commit: str | None
+    stop: str | None
+    format: str | None
+    artifact_ref: str | None
+    size: int
+    commit_count: int
+    message_count: int
+    token_count: int
+    chain_message_count: int
+    cached: bool
+    content: str | None = None
+    content_base64: str | None = None
+
+
+_FOUND: Final = ("session_not_found", "commit_not_found")
+_DELTA: Final = '{"type":"user","message":{"content":"Why does the test fail?"}}\n'
+_EXAMPLE: Final[dict[str, Any]] = {"commit": "ctx-9d216d08"}
+
+ROWS: Final = (
+    Method(
+        name="commit.checkpoint",
+        params=CheckpointParams,
+        result=CommitResult,
+        access="record",
+        writes=True,
+        summary="Commit what an agent has learned since its last commit.",
+        description="The same delta after the same parent within one second is one commit.",
+        errors=(*_FOUND, "session_owned_elsewhere", "unsupported"),
+        example={"session": "s1", "format": "claude-code-v1", "delta": _DELTA},
+        shows=".commit.commit",
+        positional=("delta",),
+    ),
+    Method(
+        name="commit.show",
+        params=CommitParams,
+        result=CommitShowResult,
+        access="read",
+        summary="Get a commit.",
+        errors=("commit_not_found",),
+        example=_EXAMPLE,
+    ),
+    Method(
+        name="commit.history",
+        params=CommitHistoryParams,
+        result=CommitHistoryResult,
+        access="read",
+        summary="Get a commit and its ancestors.",
+        errors=("commit_not_found",),
+        example=_EXAMPLE,
+    ),
+    Method(
+        name="commit.list",
+        params=CommitListParams,
+        result=CommitListResult,
+        access="read",
+        summary="List commits, newest first.",
+        errors=_FOUND,
+        example={"session": "s1"},
+        shows=".commits",
+    ),
+    Method(
+        name="commit.annotate",
+        params=CommitAnnotateParams,
+        result=CommitResult,
+        access="record",
+        writes=True,
+        summary="Set the summary of a commit.",
+        errors=("commit_not_found", "unsupported"),
+        example={"commit": "ctx-9d216d08", "summary": "The parser drops the last line."},
+    ),
+    Method(
+        name="commit.tag",
+        params=CommitTagParams,
+        result=CommitResult,
+        access="record",
+        writes=True,
+        summary="Give a commit a tag: a name that one commit of its principal has.",
+        errors=("commit_not_found", "tag_conflict", "unsupported"),
+        example={"commit": "ctx-9d216d08", "tag": "before-refactoring"},
+    ),
+    Method(
+        name="commit.resolve",
+        params=CommitResolveParams,
+        result=CommitResolveResult,
+        access="read",
+        summary="Find the newest commit of a principal at an instant.",
+        errors=("session_not_found",),
+        example={"at": "2026-05-01T12:00:00Z"},
+    ),
+    Method(
+        name="commit.materialize",
+        params=CommitMaterializeParams,
+        result=CommitMaterializeResult,
+        access="read",
+        summary="Get the context of a commit: the deltas of its chain in one.",
+        errors=("commit_not_found", "purged", "too_large", "unsupported"),
+        example=_EXAMPLE,
+        positional=("commit",),
+    ),
+)

@@ -1,0 +1,424 @@
+"""Context commits: chains, listings, instants, and the contexts that they materialise to."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import cbor2
+import pytest
+
+from ctxd_client import connect_sync
+from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.methods.commits import Commit
+from ctxd_protocol.sandbox_types import SandboxView
+from tests.client.running import Running
+from tests.spec.refusal import refused
+from tests.spec.sandboxes import BOX, inside, wire
+
+LINES = "claude-code-v1"
+EVENTS = "events-v1"
+KEY = "AKIAIOSFODNN7EXAMPLQ"
+
+Start = Callable[..., SyncSession]
+Boxed = Callable[..., SandboxView]
+
+
+def line(text: str) -> str:
+    """One line of a transcript."""
+    return json.dumps({"type": "user", "message": {"content": text}}) + "\n"
+
+
+def commit(client: SyncClient, text: str, **fields: Any) -> Commit:
+    """A commit with one message."""
+    return client.commit_checkpoint(LINES, delta=line(text), **fields).commit
+
+
+def chain(client: SyncClient, *texts: str, **fields: Any) -> list[Commit]:
+    """Commits that each continue the one before."""
+    made: list[Commit] = []
+    for text in texts:
+        parent = made[-1].commit if made else None
+        made.append(commit(client, text, parent=parent, **fields))
+    return made
+
+
+def context(client: SyncClient, tip: str, **params: Any) -> list[str]:
+    """The messages of a context."""
+    content = client.commit_materialize(commit=tip, **params).content or ""
+    return [json.loads(each)["message"]["content"] for each in content.splitlines()]
+
+
+@pytest.mark.requirement("CMT-3")
+def test_a_commit_keeps_what_was_given_and_takes_provenance_from_the_daemon(client: SyncClient, s: SyncSession) -> None:
+    root = commit(client, "one")
+    given: dict[str, Any] = {
+        "commit_type": "compaction",
+        "checkpoint": "compaction",
+        "template": "bureau/template:reviewer",
+        "ticket_id": "tkt-1",
+        "thread_id": "$t",
+        "summary": "The parser drops the last line.",
+        "message_count": 7,
+        "token_count": 40,
+    }
+    made = client.commit_checkpoint(LINES, delta=line("sum"), session=s.id, parent=root.commit, **given).commit
+    assert {name: getattr(made, name) for name in given} == given
+    assert (made.format, made.parent, made.session, made.depth) == (LINES, root.commit, s.id, 1)
+    assert made.principal.startswith("uid:")
+    assert made.machine
+    assert (made.version, made.tags) == (1, ())
+    assert client.commit_show(made.commit).commit == made
+    assert client.commit_show(root.commit).children == (made.commit,)
+    assert (root.message_count, root.parent, root.session) == (1, None, None)
+    assert root.token_count > 0
+
+
+@pytest.mark.requirement("CMT-2")
+def test_the_same_commit_twice_in_a_second_is_one(client: SyncClient) -> None:
+    times = {"valid_time": 1_700_000_000_123}
+    first = client.commit_checkpoint(LINES, delta=line("twice"), **times)
+    again = client.commit_checkpoint(LINES, delta=line("twice"), valid_time=1_700_000_000_987)
+    assert again.commit.commit == first.commit.commit
+    assert first.receipt is not None
+    assert again.receipt is None
+    later = client.commit_checkpoint(LINES, delta=line("twice"), valid_time=1_700_000_001_000)
+    assert later.commit.commit != first.commit.commit
+
+
+@pytest.mark.requirement("CMT-1")
+def test_a_commit_whose_id_is_taken_gets_a_longer_one_and_replaces_nothing(client: SyncClient) -> None:
+    at = 1_700_000_100_000
+    made = [
+        client.commit_checkpoint(LINES, delta=line("clash"), valid_time=at, checkpoint=trigger).commit
+        for trigger in ("explicit", "turn_boundary", "tool_call", "session_end")
+    ]
+    ids = [each.commit for each in made]
+    assert [len(id) - len("ctx-") for id in ids] == [8, 12, 16, 64]
+    assert all(longer.startswith(shorter) for shorter, longer in pairwise(ids))
+    assert [client.commit_show(id).commit.checkpoint for id in ids] == [each.checkpoint for each in made]
+
+
+@pytest.mark.requirement("CMT-4")
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({}, "invalid_params"),
+        ({"delta": "{}\n", "delta_base64": "e30K"}, "invalid_params"),
+        ({"delta": ""}, "invalid_params"),
+        ({"delta_base64": "***"}, "invalid_params"),
+        ({"delta": "not JSON\n"}, "invalid_params"),
+        ({"delta": "[1]\n"}, "invalid_params"),
+        ({"delta_base64": b64encode(b"\xff\xfe").decode()}, "invalid_params"),
+        ({"format": EVENTS, "delta": "{}"}, "invalid_params"),
+        ({"format": EVENTS, "delta_base64": b64encode(b"\x81").decode()}, "invalid_params"),
+        ({"format": EVENTS, "delta_base64": b64encode(b"\x80\x80").decode()}, "invalid_params"),
+        ({"format": EVENTS, "delta_base64": b64encode(b"\xa0").decode()}, "invalid_params"),
+        ({"format": EVENTS, "delta_base64": b64encode(b"\x9b" + b"\x7f" * 8).decode()}, "invalid_params"),
+        ({"format": "", "delta": "x"}, "invalid_params"),
+        ({"delta": "{}\n", "parent": "ctx-00000000"}, "commit_not_found"),
+        ({"delta": "{}\n", "parent": "HEAD"}, "invalid_params"),
+        ({"delta": "{}\n", "session": "nowhere"}, "session_not_found"),
+        ({"delta": "{}\n", "commit_type": "merge"}, "invalid_params"),
+        ({"delta": "{}\n", "checkpoint": "sometimes"}, "invalid_params"),
+        ({"delta": "{}\n", "principal": "somebody"}, "invalid_params"),
+        ({"delta": "{}\n", "valid_time": 2**50}, "invalid_params"),
+        ({"delta": "{}\n", "message_count": -1}, "invalid_params"),
+    ],
+)
+def test_a_commit_that_breaks_a_rule_is_refused(
+    daemon: Running, client: SyncClient, params: dict[str, Any], code: str
+) -> None:
+    before = client.commit_list(limit=1)
+    with wire(daemon) as call:
+        answer = call("commit.checkpoint", {"format": LINES, **params})
+    assert answer["error"]["data"]["code"] == code
+    assert client.commit_list(limit=1) == before
+
+
+@pytest.mark.requirement("CMT-5")
+def test_an_acknowledged_commit_is_there_after_a_kill_and_a_resend_is_the_same_commit(kept: Running) -> None:
+    large = line("x" * 3_000_000)
+    with connect_sync(kept.socket) as client:
+        root = client.commit_checkpoint(LINES, delta=line("small"), op_id="one").commit
+        tip = client.commit_checkpoint(LINES, delta=large, parent=root.commit, op_id="two").commit
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        assert client.commit_checkpoint(LINES, delta=line("small"), op_id="one").commit == root
+        with refused("idempotency_mismatch"):
+            client.commit_checkpoint(LINES, delta=line("other"), op_id="one")
+        assert client.commit_history(tip.commit).commits == (tip, root)
+        assert client.commit_materialize(commit=tip.commit).content == line("small") + large
+        assert len(client.commit_list().commits) == 2
+
+
+@pytest.mark.requirement("CMT-6")
+def test_history_goes_back_to_the_root_in_pages(client: SyncClient) -> None:
+    made = chain(client, *map(str, range(25)))
+    found: list[str] = []
+    next_commit: str | None = made[-1].commit
+    while next_commit is not None:
+        page = client.commit_history(next_commit, depth=7)
+        found += [each.commit for each in page.commits]
+        next_commit = page.next_commit
+    assert found == [each.commit for each in reversed(made)]
+    assert [each.depth for each in made] == list(range(25))
+
+
+@pytest.mark.requirement("CMT-7", "CMT-16")
+def test_commits_are_listed_newest_first_by_what_is_asked_for(client: SyncClient, s: SyncSession) -> None:
+    root = commit(client, "root", session=s.id, summary="begun")
+    left = commit(client, "left", session=s.id, parent=root.commit)
+    right = commit(client, "right", session=s.id, parent=root.commit)
+    end = commit(client, "end", session=s.id, parent=right.commit)
+    commit(client, "elsewhere")
+
+    def ids(**wanted: Any) -> list[str]:
+        return [each.commit for each in client.commit_list(**wanted).commits]
+
+    assert ids(session=s.id) == [end.commit, right.commit, left.commit, root.commit]
+    assert ids(parent=root.commit) == [right.commit, left.commit]
+    assert ids(session=s.id, tips=True) == [end.commit, left.commit]
+    assert ids(session=s.id, without_summary=True) == [end.commit, right.commit, left.commit]
+    assert ids(session=s.id, principal=root.principal) == ids(session=s.id)
+    assert ids(session=s.id, principal="nobody") == []
+    assert context(client, left.commit) == ["root", "left"]
+    assert context(client, end.commit) == ["root", "right", "end"]
+    paged: list[str] = []
+    cursor: str | None = None
+    while page := client.commit_list(session=s.id, limit=1, cursor=cursor):
+        paged += [each.commit for each in page.commits]
+        if (cursor := page.next_cursor) is None:
+            break
+    assert paged == ids(session=s.id)
+    with refused("invalid_params"):
+        client.commit_list(cursor="yesterday")
+    with refused("session_not_found"):
+        client.commit_list(session="nowhere")
+    with refused("commit_not_found"):
+        client.commit_list(parent="ctx-00000000")
+
+
+@pytest.mark.requirement("CMT-8")
+def test_a_summary_changes_and_everything_else_stays(client: SyncClient, s: SyncSession) -> None:
+    made = commit(client, "one", session=s.id, summary="first")
+    changed = client.commit_annotate(made.commit, "second", op_id=f"{s.id}-a").commit
+    assert changed == client.commit_show(made.commit).commit
+    assert changed.summary == "second"
+    fields = [name for name in made.__struct_fields__ if getattr(made, name) != getattr(changed, name)]
+    assert fields == ["summary", "tx"]
+    assert client.commit_annotate(made.commit, "second").receipt is None
+    assert client.commit_annotate(made.commit, "second", op_id=f"{s.id}-a").commit == changed
+    assert client.commit_annotate(made.commit, "").commit.summary == ""
+    assert [each.commit for each in client.commit_list(session=s.id, without_summary=True).commits] == [made.commit]
+    assert context(client, made.commit) == ["one"]
+    with refused("commit_not_found"):
+        client.commit_annotate("ctx-00000000", "x")
+
+
+@pytest.mark.requirement("CMT-9")
+def test_a_tag_is_on_one_commit_and_moves_if_it_is_where_it_is_expected(client: SyncClient, s: SyncSession) -> None:
+    one, two = chain(client, "one", "two", session=s.id)
+    other = commit(client, "no session")
+    client.commit_tag(other.commit, "good")
+    assert client.commit_tag(one.commit, "good", expected="").commit.tags == ("good",)
+    assert client.commit_tag(one.commit, "better").commit.tags == ("better", "good")
+    with refused("tag_conflict"):
+        client.commit_tag(two.commit, "good", expected="")
+    with refused("tag_conflict"):
+        client.commit_tag(two.commit, "good", expected=other.commit)
+    assert client.commit_tag(two.commit, "good", expected=one.commit).commit.tags == ("good",)
+    assert client.commit_show(one.commit).commit.tags == ("better",)
+    assert [each.commit for each in client.commit_list(session=s.id, tag="good").commits] == [two.commit]
+    assert client.commit_tag(one.commit, "good", remove=True).receipt is None
+    assert client.commit_tag(two.commit, "good", remove=True).commit.tags == ()
+    assert client.commit_list(session=s.id, tag="good").commits == ()
+    assert client.commit_show(other.commit).commit.tags == ("good",)
+
+
+@pytest.mark.requirement("CMT-10")
+def test_an_instant_resolves_to_the_newest_commit_at_or_before_it(kept: Running) -> None:
+    noon = 1_767_268_800_000  # 2026-01-01T12:00:00Z
+    with connect_sync(kept.socket) as client:
+        times = {"early": noon - 60_000, "noon": noon, "twin": noon, "late": noon + 1_500}
+        made = {text: commit(client, text, valid_time=at, template=text[0]) for text, at in times.items()}
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+
+        def at(text: str, **wanted: Any) -> str | None:
+            found = client.commit_resolve(at=text, **wanted).commit
+            return None if found is None else found.commit
+
+        assert at("2026-01-01T12:00:00Z") == made["twin"].commit
+        assert at("2026-01-01T13:00:00+01:00") == made["twin"].commit
+        assert at("2026-01-01T12:00:01.499Z") == made["twin"].commit
+        assert at("2026-01-01T12:00:01.500Z") == made["late"].commit
+        assert at("2026-01-01T11:59:59.999999Z") == made["early"].commit
+        assert at("2026-01-01T13:00:00+02:00") is None
+        assert at("2026-01-01T12:00:00Z", template="n") == made["noon"].commit
+        assert at("2026-01-01T12:00:00Z", principal="nobody") is None
+        newest = client.commit_resolve().commit
+        assert newest is not None
+        assert newest.commit == made["late"].commit
+        for text in ("garbage", "2026-01-01T12:00:00", "2026-01-01", "-1", "9999-99-99T00:00:00Z"):
+            with refused("invalid_params"):
+                at(text)
+
+
+@pytest.mark.requirement("CMT-11")
+def test_a_context_has_each_delta_once_whatever_the_walk_stops_at(client: SyncClient) -> None:
+    tip, ids = None, {}
+    for text, kind in (("A", "delta"), ("B", "delta"), ("SUM", "compaction"), ("D", "delta"), ("SNAP", "snapshot")):
+        tip = ids[text] = commit(client, text, parent=tip, commit_type=kind).commit
+    tip = commit(client, "F", parent=tip).commit
+    assert context(client, tip) == ["SNAP", "F"]
+    assert context(client, tip, stop="root") == ["A", "B", "D", "F"]
+    assert context(client, tip, stop=ids["SUM"]) == ["SUM", "D", "F"]
+    assert context(client, tip, stop=ids["B"]) == ["B", "D", "F"]
+    assert context(client, tip, stop=tip) == ["F"]
+    assert context(client, ids["D"]) == ["SUM", "D"]
+    made = client.commit_materialize(commit=tip, stop="root")
+    assert (made.commit_count, made.message_count, made.chain_message_count, made.stop) == (6, 4, 6, ids["A"])
+    assert (made.format, made.size) == (LINES, len(made.content or ""))
+    empty = client.commit_materialize()
+    assert (empty.content, empty.commit_count, empty.size, empty.commit) == ("", 0, 0, None)
+    with refused("invalid_params"):
+        context(client, ids["A"], stop=tip)
+    with refused("invalid_params"):
+        context(client, tip, stop="ctx-00000000")
+    with refused("commit_not_found"):
+        context(client, "ctx-00000000")
+    with refused("unsupported"):
+        context(client, tip, format=EVENTS)
+
+
+@pytest.mark.requirement("CMT-11")
+def test_deltas_in_cbor_are_joined_to_one_array(client: SyncClient) -> None:
+    tip, said = None, []
+    for size in (3, 30, 300):
+        items = [{"type": "response", "response": {"content": f"{size} {n}"}, "timestamp": n} for n in range(size)]
+        said += items
+        delta = b64encode(cbor2.dumps(items, canonical=True)).decode()
+        tip = client.commit_checkpoint(EVENTS, delta_base64=delta, parent=tip).commit.commit
+    made = client.commit_materialize(commit=tip)
+    assert b64decode(made.content_base64 or "") == cbor2.dumps(said, canonical=True)
+    assert (made.message_count, made.content) == (333, None)
+
+
+@pytest.mark.requirement("CMT-11")
+def test_deltas_of_unknown_or_different_formats_are_not_joined(client: SyncClient) -> None:
+    raw = client.commit_checkpoint("codex-v9", delta="anything").commit
+    assert client.commit_materialize(commit=raw.commit).content == "anything"
+    again = client.commit_checkpoint("codex-v9", delta="more", parent=raw.commit).commit
+    mixed = commit(client, "line", parent=raw.commit)
+    for tip in (again, mixed):
+        with refused("unsupported"):
+            client.commit_materialize(commit=tip.commit)
+
+
+@pytest.mark.requirement("CMT-12")
+def test_a_context_that_was_materialised_before_is_taken_from_the_cache(client: SyncClient) -> None:
+    tip = chain(client, "one", "two")[-1].commit
+    first = client.commit_materialize(commit=tip)
+    again = client.commit_materialize(commit=tip)
+    assert (first.cached, again.cached) == (False, True)
+    assert again.content == first.content
+    assert client.commit_materialize(commit=tip, content=False).content is None
+    assert not client.commit_materialize(commit=tip, stop="root").cached
+
+
+@pytest.mark.requirement("CMT-12")
+def test_a_purge_empties_the_cache(client: SyncClient, s: SyncSession) -> None:
+    tip = commit(client, "purge elsewhere").commit
+    client.commit_materialize(commit=tip)
+    call = s.record(f"{s.id}-c", "bash", "secret output", args={}).object
+    client.object_purge(call)
+    assert not client.commit_materialize(commit=tip).cached
+
+
+@pytest.mark.requirement("CMT-13")
+@pytest.mark.parametrize("policy", ["flag", "redact"])
+def test_secrets_in_deltas_are_treated_by_the_policy_of_the_session(
+    client: SyncClient, start: Start, policy: Any
+) -> None:
+    session = start(secrets=policy).id
+    data = json.dumps({"token": KEY}).encode()
+    events = [{"type": "output", "output": {"raw": data}}, {"type": "prompt", "prompt": {"content": f"use {KEY}"}}]
+    cbor = b64encode(cbor2.dumps(events, canonical=True)).decode()
+    made = [
+        client.commit_checkpoint(LINES, delta=line("plain") + line(f"use {KEY}"), session=session, summary=KEY),
+        client.commit_checkpoint(EVENTS, delta_base64=cbor, session=session),
+        client.commit_checkpoint("unknown-v1", delta=f"use {KEY}", session=session),
+    ]
+    for each in made:
+        shown = client.commit_materialize(commit=each.commit.commit)
+        content = (shown.content or "").encode() or b64decode(shown.content_base64 or "")
+        assert (KEY.encode() in content) == (policy == "flag")
+        assert (b"[REDACTED:" in content) == (policy == "redact")
+        if each.commit.format == EVENTS:
+            assert len(cbor2.loads(content)) == 2
+        if each.commit.format == LINES:
+            assert line("plain").encode() in content
+            assert (KEY in each.commit.summary) == (policy == "flag")
+    odd = b64encode(b"\xff" + KEY.encode()).decode()
+    if policy == "redact":
+        with refused("unsupported"):
+            client.commit_checkpoint("unknown-v1", delta_base64=odd, session=session)
+    else:
+        client.commit_checkpoint("unknown-v1", delta_base64=odd, session=session)
+
+
+@pytest.mark.requirement("CMT-14")
+def test_a_sandbox_reaches_the_commits_of_its_own_sessions_alone(
+    client: SyncClient, start: Start, boxed: Boxed
+) -> None:
+    own, foreign = start(filesystem_id=BOX, workdir="/workspace"), start()
+    theirs = commit(client, "the host's own", session=foreign.id, summary="secret plan")
+    loose = commit(client, "of no session")
+    across = commit(client, "continues a foreign one", session=own.id, parent=theirs.commit)
+    mine = commit(client, "given", session=own.id)
+    box = boxed(own, mounts=())
+    with inside(box) as agent:
+        made = agent.commit_checkpoint(LINES, delta=line("inside"), parent=mine.commit).commit
+        assert (made.session, made.principal, made.machine) == (own.id, box.principal, "")
+        assert context(agent, made.commit) == ["given", "inside"]
+        assert [each.commit for each in agent.commit_history(made.commit).commits] == [made.commit, mine.commit]
+        listed = {each.commit for each in agent.commit_list().commits}
+        assert listed == {made.commit, mine.commit, across.commit}
+        newest = agent.commit_resolve().commit
+        assert newest is not None
+        assert newest.commit == made.commit
+        assert agent.commit_resolve(principal=theirs.principal).commit == agent.commit_show(mine.commit).commit
+        attempts: list[Callable[[str], Any]] = [
+            agent.commit_show,
+            agent.commit_history,
+            lambda id: agent.commit_materialize(commit=id),
+            lambda id: agent.commit_annotate(id, "mine now"),
+            lambda id: agent.commit_tag(id, "mine"),
+            lambda id: agent.commit_list(parent=id),
+            lambda id: agent.commit_checkpoint(LINES, delta=line("x"), parent=id),
+        ]
+        for attempt in attempts:
+            told = set()
+            for id in (theirs.commit, loose.commit, "ctx-00000000"):
+                with refused("commit_not_found") as caught:
+                    attempt(id)
+                told.add((caught.value.message.replace(id, "ID"), caught.value.hint))
+            assert len(told) == 1
+        for walk in (agent.commit_history, lambda id: agent.commit_materialize(commit=id)):
+            with refused("commit_not_found"):
+                walk(across.commit)
+        for call in (agent.commit_list, agent.commit_resolve):
+            with refused("session_not_found"):
+                call(session=foreign.id)
+        with refused("session_not_found"):
+            agent.commit_checkpoint(LINES, delta=line("x"), session=foreign.id)
+        with refused("invalid_params"):
+            agent.commit_checkpoint(LINES, delta=line("x"), valid_time=1)
+        # What the host has materialised is not in the sandbox's cache.
+    assert context(client, across.commit) == ["the host's own", "continues a foreign one"]
+    with inside(box) as agent, refused("commit_not_found"):
+        agent.commit_materialize(commit=across.commit)

@@ -1,0 +1,100 @@
+"""Commits over a real store: what only another program can have written, and what a rebuild makes of the index."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.commits.commit import entity_id
+from ctxd.commits.operations import Commits
+from ctxd.objects.hashing import content_hash
+from ctxd.rpc.dispatch import bound
+from ctxd.rpc.handlers.commits import CommitCalls
+from ctxd.store import commit_index
+from ctxd.store.rebuild import rebuild_tables
+from ctxd.store.writes import Write
+from tests.unit.sessions.world import World, code_of, world
+
+pytestmark = pytest.mark.anyio
+
+TEXT = '{"n":1}\n'
+
+
+@asynccontextmanager
+async def committing(root: Path) -> AsyncIterator[World]:
+    async with world(root) as made:
+        commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag", count_tokens=len)
+        made.handlers |= bound(CommitCalls(commits))
+        yield made
+
+
+async def checkpoint(made: World, text: str, **params: Any) -> str:
+    answer = await made.call("commit.checkpoint", format="claude-code-v1", delta=text, **params)
+    return str(answer.commit.commit)
+
+
+@pytest.mark.requirement("CMT-15")
+async def test_a_commit_of_a_newer_writer_is_read_continued_and_not_changed(tmp_path: Path) -> None:
+    async with committing(tmp_path) as made:
+        old = await checkpoint(made, TEXT)
+        stored = await made.store.get(entity_id(old))
+        assert stored is not None
+        new = "ctx-0123456789ab"
+        payload = {**stored.document.payload, "version": 2, "mood": "bright", "commit_type": "merge"}
+        theirs = msgspec.structs.replace(
+            stored.document, id=entity_id(new), payload=payload, content=TEXT, content_hash=content_hash(payload, TEXT)
+        )
+        await made.store.submit(Write(kind="commit.checkpoint", principal="host", puts=(theirs,))).wait()
+        shown = (await made.call("commit.show", commit=new)).commit
+        assert (shown.version, shown.commit_type) == (2, "merge")
+        for method, change in (("commit.annotate", {"summary": "x"}), ("commit.tag", {"tag": "x"})):
+            assert await code_of(made.call(method, commit=new, **change)) == "unsupported"
+        after = await checkpoint(made, TEXT, parent=new)
+        assert (await made.call("commit.materialize", commit=after)).content == TEXT + TEXT
+        kept = await made.store.get(entity_id(new))
+        assert kept is not None
+        assert kept.document.payload == payload
+
+
+@pytest.mark.requirement("CMT-7")
+async def test_a_rebuild_makes_the_same_index_again(tmp_path: Path) -> None:
+    async with committing(tmp_path) as made:
+        root = await checkpoint(made, TEXT)
+        tip = await checkpoint(made, TEXT, parent=root, summary="done", commit_type="compaction")
+        await made.call("commit.tag", commit=root, tag="a")
+        await made.call("commit.tag", commit=root, tag="b")
+        await made.call("commit.tag", commit=tip, tag="a")
+        before = await made.store.commits(lambda connection: [*commit_index.rows(connection)])
+    assert len(before) == 2
+    rebuild_tables(tmp_path / "state.db", lambda _: None)
+    async with committing(tmp_path) as made:
+        assert await made.store.commits(lambda connection: [*commit_index.rows(connection)]) == before
+        tagged = await made.call("commit.list", tag="a")
+        assert [each.commit for each in tagged.commits] == [tip]
+        assert (await made.call("commit.show", commit=root)).commit.tags == ("b",)
+
+
+@pytest.mark.requirement("CMT-8")
+async def test_earlier_summaries_are_read_as_of_then(tmp_path: Path) -> None:
+    async with committing(tmp_path) as made:
+        id = await checkpoint(made, TEXT, summary="first")
+        await made.call("commit.annotate", commit=id, summary="second")
+        history = await made.store.history(entity_id(id), content=True)
+        assert [each.document.payload.get("summary") for each in history] == ["first", "second"]
+        assert {each.document.content for each in history} == {TEXT}
+
+
+async def test_an_entity_of_another_type_with_the_prefix_of_commits_is_none(tmp_path: Path) -> None:
+    """A tool call of an earlier version may have such an id."""
+    async with committing(tmp_path) as made:
+        called = await made.store.get(entity_id(await checkpoint(made, TEXT)))
+        assert called is not None
+        id = "ctx-00000000"
+        strange = msgspec.structs.replace(called.document, id=entity_id(id), type="toolcall", payload={"tool": "t"})
+        await made.store.submit(Write(kind="toolcall.record", principal="host", puts=(strange,))).wait()
+        assert await code_of(made.call("commit.show", commit=id)) == "commit_not_found"
+        assert len((await made.call("commit.list")).commits) == 1
