@@ -194,7 +194,7 @@ def user_version(path: Path) -> int | None:
         return None
     if not header.startswith(_SQLITE_MAGIC):
         raise FileDamaged(f"{path} is no SQLite database")
-    if not _size(f"{path}-wal"):
+    if not log_size(path):
         return int.from_bytes(header[_USER_VERSION_OFFSET:], "big")
     with faults():
         connection = open_reader(path)
@@ -202,6 +202,11 @@ def user_version(path: Path) -> int | None:
             return int(connection.pragma("user_version"))
         finally:
             connection.close()
+
+
+def log_size(path: Path) -> int:
+    """Bytes of the write-ahead log of the database in ``path``; 0 without one."""
+    return _size(f"{path}-wal")
 
 
 def _size(path: str) -> int:
@@ -291,7 +296,7 @@ class WriteAheadLog:
     @property
     def size(self) -> int:
         """Bytes of its file."""
-        return _size(f"{self._path}-wal")
+        return log_size(self._path)
 
     def beside(self, work: Callable[[], None]) -> None:
         """Call ``work`` on the copying thread, then copy the log there; requires ``is_idle``. May raise there."""

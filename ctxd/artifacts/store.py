@@ -1,16 +1,16 @@
-"""Bytes by their BLAKE3, one file each: content too large for a database row.
+"""Artifacts: bytes of any size under their BLAKE3, in chunks that artifacts share, in packs.
 
-A file appears under its name only once its bytes are on the disk, and its folder entry is on the disk before ``keep``
-returns: so whatever refers to it afterwards never dangles. Files that a crash cut have no name and vanish.
+What ``keep`` returns is on the disk, so whatever refers to it afterwards never dangles. Every byte that is read is
+compared with its hash.
 
 Bytes that a write is about to refer to are held: they are not removed meanwhile. A removal is claimed first, which
 fails while there is a hold and makes new ones wait; whether something refers to the bytes is looked up after that.
+Chunks that a writer has found or written are pinned until its artifact refers to them.
 """
 
 import errno
-import os
 import re
-import secrets
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -21,60 +21,190 @@ from typing import Final
 from blake3 import blake3
 
 from ctxd import dbfile
+from ctxd.artifacts import index as indexes
+from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker
+from ctxd.artifacts.disk import erase, sync_folder
+from ctxd.artifacts.index import Index, IndexEntry
+from ctxd.artifacts.packs import (
+    CHUNK,
+    MANIFEST,
+    WHOLE,
+    DamagedRecord,
+    Kind,
+    Location,
+    PackRecord,
+    Packs,
+    encode,
+    records,
+    sync,
+)
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 from ctxd.objects.document import Artifact
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
-_FANOUT_DIGITS: Final = 2
-_TEMPORARY: Final = ".tmp-"
-_ZEROS: Final = bytes(1 << 20)
+_LOOSE_FOLDER: Final = re.compile(r"[0-9a-f]{2}")
+_TEMPORARY: Final = ".tmp-*"
+_PIECE_BYTES: Final = 1024 * 1024
+_LOOKED_UP: Final = 256
+"""Chunks that are looked up at a time."""
+
+_PART: Final = struct.Struct("<32sI")
+"""A chunk in a manifest: its hash and its size."""
 
 
 class ArtifactStore:
-    """A folder of immutable files, for any thread. Calls block. ``create`` comes before the first ``keep``."""
+    """A folder of artifacts, for any thread. Calls block. ``create`` comes before the first ``keep``."""
 
     def __init__(self, root: Path, unused: Callable[[str], None] = lambda _: None) -> None:
         """``unused`` receives, on any thread, each ref whose last hold ended without a use. It does not raise."""
         self._root = root
+        self._packs = Packs(root / "packs")
         self._unused = unused
         # Reentrant: a hold may be collected, and so end, while the same thread is inside.
         self._changed = threading.Condition(threading.RLock())
         self._removing: set[str] = set()
         self._holds: Counter[str] = Counter()
+        self._writing = threading.Lock()
+        self._pins: Counter[bytes] = Counter()
+        self._reading = threading.Lock()
+        self._reader: Index | None = None
+
+    @property
+    def _database(self) -> Path:
+        return self._root / "index.db"
 
     def create(self) -> None:
-        """Make the folder if it is missing, and remove temporary files that a crash left. Raises: OSError."""
+        """Make the folder if it is missing, take in what a crash left behind the index, and remove what nothing uses.
+
+        A missing or damaged index is rebuilt. Artifacts that an earlier version kept in a file each are moved into
+        packs. Raises: OSError; ``dbfile``'s errors.
+        """
         self._root.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self._root.parent)
-        for folder in self.folders():
-            for path in folder.glob(f"{_TEMPORARY}*"):
+        for folder in self._loose_folders():
+            for path in folder.glob(_TEMPORARY):
                 erase(path)
+        with dbfile.faults():
+            self._index = self._open_index()
+            self._packs.open(self._take_in())
+            with self._writing:
+                self._drop(self._index.unused_chunks())
+        self._pack_loose()
 
-    def path(self, ref: str) -> Path:
-        """Return the path of the bytes of ``ref``, 64 hex digits."""
-        assert _NAME.fullmatch(ref), "an artifact is named by 64 hex digits"
-        return self._root / ref[:_FANOUT_DIGITS] / ref
+    def _open_index(self) -> Index:
+        with suppress(dbfile.FileDamaged, dbfile.SqlFailed):
+            if dbfile.user_version(self._database) in (None, indexes.VERSION):
+                with dbfile.faults():
+                    index = Index(self._database, write=True)
+                    index.pack_sizes()
+                    return index
+        for path in self._root.glob("index.db*"):
+            path.unlink()
+        return Index(self._database, write=True)
+
+    def _take_in(self) -> int:
+        """Add the records behind those that the index knows of. Returns: the end of the newest pack."""
+        sizes, end = self._index.pack_sizes(), 0
+        artifacts: list[tuple[bytes, IndexEntry, set[bytes]]] = []
+        with self._index.transaction():
+            for number in self._packs.numbers():
+                path, known = self._packs.path(number), sizes.get(number, 0)
+                if (end := path.stat().st_size) == known:
+                    continue
+                end = min(known, end)
+                for record in records(path, end):
+                    # After damage in the middle more records may follow: all behind the last of them is cut off.
+                    if isinstance(record, DamagedRecord):
+                        continue
+                    end = record.location.end
+                    if record.kind == CHUNK:
+                        self._index.put_chunks([(record.hash, record.location)])
+                    elif record.kind in (WHOLE, MANIFEST):
+                        artifacts.append(_entry(record))
+                self._index.set_pack_size(number, end)
+            # A chunk may stand behind the manifest that names it.
+            for hash, entry, chunks in artifacts:
+                self._index.put_artifact(hash, entry, chunks)
+        return end
+
+    def close(self, *, tidy: bool = True) -> None:
+        """Close all files; with ``tidy`` empty the index's log before. Only a hold may end afterwards."""
+        with self._writing, self._reading:
+            if self._reader is not None:
+                self._reader.close()
+            if hasattr(self, "_index"):
+                self._packs.close()
+                self._index.close(tidy=tidy)
+
+    # --- writing ---
 
     def keep(self, data: bytes) -> Artifact:
         """Keep ``data`` and return a hold on it. On return it is on the disk. Damaged bytes of its name are replaced.
 
-        Raises: OSError.
+        Raises: OSError; ``apsw``'s errors.
         """
-        ref = blake3(data).hexdigest()
-        path = self.path(ref)
+        with self.writer() as writer:
+            writer.write(data)
+            return writer.finish()
+
+    def writer(self) -> "ArtifactWriter":
+        """Return a writer of one artifact whose bytes come in pieces. Close it."""
+        return ArtifactWriter(self)
+
+    def add_chunks(self, chunks: Sequence[bytes], pinned: set[bytes]) -> list[bytes]:
+        """Write those of ``chunks`` that are not there, and pin all in ``pinned``. Returns: the hash of each."""
+        hashes = [blake3(chunk).digest() for chunk in chunks]
+        by_hash = dict(zip(hashes, chunks, strict=True))
+        with self._writing:
+            new = [hash for hash in by_hash if hash not in pinned]
+            self._pins.update(new)
+            pinned.update(new)
+            known = self._index.chunks(new)
+        missing = {
+            hash: encode(CHUNK, hash, by_hash[hash])
+            for hash in new
+            if hash not in known or not self._is_at(known[hash], hash, by_hash[hash])
+        }
+        if not missing:
+            return hashes
+        with self._writing:
+            # Another writer may have written one meanwhile.
+            now = self._index.chunks(missing)
+            missing = {hash: record for hash, record in missing.items() if now.get(hash) == known.get(hash)}
+            locations = self._packs.append(list(missing.values())) if missing else []
+            with self._index.transaction():
+                self._index.put_chunks(list(zip(missing, locations, strict=True)))
+            self._bury(known[hash] for hash in missing if hash in known)
+        return hashes
+
+    def add_artifact(self, hash: bytes, size: int, kind: Kind, data: bytes, chunks: Collection[bytes]) -> Artifact:
+        """Write the record of an artifact whose ``chunks`` are pinned, flush it and them, and return a hold on it."""
+        ref = hash.hex()
         with self._changed:
-            # A file that is being removed must not be taken for one that stays.
+            # One that is being removed must not be taken for one that stays.
             self._changed.wait_for(lambda: ref not in self._removing)
             self._holds[ref] += 1
-        artifact = Artifact(ref, len(data), self._release)
-        if not self._has(ref, data):
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._place(path, data)
-        hit("art.dirsync")
-        # Also when the file was there: its writer may have died before this.
-        sync_folder(path.parent)
-        sync_folder(self._root)
+        artifact = Artifact(ref, size, self._release)
+        record = encode(kind, hash, data)
+        with self._writing:
+            old = self._index.artifact(hash)
+            is_there = old is not None and self._is_at(old.location, hash, data)
+            location = None if is_there else self._packs.append([record])[0]
+            descriptor = self._packs.descriptor()
+        # Also when all was there: its writer may not have come as far as this.
+        sync(descriptor)
+        hit("art.index")
+        if location is not None:
+            with self._writing:
+                replaced = old.location if old is not None else None
+                if self._index.artifact(hash) == old:
+                    with self._index.transaction():
+                        self._index.put_artifact(hash, IndexEntry(size, location), chunks)
+                else:
+                    # Another writer of the same bytes was first.
+                    replaced = location
+                self._bury(() if replaced is None else (replaced,))
         return artifact
 
     def _release(self, artifact: Artifact) -> None:
@@ -86,42 +216,39 @@ class ArtifactStore:
         if not artifact.used:
             self._unused(artifact.ref)
 
-    def _place(self, path: Path, data: bytes) -> None:
-        descriptor, temporary = _open_nameless(path.parent)
-        try:
-            hit("art.write")
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fchmod(descriptor, 0o400)
-            hit("art.fsync")
-            os.fdatasync(descriptor)
-            hit("art.link")
-            source = temporary or f"/proc/self/fd/{descriptor}"
-            while not self._has(path.name, data):
-                with suppress(FileExistsError):
-                    # The folder's descriptor is not looked at, but without one Python does not follow the link in
-                    # /proc.
-                    os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)
-        finally:
-            os.close(descriptor)
-            if temporary is not None:
-                os.unlink(temporary)
+    def unpin(self, pinned: Iterable[bytes], *, drop: bool) -> None:
+        """End the pins of a writer; with ``drop`` remove the chunks that nothing else uses."""
+        pinned = list(pinned)
+        with self._writing:
+            self._pins.subtract(pinned)
+            free = [hash for hash in pinned if not self._pins[hash]]
+            for hash in free:
+                del self._pins[hash]
+            if drop:
+                self._drop(self._index.unused_chunks(free))
 
-    def _has(self, ref: str, data: bytes) -> bool:
-        """Return True if ``data`` is stored. A damaged file of that name, also one on a bad sector, is removed: it was
-        lost already."""
-        path = self.path(ref)
+    def _is_at(self, location: Location, hash: bytes, data: bytes) -> bool:
+        """True if ``data`` is what is stored at ``location``. Of what cannot be read it was lost already."""
         try:
-            if path.read_bytes() == data:
-                return True
-        except FileNotFoundError:
+            record = self._packs.read(location)
+        except (DamagedRecord, FileNotFoundError):
             return False
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-        path.unlink(missing_ok=True)
-        return False
+            return False
+        return (record.hash, record.data) == (hash, data)
+
+    def _bury(self, locations: Iterable[Location]) -> None:
+        """Overwrite records that were replaced. A bad sector stays as it is."""
+        for location in locations:
+            try:
+                self._packs.erase((location,))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+
+    # --- reading ---
 
     def read(self, ref: str) -> bytes:
         """The bytes of ``ref``.
@@ -129,18 +256,106 @@ class ArtifactStore:
         Raises: CtxdError ``corrupt`` if they are not there or do not match their name; ``dbfile.DiskFull`` for want of
         descriptors or memory.
         """
-        try:
-            with dbfile.faults():
-                data = self.path(ref).read_bytes()
-        except dbfile.DiskFailed as error:
-            raise CtxdError("corrupt", f"artifact {ref} cannot be read: {error}") from error
+        data = b"".join(self.pieces(ref))
         if blake3(data).hexdigest() != ref:
             raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
         return data
 
+    def pieces(self, ref: str, first: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """Yield the bytes of ``ref`` from offset ``first`` up to ``end``, a chunk at a time, each as it was written.
+
+        Raises: as ``read``.
+        """
+        assert _NAME.fullmatch(ref), "an artifact is named by 64 hex digits"
+        try:
+            with dbfile.faults():
+                yield from self._pieces(bytes.fromhex(ref), first, end)
+        except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed, DamagedRecord) as error:
+            raise CtxdError("corrupt", f"artifact {ref} cannot be read: {error}") from error
+
+    def _pieces(self, hash: bytes, first: int, end: int | None) -> Iterator[bytes]:
+        entry = self._entry(hash)
+        if entry is None:
+            yield self._loose(hash.hex()).read_bytes()[first:end]
+            return
+        record = self._record(hash, entry.location, self._artifact_location)
+        if _entry(record)[1].size != entry.size:
+            raise DamagedRecord(record.location, f"the index says that it has {entry.size} bytes")
+        if record.kind == WHOLE:
+            yield record.data[first:end]
+            return
+        parts, at = _parts(record), 0
+        for batch in range(0, len(parts), _LOOKED_UP):
+            wanted = parts[batch : batch + _LOOKED_UP]
+            places = self._chunk_locations([part for part, _ in wanted])
+            for part, size in wanted:
+                if at + size > first and (end is None or at < end):
+                    if part not in places:
+                        raise DamagedRecord(record.location, f"chunk {part.hex()} is missing")
+                    data = self._record(part, places[part], self._chunk_location).data
+                    yield data[max(0, first - at) : None if end is None else end - at]
+                at += size
+
+    def _record(self, hash: bytes, location: Location, look_up: Callable[[bytes], Location | None]) -> PackRecord:
+        """The record ``hash`` at ``location``, or where it was moved to meanwhile."""
+        while True:
+            try:
+                record = self._packs.read(location)
+                if record.hash != hash:
+                    raise DamagedRecord(location, "the index names another record")
+                return record
+            except (DamagedRecord, FileNotFoundError):
+                now = look_up(hash)
+                if now is None or now == location:
+                    raise
+                location = now
+
+    def _entry(self, hash: bytes) -> IndexEntry | None:
+        with self._reading:
+            return None if (reader := self._opened()) is None else reader.artifact(hash)
+
+    def _artifact_location(self, hash: bytes) -> Location | None:
+        return None if (entry := self._entry(hash)) is None else entry.location
+
+    def _chunk_locations(self, hashes: Iterable[bytes]) -> dict[bytes, Location]:
+        with self._reading:
+            return {} if (reader := self._opened()) is None else reader.chunks(hashes)
+
+    def _chunk_location(self, hash: bytes) -> Location | None:
+        return self._chunk_locations((hash,)).get(hash)
+
+    def _opened(self) -> Index | None:
+        if self._reader is None and self._database.exists():
+            self._reader = Index(self._database, write=False)
+        return self._reader
+
+    def size(self, ref: str) -> int | None:
+        """The size of ``ref`` in bytes; None if it is not there."""
+        entry = self._entry(bytes.fromhex(ref))
+        if entry is not None:
+            return entry.size
+        path = self._loose(ref)
+        return path.stat().st_size if path.exists() else None
+
     def holds(self, ref: str) -> bool:
-        """True if there is a file for ``ref``, damaged or not."""
-        return self.path(ref).exists()
+        """True if ``ref`` is in the index, damaged or not."""
+        return self.size(ref) is not None
+
+    def names(self) -> Iterator[str]:
+        """The names of all there are."""
+        yield from self._loose_names()
+        after = ""
+        while batch := self.names_after(after):
+            yield from batch
+            after = batch[-1]
+
+    def names_after(self, after: str, limit: int = 1_000) -> list[str]:
+        """At most ``limit`` names beyond ``after``, in order, of those in packs. Raises: ``dbfile``'s errors."""
+        with dbfile.faults(), self._reading:
+            reader = self._opened()
+            return [] if reader is None else [hash.hex() for hash in reader.artifacts(bytes.fromhex(after), limit)]
+
+    # --- removal ---
 
     def claim_removal(self, refs: Iterable[str]) -> list[str]:
         """Claim and return those of ``refs`` without a hold or a claim: every ``keep`` of one waits until
@@ -157,20 +372,52 @@ class ArtifactStore:
             self._changed.notify_all()
 
     def remove(self, ref: str) -> None:
-        """Overwrite and remove the bytes of ``ref``; on return they are off the disk, and the claim has ended. A
-        missing file is no error.
+        """Overwrite and remove the bytes of ``ref`` and of the chunks that no other artifact has; on return they are
+        off the disk, and the claim has ended. A missing one is no error.
 
-        Raises: OSError.
+        Raises: OSError; ``apsw``'s errors.
         """
         try:
-            erase(self.path(ref))
+            erase(self._loose(ref))
+            with self._writing:
+                self._remove(bytes.fromhex(ref))
         finally:
             self.disclaim((ref,))
+
+    def _remove(self, hash: bytes) -> None:
+        entry = self._index.artifact(hash)
+        if entry is None:
+            return
+        chunks: set[bytes] = set()
+        with suppress(DamagedRecord, FileNotFoundError):
+            record = self._packs.read(entry.location)
+            if record.kind == MANIFEST and record.hash == hash:
+                chunks = {part for part, _ in _parts(record)}
+        if chunks:
+            # A crash behind this leaves chunks without a use, which the next start removes. Flushed: once a chunk is
+            # overwritten, nothing may count on it.
+            with self._index.transaction(synced=True):
+                self._index.remove_artifact(hash, chunks)
+        # Before the index forgets it: the next removal goes on where a crash cut this one.
+        self._packs.erase((entry.location,))
+        if chunks:
+            self._drop(self._index.unused_chunks(chunks))
+        else:
+            with self._index.transaction():
+                self._index.remove_artifact(hash, ())
+
+    def _drop(self, unused: dict[bytes, Location]) -> None:
+        """Overwrite and forget chunks that have no use, but for those that a writer is about to use."""
+        dropped = {hash: location for hash, location in unused.items() if not self._pins[hash]}
+        if dropped:
+            self._packs.erase(dropped.values())
+            with self._index.transaction():
+                self._index.remove_chunks(dropped)
 
     def remove_unused(self, claimed: Sequence[str], used: Collection[str]) -> None:
         """Remove ``claimed`` except for those that are ``used``; on return, also after an error, no claim is left.
 
-        Raises: OSError.
+        Raises: OSError; ``apsw``'s errors.
         """
         left = list(claimed)
         try:
@@ -182,66 +429,157 @@ class ArtifactStore:
                     self.remove(ref)
         finally:
             self.disclaim(left)
+        with self._writing:
+            self._index.empty_log()
 
-    def folders(self) -> list[Path]:
-        """The folders that hold artifacts, in order."""
-        return sorted(path for path in self._root.iterdir() if path.is_dir()) if self._root.is_dir() else []
+    # --- verification ---
 
-    def names(self) -> Iterator[str]:
-        """The names of all there are, in order."""
-        for folder in self.folders():
-            yield from names_in(folder)
+    def faults(self) -> Iterator[str]:
+        """Compare packs and index record by record, beside reading every artifact. Blocks.
+
+        Yields: a sentence for each fault. Raises: ``dbfile``'s errors.
+        """
+        with dbfile.faults():
+            if not self._database.exists():
+                return
+            reader = Index(self._database, write=False)
+            try:
+                yield from reader.integrity()
+                yield from self._record_faults(reader)
+                yield from self._use_faults(reader)
+            finally:
+                reader.close()
+
+    def _record_faults(self, reader: Index) -> Iterator[str]:
+        for number, size in reader.pack_sizes().items():
+            path, end = self._packs.path(number), 0
+            try:
+                found = list(records(path))
+            except FileNotFoundError:
+                if number in reader.pack_sizes():
+                    yield f"pack {path.name} is missing"
+                continue
+            for record in found:
+                if isinstance(record, DamagedRecord):
+                    if record.location.at < size:
+                        yield f"{path.name}, offset {record.location.at}: {record}"
+                else:
+                    end = max(end, record.location.end)
+            if end < size:
+                yield f"the index says that {path.name} has {size} bytes, but its records end at {end}"
+
+    def _use_faults(self, reader: Index) -> Iterator[str]:
+        with reader.snapshot():
+            counted: Counter[bytes] = Counter()
+            after = b""
+            while batch := reader.artifacts(after, _LOOKED_UP):
+                after = batch[-1]
+                for hash in batch:
+                    with suppress(DamagedRecord, FileNotFoundError):
+                        # What cannot be read is named by the pass over all artifacts.
+                        counted.update({part for part, _ in self._manifest(reader, hash)})
+            for hash, uses in reader.chunk_uses().items():
+                if uses != counted[hash]:
+                    yield f"the index counts {uses} uses of chunk {hash.hex()}, not {counted[hash]}"
+
+    def _manifest(self, reader: Index, hash: bytes) -> list[tuple[bytes, int]]:
+        entry = reader.artifact(hash)
+        if entry is None:
+            return []
+        record = self._packs.read(entry.location)
+        return _parts(record) if record.kind == MANIFEST else []
+
+    # --- artifacts of earlier versions, a file each ---
+
+    def _loose(self, ref: str) -> Path:
+        return self._root / ref[:2] / ref
+
+    def _loose_folders(self) -> list[Path]:
+        if not self._root.is_dir():
+            return []
+        return sorted(path for path in self._root.iterdir() if _LOOSE_FOLDER.fullmatch(path.name) and path.is_dir())
+
+    def _loose_names(self) -> Iterator[str]:
+        """Names of artifacts that have a file each, as earlier versions wrote them."""
+        for folder in self._loose_folders():
+            yield from sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+    def _pack_loose(self) -> None:
+        for ref in self._loose_names():
+            path = self._loose(ref)
+            data = path.read_bytes()
+            # A damaged one stays where it is, so that what refers to it is reported with it.
+            if blake3(data).hexdigest() == ref:
+                with dbfile.faults():
+                    self.keep(data).used = True
+                erase(path)
+        for folder in self._loose_folders():
+            with suppress(OSError):
+                folder.rmdir()
 
 
-def names_in(folder: Path) -> list[str]:
-    """The names of the artifacts in ``folder``, in order."""
-    return sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
+class ArtifactWriter:
+    """Writes one artifact whose bytes come in pieces, with a bounded part of them in memory. Not for two threads."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self._hasher = blake3()
+        self._size = 0
+        self._head = b""
+        self._chunker = Chunker()
+        self._parts: list[tuple[bytes, int]] = []
+        self._pinned: set[bytes] = set()
+        self._is_kept = False
+
+    def __enter__(self) -> "ArtifactWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, data: bytes) -> None:
+        """Add ``data`` at the end. Raises: as ``ArtifactStore.keep``."""
+        self._hasher.update(data)
+        view = memoryview(data)
+        for at in range(0, len(view), _PIECE_BYTES):
+            piece = bytes(view[at : at + _PIECE_BYTES])
+            self._size += len(piece)
+            if self._size <= CHUNK_BYTES_MAX:
+                self._head += piece
+                continue
+            head, self._head = self._head, b""
+            self._add(self._chunker.cut(head + piece))
+
+    def _add(self, chunks: list[bytes]) -> None:
+        hashes = self._store.add_chunks(chunks, self._pinned)
+        self._parts += zip(hashes, map(len, chunks), strict=True)
+
+    def finish(self) -> Artifact:
+        """Return a hold on the artifact, which is on the disk. Raises: as ``ArtifactStore.keep``."""
+        hash = self._hasher.digest()
+        if self._size <= CHUNK_BYTES_MAX:
+            artifact = self._store.add_artifact(hash, self._size, WHOLE, self._head, ())
+        else:
+            self._add(self._chunker.end())
+            manifest = b"".join(_PART.pack(*part) for part in self._parts)
+            artifact = self._store.add_artifact(hash, self._size, MANIFEST, manifest, self._pinned)
+        self._is_kept = True
+        return artifact
+
+    def close(self) -> None:
+        """Let go of the chunks; of an artifact that is not finished they are removed. Raises: as ``finish``."""
+        pinned, self._pinned = self._pinned, set()
+        if pinned:
+            self._store.unpin(pinned, drop=not self._is_kept)
 
 
-def erase(path: Path) -> None:
-    """Overwrite and remove a file; on return it is off the disk. A missing one is no error. Raises: OSError."""
-    try:
-        left = path.stat().st_size
-        path.chmod(0o600)
-        with path.open("r+b") as file:
-            while left > 0:
-                left -= file.write(_ZEROS[:left])
-            file.flush()
-            os.fsync(file.fileno())
-        path.unlink()
-    except FileNotFoundError:
-        return
-    sync_folder(path.parent)
+def _entry(record: PackRecord) -> tuple[bytes, IndexEntry, set[bytes]]:
+    """The hash, the entry and the chunks of the artifact whose ``record`` this is."""
+    parts = _parts(record)
+    size = sum(size for _, size in parts) if parts else len(record.data)
+    return record.hash, IndexEntry(size, record.location), {part for part, _ in parts}
 
 
-def _open_nameless(folder: Path) -> tuple[int, str | None]:
-    """A new file in ``folder`` that has no name yet, or where the filesystem has none such, its temporary name."""
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600), None
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
-            raise
-    name = str(folder / f"{_TEMPORARY}{secrets.token_hex(8)}")
-    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), name
-
-
-def make_folder(folder: Path) -> None:
-    """Make ``folder`` and the missing ones above it, with mode 0700; on return their entries are on the disk, but for
-    one in a folder that may be written and not read.
-
-    Raises: OSError.
-    """
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in reversed(made):
-        with suppress(PermissionError):
-            sync_folder(each.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the entries of ``folder`` to the disk. Raises: OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _parts(record: PackRecord) -> list[tuple[bytes, int]]:
+    """The chunks of a manifest in order: hash and size. Of another record none."""
+    return list(_PART.iter_unpack(record.data)) if record.kind == MANIFEST else []

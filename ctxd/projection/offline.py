@@ -15,7 +15,8 @@ import anyio
 import msgspec
 
 from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore, sync_folder
+from ctxd.artifacts.disk import sync_folder
+from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError

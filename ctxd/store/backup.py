@@ -13,7 +13,8 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore, make_folder, sync_folder
+from ctxd.artifacts.disk import make_folder, sync_folder
+from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.failpoints import hit
 from ctxd.store import journal, statedir
@@ -32,7 +33,9 @@ def _unheard(what: str, done: int) -> None:
     """No consumer."""
 
 
-_PATH: Final = r"^(state\.db|artifacts/[0-9a-f]{2}/[0-9a-f]{64})$(?!\n)"
+_PATH: Final = r"^(state\.db|artifacts/([0-9a-f]{2}/[0-9a-f]{64}|index\.db|packs/[0-9]{8}\.pack))$(?!\n)"
+"""An earlier version kept each artifact in a file of its own."""
+
 _CHAIN: Final = r"^[0-9a-f]{64}$(?!\n)"
 
 
@@ -79,7 +82,7 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
                 if _copy_artifacts(root, destination, step, last=last):
                     break
                 # A daemon has purged a text since the database was copied: a copy must not hold what was purged.
-                shutil.rmtree(destination / "artifacts")
+                shutil.rmtree(destination / "artifacts", ignore_errors=True)
                 (destination / "state.db").unlink()
     except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
         raise StateDirError(f"{root} cannot be copied: {error}", exit_code=_EXIT_IO) from error
@@ -111,7 +114,7 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
             target = root / file.path
             make_folder(target.parent)
             _copy_file(source / file.path, target)
-            target.chmod(0o600 if target.name == "state.db" else 0o400)
+            target.chmod(0o600)
         witness = WitnessFile(held.witness)
         witness.write(Head(manifest.head_seq, bytes.fromhex(manifest.head_chain)), sync=True)
         witness.close()
@@ -164,7 +167,6 @@ def _copy_artifacts(root: Path, destination: Path, step: Step, *, last: bool) ->
     Raises: StateDirError for a damaged one.
     """
     sources, targets = ArtifactStore(root / "artifacts"), ArtifactStore(destination / "artifacts")
-    targets.create()
     reader = dbfile.open_reader(destination / "state.db")
     try:
         for done, (ref,) in enumerate(reader.execute("SELECT hash FROM content WHERE bytes IS NULL")):
@@ -176,11 +178,15 @@ def _copy_artifacts(root: Path, destination: Path, step: Step, *, last: bool) ->
                 if last or sources.holds(ref.hex()):
                     raise
                 return False
+            if not done:
+                targets.create()
             targets.keep(data)
         return True
     except CtxdError as error:
         raise StateDirError(error.message, exit_code=_EXIT_DAMAGED) from error
     finally:
+        targets.close()
+        sources.close()
         reader.close()
 
 
@@ -188,7 +194,7 @@ def _verified(root: Path, step: Step) -> Report:
     report = verified(root, step)
     if report.worst not in (None, "warning"):
         raise StateDirError(f"{root} is damaged: {report.problems[0].message}", exit_code=_EXIT_DAMAGED)
-    for name in ("state.db-wal", "state.db-shm"):
+    for name in ("state.db-wal", "state.db-shm", "artifacts/index.db-wal", "artifacts/index.db-shm"):
         (root / name).unlink(missing_ok=True)
     return report
 

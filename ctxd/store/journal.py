@@ -19,7 +19,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
 from ctxd.store.witness import Head
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ctxd import dbfile, limits
-from ctxd.artifacts.store import ArtifactStore, erase
+from ctxd.artifacts.disk import erase
+from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
@@ -102,6 +103,7 @@ class JournalWriter:
         """
         with dbfile.faults():
             migrations.migrate(self._path)
+            self._artifacts.create()
             dbfile.forget_cached_pages(self._path)
             self._close_to_others()
             self._connection = dbfile.open_writer(self._path)
@@ -211,6 +213,8 @@ class JournalWriter:
             self._log.close()
             self._connection.close()
             self._witness.close()
+            with dbfile.faults():
+                self._artifacts.close(tidy=tidy)
 
     # --- write ---
 

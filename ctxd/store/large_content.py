@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from ctxd import dbfile
-from ctxd.artifacts.store import ArtifactStore, names_in
+from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, encode_content, is_large
 from ctxd.offload import Lane, LoopHandle, NoThread
@@ -25,6 +25,8 @@ while a disk is slow."""
 
 READ_AT_ONCE: Final = 2
 """Artifacts that are read at once, each whole in memory."""
+
+_FAILURES: Final = (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed)
 
 Read = Callable[[Callable[[], set[str]]], Awaitable[set[str]]]
 """Calls a function on the reader's thread, over everything accepted so far."""
@@ -98,6 +100,9 @@ class LargeContent:
             return await self._keeping.run(self._keep, data)
         except dbfile.DiskFull as error:
             raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
+        except (dbfile.FileDamaged, dbfile.SqlFailed) as error:
+            hint = "Restart the daemon: it rebuilds the index of artifacts from their packs."
+            raise CtxdError("corrupt", f"the index of artifacts: {error}", hint=hint, outcome="not_applied") from error
         except dbfile.DiskFailed as error:
             self._failed(error)
             raise CtxdError("store_failed", str(error), outcome="not_applied") from error
@@ -110,10 +115,12 @@ class LargeContent:
         """Remove artifacts that no version refers to, until cancelled. ``referenced``, called by ``read``, returns
         those that one does refer to."""
         try:
-            for folder in await self._collecting.run(self._artifacts.folders):
-                await self._remove_unused(await self._collecting.run(partial(names_in, folder)), read, referenced)
-        except (OSError, NoThread) as error:
-            # A folder cannot be listed: what a crash left in it is found at the next start.
+            after = ""
+            while names := await self._collecting.run(self._artifacts.names_after, after):
+                await self._remove_unused(names, read, referenced)
+                after = names[-1]
+        except (*_FAILURES, NoThread) as error:
+            # The index cannot be read: what a crash left is found at the next start.
             self._fault(error)
         while True:
             await self._became_unused.wait()
@@ -135,11 +142,12 @@ class LargeContent:
             nonlocal held
             # From here on the removal ends the claims, one by one.
             held = ()
-            self._artifacts.remove_unused(claimed, used)
+            with dbfile.faults():
+                self._artifacts.remove_unused(claimed, used)
 
         try:
             await self._collecting.run(remove, await read(partial(referenced, claimed)))
-        except (CtxdError, OSError, NoThread) as error:
+        except (CtxdError, *_FAILURES, NoThread) as error:
             self._unused.update(claimed)
             self._fault(error)
         finally:

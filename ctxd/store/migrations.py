@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ctxd import dbfile
-from ctxd.artifacts.store import sync_folder
+from ctxd.artifacts.disk import sync_folder
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
 from ctxd.store.journal import SCHEMA_VERSION
@@ -34,6 +34,8 @@ MIGRATIONS: Final = (
     Migration(2, "index versions that hold from a past time", lambda connection: SqliteBackend(connection).create()),
     # What is stored stays as it is and is read as it is. The number keeps programs out that cannot read new segments.
     Migration(3, "write segments as tagged operations from now on", lambda connection: None),
+    # The start that follows moves it. The number keeps programs out that cannot read packs.
+    Migration(4, "keep large content in packs from now on", lambda connection: None),
 )
 
 

@@ -13,7 +13,7 @@ without one: with the least text that it needs.
 Every step follows an index (entity, text hash, journal sequence), so the cost is that of what is purged, whatever the
 store holds beside it. That nothing is left in the database file rests on ``secure_delete``: SQLite zeroes what it
 frees. What lies outside the database goes after the transaction, and again at the next start if that is cut: the
-artifacts' files, and the write-ahead log, which holds older pages until it is truncated. The record's entities
+artifacts, and the write-ahead log, which holds older pages until it is truncated. The record's entities
 are those that a projection has to evict (``journal.Body.purged``).
 """
 
@@ -254,8 +254,8 @@ def residue(connection: dbfile.Connection) -> tuple[str, ...]:
     """The files that may still hold what was purged, relative to the state directory; none once all is gone."""
     if not is_unfinished(connection):
         return ()
-    spilled = (ref for ref in unfinished(connection) if not is_kept(connection, ref))
-    return ("state.db-wal", *(f"artifacts/{ref.hex()[:2]}/{ref.hex()}" for ref in spilled))
+    spilled = any(not is_kept(connection, ref) for ref in unfinished(connection))
+    return ("state.db-wal", *(("artifacts/packs",) if spilled else ()))
 
 
 def is_kept(connection: dbfile.Connection, ref: bytes) -> bool:

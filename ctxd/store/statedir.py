@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ctxd.artifacts.store import make_folder, sync_folder
+from ctxd.artifacts.disk import make_folder, sync_folder
 from ctxd.errors import StateDirError
 
 _EXIT_NO_STATE: Final = 10

@@ -120,7 +120,6 @@ class VersionStore:
         self._journal_writer = journal_writer
         try:
             damage = await in_thread(journal_writer.open)
-            await in_thread(artifacts.create)
         except (dbfile.FileDamaged, dbfile.SqlFailed, dbfile.DiskFailed, dbfile.DiskFull, OSError) as error:
             message = f"{directory.database} cannot be opened: {error}"
             raise StateDirError(message, exit_code=_EXIT_IO) from error

@@ -13,6 +13,8 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
+from ctxd.artifacts.chunking import cut
+from ctxd.artifacts.packs import PackRecord, records
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
@@ -61,6 +63,8 @@ _STEP: Final = 1_000
 """Rows between two reports of progress."""
 
 _SEARCHED_BYTES: Final = 1 << 20
+_SAMPLE_BYTES: Final = 1024
+_SAMPLES: Final = 64
 _HALVED_BYTES: Final = 24
 """Bytes of a text from which on its halves are searched for, because a page of the database may end within it."""
 
@@ -155,11 +159,15 @@ def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
     Reads piece by piece, without a memory map: a running daemon may truncate or remove a file meanwhile.
     Returns: the paths, relative to ``root``, of the files that hold one, in order. Raises: OSError.
     """
+    texts = list(texts)
     wanted = {part for text in texts for form in (text, _as_json(text)) for part in _halves(form)}
     longest = max(map(len, wanted), default=0)
     found: list[str] = []
     for path in sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink()):
         step("searching files", len(found))
+        if path.suffix == ".pack" and _in_pack(path, texts, wanted):
+            found.append(str(path.relative_to(root)))
+            continue
         with suppress(FileNotFoundError), path.open("rb") as file:
             kept = b""
             while data := file.read(_SEARCHED_BYTES):
@@ -169,6 +177,26 @@ def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
                     break
                 kept = data[-longest:]
     return found
+
+
+def _in_pack(path: Path, texts: Iterable[bytes], wanted: Iterable[bytes]) -> bool:
+    """True if an uncompressed record of the pack in ``path`` holds one of ``wanted``, a chunk of one of ``texts`` or a
+    sample of one."""
+    chunks = {blake3(chunk).digest() for text in texts for chunk in cut(text)}
+    parts = {*wanted, *(sample for text in texts for sample in _samples(text))}
+    return any(
+        record.hash in chunks or any(part in record.data for part in parts)
+        for record in records(path)
+        if isinstance(record, PackRecord)
+    )
+
+
+def _samples(text: bytes) -> Iterator[bytes]:
+    """Parts of a long text, each far shorter than a chunk."""
+    if len(text) > _SAMPLE_BYTES:
+        step = max(_SAMPLE_BYTES, len(text) // _SAMPLES)
+        for at in range(0, len(text) - _SAMPLE_BYTES + 1, step):
+            yield text[at : at + _SAMPLE_BYTES]
 
 
 def _as_json(text: bytes) -> bytes:
@@ -393,6 +421,8 @@ class _Verification:
                 self._report.orphan_artifacts += 1
             if self._step():
                 yield self._report
+        for fault in self._artifacts.faults():
+            self._report.note("damage", fault)
 
     def _index(self) -> None:
         counted = self._connection.execute("SELECT value FROM meta WHERE name='incarnation'").fetchone()

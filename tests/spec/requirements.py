@@ -36,6 +36,7 @@ SECTIONS: dict[str, str] = {
     "TRK": "Trackers",
     "RPC": "Protocol",
     "DUR": "Durability",
+    "ART": "Artifacts",
     "OPS": "Operation",
     "SVC": "As a service",
     "BOX": "Sandboxes",
@@ -234,6 +235,11 @@ DUR-14 | Content above 1 MiB is durable before its write is accepted: writes of 
 DUR-11 | A state directory with an older schema is migrated at the start or by `ctxd migrate`, whose `--dry-run` lists the steps: its database is copied first, and an interrupted migration resumes. A newer schema is refused. A state directory written by the first version opens with all its data. | ctxd
 DUR-13 | A session whose segments were written by an earlier version opens and continues. A segment or bundle of a newer version, or with an operation that is not known, is refused by name and never misread. | ctxd
 DUR-10 | Loss or damage of the head witness, of `secrets.key` and of the indexes that reads depend on is reported in `daemon.status` and by `ctxd verify`; a read that finds no data for an index entry returns `corrupt`. | ctxd
+ART-1 | An artifact is bytes of any size under their BLAKE3. On the disk before anything refers to it; every byte that is read is compared with its hash. | ctxd
+ART-2 | Artifacts share chunks that are cut by content: one byte more anywhere adds at most a few chunks. What compresses is compressed. | ctxd
+ART-3 | A kill anywhere in a write or a removal loses no artifact that was acknowledged and leaves none in part. The index of artifacts is rebuilt from their packs if it is missing or damaged. | ctxd
+ART-4 | Every flipped byte in a pack and every changed value of the index is found, and the artifact that it damages is named. Writing a damaged artifact again heals it. | ctxd
+ART-5 | What is removed is overwritten at once, but for the chunks that other artifacts have. | ctxd
 OPS-1 | The socket never has wider permissions than configured; a stale one is replaced, a live one refused. | ctxd
 OPS-2 | On SIGTERM the daemon finishes calls in flight, refuses new ones, and exits with 0. | ctxd
 OPS-3 | `daemon.status` reports health, queue and figures. | ctxd

@@ -220,8 +220,7 @@ def damaged_copies(state: Path, folder: Path) -> Iterator[tuple[str, Path]]:
                 yield f"{table}.{column}", copy
     copy = folder / "damaged-artifact"
     shutil.copytree(state, copy)
-    artifact = max((path for path in (copy / "artifacts").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size)
-    artifact.chmod(0o600)
+    (artifact,) = (copy / "artifacts" / "packs").iterdir()
     data = bytearray(artifact.read_bytes())
     data[len(data) // 2] ^= 1
     artifact.write_bytes(data)

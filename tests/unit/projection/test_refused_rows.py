@@ -7,7 +7,7 @@ from ctxd.objects.document import AsOf
 from ctxd.projection import projection_loop
 from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
-from tests.unit.store.running import put
+from tests.unit.store.running import damage_artifacts, put
 from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
@@ -94,10 +94,7 @@ class TestPoison:
         async with projecting(root, node.connect) as store:
             store.submit(write(document("good", "fine", tool="x")))
             await (await put(store, document("bad", "x" * 1_500_000, tool="x"))).wait()
-            for path in (root / "artifacts").rglob("*"):
-                if path.is_file():
-                    path.chmod(0o600)
-                    path.write_bytes(b"rot")
+            damage_artifacts(root)
             node.down = False
             await level(store)
             assert store.status().projection.quarantined == (2,)

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from ctxd.artifacts.packs import records
 from ctxd.clock import Clock, SystemClock
 from ctxd.objects.document import Document
 from ctxd.store.store import VersionStore
@@ -47,3 +48,12 @@ class SteppingClock(SystemClock):
 
     def wall_ms(self) -> int:
         return self.wall
+
+
+def damage_artifacts(root: Path) -> None:
+    """Flip a bit of every record of every pack."""
+    for path in (root / "artifacts" / "packs").iterdir():
+        data = bytearray(path.read_bytes())
+        for record in records(path):
+            data[record.location.end - 1] ^= 1
+        path.write_bytes(data)

@@ -15,7 +15,7 @@ from ctxd.store.verify import verify
 
 PLACES = [
     "journal.begin", "journal.insert", "journal.precommit", "journal.flush", "journal.commit", "journal.postcommit",
-    "journal.ack", "art.write", "art.fsync", "art.link", "art.dirsync", "checkpoint.start", "checkpoint.end",
+    "journal.ack", "art.write", "art.fsync", "art.index", "art.dirsync", "checkpoint.start", "checkpoint.end",
 ]  # fmt: skip
 REPOSITORY = Path(__file__).parents[3]
 

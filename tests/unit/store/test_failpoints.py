@@ -31,11 +31,11 @@ def test_an_error_is_raised_as_often_as_told():
 
 
 def test_a_place_may_fire_from_a_later_pass_on():
-    with failpoints.armed("art.link=error:EIO*1@3"):
+    with failpoints.armed("art.index=error:EIO*1@3"):
         fired = []
         for number in range(1, 6):
             try:
-                failpoints.hit("art.link")
+                failpoints.hit("art.index")
             except OSError:
                 fired.append(number)
         assert fired == [3]
@@ -91,10 +91,10 @@ def test_every_place_can_be_armed():
 def test_what_was_armed_before_is_armed_again_after():
     with failpoints.armed("journal.flush=count"):
         failpoints.hit("journal.flush")
-        with pytest.raises(OSError, match="failpoint"), failpoints.armed("journal.flush=error:EIO;art.link=count"):
+        with pytest.raises(OSError, match="failpoint"), failpoints.armed("journal.flush=error:EIO;art.index=count"):
             failpoints.hit("journal.flush")
         failpoints.hit("journal.flush")
-        failpoints.hit("art.link")
-        assert (failpoints.passes("journal.flush"), failpoints.passes("art.link")) == (2, 0)
+        failpoints.hit("art.index")
+        assert (failpoints.passes("journal.flush"), failpoints.passes("art.index")) == (2, 0)
     failpoints.hit("journal.flush")
     assert failpoints.passes("journal.flush") == 0

@@ -13,6 +13,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from ctxd import dbfile, limits
+from ctxd.artifacts.packs import Packs
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.store.purge import KIND
@@ -140,17 +141,26 @@ async def test_the_scrub_reports_damage_of_the_witness_and_of_the_key_in_a_runni
 @pytest.mark.requirement("DUR-12")
 @pytest.mark.parametrize("what", ["head", "artifacts"])
 async def test_want_of_descriptors_neither_ends_the_scrub_nor_counts_as_damage(tmp_path, quick, monkeypatch, what):
-    refused, read = [], Path.read_bytes
+    refused, read, read_pack = [], Path.read_bytes, Packs.read
 
     def refuse_once(path):
-        if not refused and what in path.parts:
-            refused.append(path)
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if not refused and path.name == "head":
+            refuse()
         return read(path)
+
+    def refuse():
+        refused.append(what)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def refuse_pack_once(packs, location):
+        return refuse() if not refused else read_pack(packs, location)
 
     async with running(tmp_path / "state") as store:
         await (await put(store, document("t", "x" * (2 * 1024 * 1024)))).wait()
-        monkeypatch.setattr(Path, "read_bytes", refuse_once)
+        if what == "head":
+            monkeypatch.setattr(Path, "read_bytes", refuse_once)
+        else:
+            monkeypatch.setattr(Packs, "read", refuse_pack_once)
         await until(lambda: refused)
         passed = store.status().scrubbed_ms
         await until(lambda: store.status().scrubbed_ms != passed)

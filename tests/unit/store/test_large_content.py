@@ -14,7 +14,10 @@ import pytest
 from anyio.to_thread import run_sync
 from blake3 import blake3
 
+from ctxd import dbfile
+from ctxd.artifacts import packs
 from ctxd.artifacts import store as artifacts
+from ctxd.artifacts.packs import Packs, records
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed, hit
@@ -49,7 +52,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch):
     gate = Gate()
-    monkeypatch.setattr(artifacts, "hit", gate.hit)
+    monkeypatch.setattr(packs, "hit", gate.hit)
     yield gate
     gate.open.set()
 
@@ -62,7 +65,7 @@ def names(root: Path) -> list[str]:
 def stored(monkeypatch) -> list[str]:
     """An entry for each content that came as far as its file's name, whatever became of it."""
     links: list[str] = []
-    monkeypatch.setattr(artifacts, "hit", lambda name: links.append(name) if name == "art.link" else hit(name))
+    monkeypatch.setattr(artifacts, "hit", lambda name: links.append(name) if name == "art.index" else hit(name))
     return links
 
 
@@ -104,7 +107,7 @@ async def test_a_commit_of_sixty_megabytes_writes_none_of_them(tmp_path: Path, m
     async with running(tmp_path / "state") as store:
         kept = await store.keep(document("large", text))
         threads: list[int] = []
-        monkeypatch.setattr(artifacts, "hit", lambda _: threads.append(threading.get_ident()))
+        monkeypatch.setattr(packs, "hit", lambda _: threads.append(threading.get_ident()))
         await store.submit(write(kept)).wait()
         assert threads == []
         assert (await store.get("large", content=True)).document.content == text
@@ -170,7 +173,7 @@ async def test_content_of_a_write_that_is_lost_is_removed(tmp_path: Path, stored
 
 
 @pytest.mark.requirement("DUR-14")
-@pytest.mark.parametrize("place", ["art.dirsync", "journal.begin@2", "journal.commit@2"])
+@pytest.mark.parametrize("place", ["art.index", "journal.begin@2", "journal.commit@2"])
 async def test_content_that_a_crash_left_over_is_removed_at_the_next_start(tmp_path: Path, place: str) -> None:
     root = tmp_path / "state"
     name, _, nth = place.partition("@")
@@ -178,7 +181,7 @@ async def test_content_that_a_crash_left_over_is_removed_at_the_next_start(tmp_p
     environment = {"CTXD_FAILPOINTS": f"{name}=kill@{nth or 1}", "PATH": ""}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert await run_sync(process.wait) == -signal.SIGKILL
-    assert len(names(root)) == 1
+    assert any(record.data for path in (root / "artifacts" / "packs").iterdir() for record in records(path))
     async with running(root) as store:
         await until_gone(root)
         await (await put(store, document("large", LARGE))).wait()
@@ -251,31 +254,36 @@ def test_a_removal_is_claimed_only_while_nobody_holds_the_bytes(tmp_path: Path) 
 
 
 @pytest.mark.requirement("DUR-14")
-async def test_removal_goes_on_after_a_folder_that_cannot_be_listed_at_once(tmp_path: Path, monkeypatch) -> None:
+async def test_removal_goes_on_after_an_index_that_cannot_be_read_at_once(tmp_path: Path, monkeypatch) -> None:
     refused: list[str] = []
-    folders, erase = ArtifactStore.folders, artifacts.erase
+    names_after, erase = ArtifactStore.names_after, Packs.erase
 
     def refuse_once(what: str) -> None:
         if what not in refused:
             refused.append(what)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(artifacts, "erase", lambda path: (refuse_once("erase"), erase(path))[1])
+    monkeypatch.setattr(Packs, "erase", lambda self, places: (refuse_once("erase"), erase(self, places))[1])
     root = tmp_path / "state"
     async with running(root):
         pass
     # After the start, which looks for temporary files.
     create = ArtifactStore.create
 
+    def names_or_refusal(self: ArtifactStore, after: str, limit: int = 9) -> list[str]:
+        with dbfile.faults():
+            refuse_once("names")
+        return names_after(self, after, limit)
+
     def created(self: ArtifactStore) -> None:
         create(self)
-        monkeypatch.setattr(ArtifactStore, "folders", lambda self: (refuse_once("folders"), folders(self))[1])
+        monkeypatch.setattr(ArtifactStore, "names_after", names_or_refusal)
 
     monkeypatch.setattr(ArtifactStore, "create", created)
     async with running(root) as store:
         for text in (LARGE, f"another {LARGE}"):
             await store.keep(document("large", text))
-            await until(lambda: {"folders", "erase"} <= {*refused})
+            await until(lambda: {"names", "erase"} <= {*refused})
         await until_gone(root)
 
 
@@ -285,6 +293,7 @@ async def test_a_temporary_file_that_a_crash_left_over_is_removed_at_the_next_st
     async with running(root) as store:
         await (await put(store, document("large", LARGE))).wait()
     left = root / "artifacts" / names(root)[0][:2] / ".tmp-0123456789abcdef"
+    left.parent.mkdir()
     left.write_text("a part of a text")
     async with running(root) as store:
         assert not left.exists()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from anyio.to_thread import run_sync
 from blake3 import blake3
 
 from ctxd import dbfile, limits
-from ctxd.artifacts import store as artifacts
+from ctxd.artifacts.packs import Packs
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed
@@ -386,15 +387,15 @@ async def test_a_removal_that_the_system_refuses_is_made_later_and_holds_up_no_w
     monkeypatch.setattr(limits, "CHECKPOINT_IDLE_S", delay_s)
     monkeypatch.setattr(limits, "PROBE_S", 0.01)
     refused = []
-    erase = artifacts.erase
+    erase = Packs.erase
 
-    def refuse_once(path):
+    def refuse_once(packs, locations):
         if len(refused) < 1:
-            refused.append(path)
+            refused.append(locations)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        erase(path)
+        erase(packs, locations)
 
-    monkeypatch.setattr(artifacts, "erase", refuse_once)
+    monkeypatch.setattr(Packs, "erase", refuse_once)
     root = tmp_path / "state"
     async with running(root) as store:
         texts = [f"{number} {large()}" for number in range(3)]
@@ -423,6 +424,7 @@ async def test_a_text_that_is_purged_while_it_is_read_is_not_kept_for_later_read
     root = tmp_path / "state"
     async with running(root) as store:
         await store.submit(write(document("target", small(), tool="bash"))).wait()
+        ref = (await store.get("target")).content_ref
     reached, released, contents = threading.Event(), threading.Event(), Reader.contents
 
     def slow(reader, refs):
@@ -433,7 +435,6 @@ async def test_a_text_that_is_purged_while_it_is_read_is_not_kept_for_later_read
 
     monkeypatch.setattr(Reader, "contents", slow)
     async with running(root) as store:
-        ref = (await store.get("target")).content_ref
         async with anyio.create_task_group() as group:
             group.start_soon(store.contents, [ref])
             assert await run_sync(reached.wait, 10)
@@ -486,8 +487,7 @@ async def test_a_text_that_is_lost_while_a_version_refers_to_it_is_still_corrupt
     root = tmp_path / "state"
     async with running(root) as store:
         await (await put(store, document("target", large(), tool="bash"))).wait()
-        ref = (await store.get("target")).content_ref
-    ArtifactStore(root / "artifacts").path(ref).unlink()
+    shutil.rmtree(root / "artifacts" / "packs")
     async with running(root) as store:
         with pytest.raises(CtxdError, match="cannot be read") as lost:
             await store.get("target", content=True)

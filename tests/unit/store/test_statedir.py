@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ctxd import dbfile
-from ctxd.artifacts import store as artifacts
+from ctxd.artifacts import disk
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
 from ctxd.store import statedir
@@ -47,7 +47,7 @@ def test_a_directory_below_one_that_may_not_be_read_is_held(tmp_path, monkeypatc
         raise PermissionError(errno.EACCES, "Permission denied", str(folder))
 
     monkeypatch.setattr(statedir, "sync_folder", refused)
-    monkeypatch.setattr(artifacts, "sync_folder", refused)
+    monkeypatch.setattr(disk, "sync_folder", refused)
     statedir.hold(tmp_path / "state").close()
     statedir.hold(tmp_path / "new" / "state").close()
 

@@ -1,0 +1,47 @@
+"""Folders and files whose entries are on the disk when a call returns. Stands alone: the store and the state directory
+use it too."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_ZEROS: Final = bytes(1 << 20)
+
+
+def erase(path: Path) -> None:
+    """Overwrite and remove a file; on return it is off the disk. A missing one is no error. Raises: OSError."""
+    try:
+        left = path.stat().st_size
+        path.chmod(0o600)
+        with path.open("r+b") as file:
+            while left > 0:
+                left -= file.write(_ZEROS[:left])
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+    except FileNotFoundError:
+        return
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and the missing ones above it, with mode 0700; on return their entries are on the disk, but for
+    one in a folder that may be written and not read.
+
+    Raises: OSError.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in reversed(made):
+        with suppress(PermissionError):
+            sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the entries of ``folder`` to the disk. Raises: OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,267 @@
+"""Pack files: records one after the other, each with a header that describes it and a check of all its bytes.
+
+A pack grows at its end up to a bound, then the next one begins. What is removed is overwritten where it is and becomes
+a dead record of the same length. Everything else about artifacts can be rebuilt from their packs.
+"""
+
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from blake3 import blake3
+
+from ctxd.artifacts.disk import erase, sync_folder
+from ctxd.failpoints import hit
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+PACK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes from which on a pack takes no further record."""
+
+Kind = Literal[b"C", b"W", b"M", b"D"]
+CHUNK: Final = b"C"
+"""A chunk, which manifests name by its BLAKE3."""
+WHOLE: Final = b"W"
+"""An artifact that was not cut."""
+MANIFEST: Final = b"M"
+"""The chunks of an artifact, in order: a hash and a size each. The record has the BLAKE3 of the artifact."""
+DEAD: Final = b"D"
+"""Zeros, in place of what was removed."""
+
+_MAGIC: Final = b"CTXP"
+_HEADER: Final = struct.Struct("<4scBxxII32s")
+_CHECK_BYTES: Final = 16
+_HEADER_BYTES: Final = _HEADER.size + _CHECK_BYTES
+_RAW: Final = 0
+_ZSTD: Final = 1
+_LEVEL: Final = 3
+_WORTH: Final = 0.9
+"""Part of its size that a payload has at most once it is compressed; otherwise it stays as it is."""
+
+
+class Location(NamedTuple):
+    """A record's place: the number of its pack, its offset there, and its length with the header."""
+
+    pack: int
+    at: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.at + self.length
+
+
+class PackRecord(NamedTuple):
+    """One record; ``data`` is uncompressed."""
+
+    kind: bytes
+    hash: bytes
+    data: bytes
+    location: Location
+
+
+class DamagedRecord(Exception):
+    """The bytes at ``location`` are no record, or not the one that was written there."""
+
+    def __init__(self, location: Location, message: str) -> None:
+        super().__init__(message)
+        self.location = location
+
+
+def encode(kind: Kind, hash: bytes, data: bytes) -> bytes:
+    """Return the record of ``data``, compressed if that is worth it."""
+    payload, encoding = zstd.compress(data, _LEVEL), _ZSTD
+    if len(payload) > len(data) * _WORTH:
+        payload, encoding = data, _RAW
+    header = _HEADER.pack(_MAGIC, kind, encoding, len(payload), len(data), hash)
+    return b"".join((header, _check(header, payload), payload))
+
+
+def _dead(length: int) -> bytes:
+    payload = bytes(length - _HEADER_BYTES)
+    header = _HEADER.pack(_MAGIC, DEAD, _RAW, len(payload), 0, bytes(32))
+    return b"".join((header, _check(header, payload), payload))
+
+
+def _check(header: bytes | memoryview, payload: bytes | memoryview) -> bytes:
+    return blake3(header).update(payload).digest(_CHECK_BYTES)
+
+
+def _decode(raw: memoryview, pack: int, at: int) -> PackRecord:
+    """Return the record at the beginning of ``raw``, which stands at ``at``. Raises: DamagedRecord."""
+    if len(raw) < _HEADER_BYTES:
+        raise DamagedRecord(Location(pack, at, len(raw)), "a record is cut off")
+    header = raw[: _HEADER.size]
+    magic, kind, encoding, stored, size, hash = _HEADER.unpack(header)
+    if magic != _MAGIC:
+        raise DamagedRecord(Location(pack, at, 0), "there is no record")
+    location = Location(pack, at, _HEADER_BYTES + stored)
+    payload = raw[_HEADER_BYTES : location.length]
+    if len(payload) < stored or _check(header, payload) != raw[_HEADER.size : _HEADER_BYTES]:
+        raise DamagedRecord(location, "a record does not match its check")
+    if kind == DEAD:
+        return PackRecord(kind, hash, b"", location)
+    data = zstd.decompress(payload) if encoding == _ZSTD else bytes(payload)
+    if len(data) != size or (kind != MANIFEST and blake3(data).digest() != hash):
+        raise DamagedRecord(location, "a record does not match its hash")
+    return PackRecord(kind, hash, data, location)
+
+
+def records(path: Path, at: int = 0) -> Iterator[PackRecord | DamagedRecord]:
+    """Every record of the pack in ``path`` from offset ``at`` on, and every place that holds none. Blocks.
+
+    After damage it goes on at the next record that is whole. Raises: OSError.
+    """
+    pack, data = int(path.stem), memoryview(path.read_bytes())
+    while at < len(data):
+        try:
+            record = _decode(data[at:], pack, at)
+        except DamagedRecord as damage:
+            yield damage
+            at = _next_record(data, pack, at)
+        else:
+            yield record
+            at += record.location.length
+
+
+def _next_record(data: memoryview, pack: int, at: int) -> int:
+    raw = data.obj
+    assert isinstance(raw, bytes)
+    while (at := raw.find(_MAGIC, at + 1)) >= 0:
+        with suppress(DamagedRecord):
+            _decode(data[at:], pack, at)
+            return at
+    return len(data)
+
+
+def _write(descriptor: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written
+
+
+def sync(descriptor: int) -> None:
+    """Flush the pack of a ``descriptor`` to the disk, and close it. Raises: OSError."""
+    try:
+        hit("art.fsync")
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Packs:
+    """The packs of one folder. Reads are for any thread; writes for one at a time, after ``open``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self._end = 0
+        self._descriptor = -1
+
+    def path(self, number: int) -> Path:
+        """Return the path of a pack."""
+        return self._folder / f"{number:08d}.pack"
+
+    def numbers(self) -> list[int]:
+        """The numbers of the packs there are, in order."""
+        return sorted(int(path.stem) for path in self._folder.glob("*.pack") if path.stem.isdecimal())
+
+    def open(self, end: int) -> None:
+        """Write on in the newest pack at ``end``; what stands behind is cut off. Raises: OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        hit("art.dirsync")
+        sync_folder(self._folder)
+        sync_folder(self._folder.parent)
+        numbers = self.numbers()
+        if numbers:
+            self._begin(numbers[-1], end)
+
+    def _begin(self, number: int, end: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(self.path(number), flags, 0o600)
+        self._number, self._end = number, end
+        os.ftruncate(self._descriptor, end)
+
+    def close(self) -> None:
+        """Close the pack that is written."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @property
+    def writing(self) -> int:
+        """The number of the pack that is written, 0 without one."""
+        return self._number
+
+    def append(self, encoded: Sequence[bytes]) -> list[Location]:
+        """Write records at the end of the newest pack, not yet to the disk. Raises: OSError; then none is written."""
+        if self._descriptor < 0 or self._end >= PACK_BYTES:
+            self._next_pack()
+        at = self._end
+        try:
+            hit("art.write")
+            _write(self._descriptor, b"".join(encoded), at)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, at)
+            raise
+        locations = []
+        for record in encoded:
+            locations.append(Location(self._number, self._end, len(record)))
+            self._end += len(record)
+        return locations
+
+    def _next_pack(self) -> None:
+        # Only the newest pack has to be flushed later.
+        if self._descriptor >= 0:
+            os.fdatasync(self._descriptor)
+        number = self._number + 1
+        self.close()
+        self._begin(number, 0)
+        hit("art.dirsync")
+        sync_folder(self._folder)
+
+    def descriptor(self) -> int:
+        """Return a new descriptor of the pack that is written, for ``sync`` beside further writes."""
+        return os.dup(self._descriptor)
+
+    def read(self, location: Location) -> PackRecord:
+        """Return the record at ``location``. Raises: DamagedRecord; OSError."""
+        descriptor = os.open(self.path(location.pack), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            raw = os.pread(descriptor, location.length, location.at)
+        finally:
+            os.close(descriptor)
+        record = _decode(memoryview(raw), location.pack, location.at)
+        if record.location != location:
+            raise DamagedRecord(location, "a record has another length")
+        return record
+
+    def erase(self, locations: Iterable[Location]) -> None:
+        """Overwrite records; on return they are off the disk. A pack that is missing is no error. Raises: OSError."""
+        by_pack: dict[int, list[Location]] = {}
+        for location in locations:
+            by_pack.setdefault(location.pack, []).append(location)
+        for number, found in by_pack.items():
+            with suppress(FileNotFoundError):
+                descriptor = os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    for location in found:
+                        _write(descriptor, _dead(location.length), location.at)
+                    hit("art.erase")
+                    os.fdatasync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def remove(self, number: int) -> None:
+        """Overwrite and remove a pack that is not the newest. Raises: OSError."""
+        erase(self.path(number))
