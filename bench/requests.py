@@ -30,9 +30,9 @@ import msgspec
 
 from bench.figures import Figure
 from bench.recorded_sessions import ROOT
-from ctxd.assembly.append_assembly import Wanted
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_archive import Archive
+from ctxd.assembly.request_target import Wanted
 from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock

@@ -4,137 +4,49 @@ What was sent is in the records, so that a restart between two requests changes 
 A request for a window to which nothing came, in the form of the last one, writes nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import aclosing
 from math import ceil
-from typing import Final
+from typing import NamedTuple
 
 import msgspec
 
-from ctxd.assembly.append_planner import AppendWindow, Planned, Planner
-from ctxd.assembly.assembly_record import Assembled, Recorded, SpecForm, WindowPart
-from ctxd.assembly.calibration import MeasuredRequest
-from ctxd.assembly.render import SEPARATOR
-from ctxd.assembly.repack_policy import VERSION, Decision, Kind
-from ctxd.assembly.request_bodies import PROVIDERS, RequestBody, RequestTarget, request_body
-from ctxd.assembly.stored_items import Material
+from ctxd import limits
+from ctxd.assembly.append_planner import AppendWindow, LastRequest, Planner
+from ctxd.assembly.append_window import Grown, KeptWindow, Rendering, context_of_window, render
+from ctxd.assembly.assembly_archive import Archive
+from ctxd.assembly.assembly_record import (
+    Assembled,
+    KeptNumber,
+    Recorded,
+    WindowPart,
+    document_of,
+    new_context_id,
+    note_request,
+    read_record,
+    tools_hash,
+    tools_text,
+)
+from ctxd.assembly.calibration import MeasuredRequest, calibrated
+from ctxd.assembly.composition import too_long
+from ctxd.assembly.pricing import cost_of
+from ctxd.assembly.render_cache import KeptContext, RenderCache
+from ctxd.assembly.repack_policy import VERSION, Aim, Decision, Kind
+from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
+from ctxd.assembly.request_budget import judged, measured_requests, next_request, unjudged
+from ctxd.assembly.request_figures import with_figures
+from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import ToolOutput, ToolUse, WindowItem
-from ctxd.assembly.window_loading import WindowReader, window_blocks
-from ctxd.epochs.fold import Addressing, Blocked, Components, differences
+from ctxd.assembly.window_loading import WindowReader
+from ctxd.clock import Clock
+from ctxd.epochs.component_loading import ComponentObserver
+from ctxd.epochs.fold import Addressing, Begin, Blocked, Components, EpochHead, LostRace, append, differences
 from ctxd.errors import CtxdError
 from ctxd.models import Models
-from ctxd.sessions.session import LiveSession
-from ctxd_protocol.context_types import (
-    AssembledContext,
-    BudgetPlan,
-    RequestCost,
-    RequestFormat,
-    SectionSize,
-    ToolDeclaration,
-)
-from ctxd_protocol.ids import chat_id, system_prompt_id
-from ctxd_protocol.secrets import Secrets
-
-MAX_TOKENS: Final = 8_192
-"""Tokens that an answer may have where an API wants a number and the caller gives none."""
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """The form of an assembly. ``format`` None: blocks and text. ``model`` None: the one that answered last.
-    ``secrets``: those in ``tools``."""
-
-    format: RequestFormat | None = None
-    model: str | None = None
-    max_tokens: int | None = None
-    tools: tuple[ToolDeclaration, ...] = ()
-    secrets: Secrets | None = None
-
-
-class Rendering(msgspec.Struct, frozen=True):
-    """A window in one form: its text, or its request with the JSON text. ``target`` None: text."""
-
-    target: RequestTarget | None
-    text: str
-    request: RequestBody | None
-
-    @property
-    def plain(self) -> bytes:
-        """All bytes, without cache markers."""
-        return self.text.encode() if self.request is None else self.request.plain
-
-
-class KeptWindow(msgspec.Struct, eq=False):
-    """Window of a session between assemblies. ``record``: of the newest assembly, None before the first; ``rendering``
-    and ``answer`` are its own, None while they are not known. ``requests``: the newest of the session, oldest first."""
-
-    window: AppendWindow
-    record: Recorded | None = None
-    rendering: Rendering | None = None
-    answer: Assembled | None = None
-    requests: Sequence[MeasuredRequest] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes, about: items and the newest rendering have the text once each."""
-        return 0 if self.rendering is None else 2 * len(self.rendering.plain)
-
-
-def render(
-    session: str, items: list[WindowItem], target: RequestTarget | None, ends: Iterable[int], renderer: int
-) -> Rendering:
-    """``items`` in the form of ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
-    if target is not None:
-        return Rendering(target, "", request_body(items, target, frozenset(ends), renderer))
-    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
-    return Rendering(None, SEPARATOR.join(block.text for block in blocks), None)
-
-
-def form_of(target: RequestTarget | None) -> SpecForm | None:
-    """The form of a request for ``target`` as it is kept with an assembly in the layout ``spec``."""
-    if target is None:
-        return None
-    return SpecForm(format=target.format, model=target.model, max_tokens=target.max_tokens, tools=tools_hash(target))
-
-
-def target_of(session: str, part: WindowPart | SpecForm, content: str | None) -> RequestTarget | None:
-    """The target that ``part``, a record of ``session``, has, with the tools in the ``content`` of its document."""
-    if part.format is None:
-        return None
-    tools = () if content is None else msgspec.json.decode(content, type=tuple[ToolDeclaration, ...])
-    return RequestTarget(
-        format=part.format,
-        model=part.model or "",
-        max_tokens=part.max_tokens,
-        tools=tools,
-        cache_key=part.cache_key or session,
-    )
-
-
-def tools_text(target: RequestTarget | None) -> str | None:
-    """The tools of ``target`` as they are kept with its record."""
-    return None if target is None or not target.tools else msgspec.json.encode(target.tools).decode()
-
-
-def tools_hash(target: RequestTarget | None) -> str:
-    """The hash of the tools that a request for ``target`` declares, empty without any."""
-    text = tools_text(target)
-    return "" if text is None else sha256(text)
-
-
-class Grown(msgspec.Struct, frozen=True):
-    """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: the newest model whose
-    answer is in it, None if none is in what comes next. ``material``: of what comes next."""
-
-    window: AppendWindow
-    planned: Planned
-    items: list[tuple[WindowItem, ...]]
-    is_new: bool
-    spoken: str | None
-    material: Material
-
-    def flat(self) -> list[WindowItem]:
-        """All items, in order."""
-        return [item for items in (*self.window.items, *self.items) for item in items]
+from ctxd.objects.document import Document
+from ctxd.sessions.sandbox_file_visibility import Visibility
+from ctxd.sessions.session import LiveSession, WriteRequest
 
 
 async def grow(
@@ -181,63 +93,6 @@ async def grow(
     return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, spoken, material)
 
 
-async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None) -> KeptWindow:
-    """The window of ``chain``, its records from the first on. ``tools``: content of the last one's document.
-
-    Raises: CtxdError corrupt, purged, store_failed. Cancel: safe.
-    """
-    window = await reader.load(live, chain)
-    part = chain[-1].window
-    assert part is not None, "it is in this layout"
-    target = target_of(live.session, part, tools)
-    return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends, window.renderer))
-
-
-def require_format(format: RequestFormat, model: str, models: Models) -> None:
-    """Check that the provider of ``model`` takes ``format``. Raises: CtxdError invalid_params if it does not."""
-    known = models.find(model)
-    if known is not None and PROVIDERS[format] not in (None, known.provider):
-        formats = [name for name, provider in PROVIDERS.items() if provider in (None, known.provider)]
-        raise CtxdError(
-            "invalid_params",
-            f"the model {model!r} is of the provider {known.provider}, which does not take {format}",
-            hint=f"Give the format {' or '.join(formats)}, or a model of another provider.",
-            outcome="not_applied",
-        )
-
-
-def target_for(session: str, wanted: Wanted, spoken: str | None) -> RequestTarget | None:
-    """The target that ``wanted`` means, None for text. ``spoken``: the model that answered last.
-
-    Raises: CtxdError invalid_params if no model is known.
-    """
-    if wanted.format is None:
-        return None
-    model = wanted.model or spoken
-    if model is None:
-        raise CtxdError(
-            "invalid_params",
-            f"which model the request of session {session} is for is not known",
-            hint="Give model, as the provider names it.",
-            outcome="not_applied",
-        )
-    most = wanted.max_tokens
-    if most is None and wanted.format == "anthropic-messages":
-        most = MAX_TOKENS
-    return RequestTarget(format=wanted.format, model=model, max_tokens=most, tools=wanted.tools, cache_key=session)
-
-
-def _equal_prefix(a: bytes, b: bytes) -> int:
-    """Leading bytes in which ``a`` and ``b`` are equal. Cost: each halving compares half of what is left."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
-    return low
-
-
 def record_of(
     live: LiveSession, grown: Grown, rendering: Rendering, before: Rendering | None, now: int, decision: Decision | None
 ) -> Recorded:
@@ -281,48 +136,208 @@ def record_of(
     )
 
 
-def context_of_window(
-    session: str,
-    record: Recorded,
-    items: list[WindowItem],
-    rendering: Rendering,
-    budget_tokens: int | None,
-    cost: RequestCost | None,
-) -> AssembledContext:
-    """The answer for ``record``, of which ``rendering`` shows ``items``."""
-    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
-    sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
-    for block in blocks:
-        size = sizes[block.section]
-        size[0], size[1], size[2] = size[0] + len(block.text.encode()), size[1] + block.tokens, size[2] + 1
-    request = rendering.request
-    reserve = 0 if cost is None else cost.reserve or 0
-    return AssembledContext(
-        session=session,
-        number=record.number,
-        context_id=record.context_id,
-        turn=record.turn,
-        text=rendering.text,
-        sha256=record.sha256,
-        bytes=record.bytes,
-        tokens=record.tokens,
-        sections=tuple(
-            SectionSize(section=section, bytes=size[0], tokens=size[1], entries=size[2])
-            for section, size in sizes.items()
-        ),
-        blocks=tuple(blocks),
-        plan=BudgetPlan(
-            budget_tokens=budget_tokens,
-            tokens=record.tokens,
-            tokens_after=record.tokens,
-            over_by=0 if budget_tokens is None else max(0, record.tokens + reserve - budget_tokens),
-            dropped=(),
-        ),
-        stable_prefix=record.stable_prefix,
-        assembled_at=record.assembled_at,
-        layout="append",
-        request=None if request is None else request.body,
-        omitted=() if request is None else request.omitted,
-        repacked=None if record.window is None else record.window.repacked,
-        cost=cost,
-    )
+class _NextPart(NamedTuple):
+    """Addition of the next assembly to a window: the part, and the documents of new component texts, from the valid
+    time ``floor_vt`` on."""
+
+    kept: KeptContext
+    before: KeptWindow
+    grown: Grown
+    texts: tuple[Document, ...]
+    floor_vt: int
+
+
+class AppendAssembler:
+    """Assembles contexts in the layout ``append``. ``observer``: of the components. ``models``, ``aim``: see
+    ``Assembler``."""
+
+    def __init__(
+        self,
+        cache: RenderCache,
+        archive: Archive,
+        observer: ComponentObserver,
+        visibility: Visibility,
+        models: Models,
+        clock: Clock,
+        aim: Aim,
+    ) -> None:
+        self._cache = cache
+        self._archive = archive
+        self._observer = observer
+        self._visibility = visibility
+        self._models = models
+        self._clock = clock
+        self._aim: Aim = aim
+
+    async def assemble(self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None) -> Assembled:
+        """The window of ``live`` in the form ``wanted``, grown by what came since and recorded."""
+        while (next_part := await self._next_part(live, call, wanted)) is None:
+            pass
+        kept, before, grown, texts, floor_vt = next_part
+        assert kept.context_ids is not None, "they were read"
+        target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
+        is_same = last is not None and not grown.planned.refs and last.target == target
+        came, request = grown, next_request(live.assembly + 1, before.record, target)
+        moment, done = None, unjudged(came)
+        if target is not None:
+            moment = self._moment(live, before.window, target)
+            # The budget may be another now.
+            if not is_same or _exceeds(before, moment):
+                known = calibrated(before.requests, live.state.usage, target.format, target.model)
+                done = judged(came, moment, known, request)
+        grown, decision = done.grown, done.decision
+        if is_same and before.record is not None and (decision is None or decision.reason is None):
+            return self._repeated_window(live, call, before, before.record)
+        made, items = self._window_rendered(live, grown, target, chars_max)
+        record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
+        record = with_figures(record, before, came, done, request, moment)
+        id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
+        record = msgspec.structs.replace(record, context_id=id)
+        cost = cost_of(record, self._models)
+        context = context_of_window(live.session, record, items, made, live.settings.budget_tokens, cost)
+        document = document_of(live.session, record, tools_text(target), wanted.secrets)
+        result, puts = KeptNumber(record.number), (document, *texts)
+        pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=floor_vt)
+        kept.context_ids.add(id)
+        window = grown.window
+        window.base = record.number if grown.is_new else window.base
+        window.take(grown.planned, grown.items)
+        window.ends = window.ends_with(len(items))
+        note_request(window, record)
+        requests = measured_requests((record,), before.requests)
+        kept.window = KeptWindow(window, record, made, Assembled(context, pending), requests)
+        self._cache.put(kept)
+        return Assembled(context, pending, carries_receipt=True)
+
+    async def _next_part(self, live: LiveSession, call: WriteRequest, wanted: Wanted) -> _NextPart | None:
+        """Everything that the next assembly of ``live`` adds; None if it was overtaken, and has to be observed again.
+        Nothing awaits behind the last check."""
+        kept, cleared = self._cache.of(live), self._cache.cleared
+        if kept.window is None:
+            await self._recall_window(kept)
+        before = kept.window
+        assert before is not None, "it was read"
+        expected = _epoch_head(live, before)
+        grown = await grow(
+            self._archive.windows,
+            live,
+            before.window,
+            cuts=self._cuts(live, wanted, before.window),
+            components=await self._observed(live, call),
+            address=self._observer.address,
+            tools=None if wanted.format is None else tuple(tool.name for tool in wanted.tools),
+        )
+        texts, floor_vt = await self._observer.documents(live.session, grown.planned.texts)
+        if cleared != self._cache.cleared:
+            return None
+        try:
+            append(grown.window.epoch, _epoch_head(live, before), expected, grown.planned.event)
+        except LostRace:
+            return None
+        return _NextPart(kept, before, grown, texts, floor_vt)
+
+    def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
+        """The answer of ``record``, the newest one of the window ``kept``, to which nothing came."""
+        self._cache.note_repeat(call, record.number)
+        if kept.answer is None:
+            assert kept.rendering is not None, "it was compared"
+            items, budget, cost = kept.window.flat(), live.settings.budget_tokens, cost_of(record, self._models)
+            context = context_of_window(live.session, record, items, kept.rendering, budget, cost)
+            kept.answer = Assembled(context, live.barrier)
+        return kept.answer
+
+    async def _observed(self, live: LiveSession, call: WriteRequest) -> Components:
+        """The components of ``live`` as they are now; none without a setting that names some, and without entries."""
+        if not live.settings.components and not live.settings.entries:
+            return {}
+        confined = self._visibility.restricts(live.session)
+        return await self._observer.observe(live, call.without_id(), confined=confined)
+
+    def _cuts(self, live: LiveSession, wanted: Wanted, window: AppendWindow) -> Mapping[Kind, int]:
+        """Tokens to which contents are cut that enter ``window``. Raises: CtxdError invalid_params."""
+        name = wanted.model or window.model
+        if wanted.format is None or name is None:
+            return UNJUDGED_CUTS
+        return rules_for(self._models.get(name), live.settings.budget_tokens, wanted.max_tokens, self._aim).cuts
+
+    def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
+        """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError
+        invalid_params for an unknown model."""
+        model, last = self._models.get(target.model), window.request
+        before = last
+        # Another model, format or list of tools has a cache of its own.
+        asked = (target.format, target.model, tools_hash(target))
+        if last is not None and (last.format, last.model, last.tools) != asked:
+            last = None
+        return Moment(
+            turn=live.state.turn,
+            kept={*live.state.pinned, *live.state.chosen},
+            idle_s=None if last is None else max(0.0, (self._clock.wall_ms() - last.at_ms) / 1000),
+            sent_items=0 if last is None else last.count,
+            tools_tokens=self._archive.count(tools_text(target) or ""),
+            begins=None if before is None else _switched(before, target),
+            carried=window.carried,
+            model=model,
+            rules=rules_for(model, live.settings.budget_tokens, target.max_tokens, self._aim),
+        )
+
+    def _window_rendered(
+        self, live: LiveSession, grown: Grown, target: RequestTarget | None, chars_max: int | None
+    ) -> tuple[Rendering, list[WindowItem]]:
+        """The grown window in the form of ``target``, and its items. Raises: CtxdError too_large."""
+        items = grown.flat()
+        made = render(live.session, items, target, grown.window.ends_with(len(items)), grown.window.renderer)
+        most = min(limits.CONTEXT_CHARS_MAX, limits.CONTEXT_CHARS_MAX if chars_max is None else chars_max)
+        if len(made.plain) > most:
+            raise too_long(live.session, len(made.plain), most)
+        return made, items
+
+    async def _recall_window(self, kept: KeptContext) -> None:
+        """Take up the window where an earlier life of the session, or of the daemon, left it."""
+        live = kept.live
+        last: Recorded | None = None
+        requests: list[MeasuredRequest] = []
+        context_ids: set[str] = set()
+        if live.assembly:
+            async with aclosing(self._archive.pages(live.session)) as pages:
+                async for page in pages:
+                    records = [*map(read_record, page)]
+                    last = next((record for record in reversed(records) if record.window is not None), last)
+                    requests = measured_requests(records, requests)
+                    context_ids.update(record.context_id for record in records)
+        kept.window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, last)
+        kept.window.requests = requests
+        kept.context_ids = kept.context_ids or context_ids
+
+
+def _switched(last: LastRequest, target: RequestTarget) -> Begin | None:
+    """The reason for a new context epoch if ``target`` is for another model than the ``last`` request."""
+    if last.format != target.format:
+        return "provider"
+    return None if last.model == target.model else "model"
+
+
+def _epoch_head(live: LiveSession, kept: KeptWindow) -> EpochHead:
+    """Position at which the next event of ``live``, whose window is ``kept``, is appended."""
+    return EpochHead(live.assembly, kept.window.epoch.epoch)
+
+
+def _exceeds(kept: KeptWindow, moment: Moment) -> bool:
+    """True if the newest request of ``kept`` has more tokens than it may have now."""
+    most, record = moment.rules.budget_tokens, kept.record
+    if most is None or record is None or record.window is None:
+        return False
+    reserve = record.window.figures.reserve
+    # An estimate that is calibrated is of the whole request.
+    return record.tokens + (moment.tools_tokens if reserve is None else reserve) > most
+
+
+def _equal_prefix(a: bytes, b: bytes) -> int:
+    """Leading bytes in which ``a`` and ``b`` are equal. Cost: each halving compares half of what is left."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
+    return low

@@ -16,7 +16,8 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.assembly.repack_policy import Kind
-from ctxd.assembly.request_bodies import BEGIN, CONTINUE, PROVIDERS, WINDOW_RENDERER
+from ctxd.assembly.request_bodies import BEGIN, CONTINUE, WINDOW_RENDERER
+from ctxd.assembly.request_target import PROVIDERS
 from ctxd.assembly.stored_items import (
     WHOLE,
     CallFacts,

@@ -5,173 +5,46 @@ brought up to date, others having their turn in between; then, without an await,
 The record's transaction is therefore the one at which the store shows the very versions that were rendered.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.append_assembly import (
-    Grown,
-    KeptWindow,
-    Rendering,
-    Wanted,
-    context_of_window,
-    form_of,
-    grow,
-    record_of,
-    render,
-    target_for,
-    tools_hash,
-    tools_text,
-)
-from ctxd.assembly.append_planner import AppendWindow, LastRequest
+from ctxd.assembly.append_assembly import AppendAssembler
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import (
     Assembled,
+    KeptNumber,
     Recorded,
     context_of,
     document_of,
+    form_of,
     new_context_id,
-    note_request,
     read_record,
+    tools_text,
 )
-from ctxd.assembly.calibration import MeasuredRequest, calibrated
-from ctxd.assembly.composition import Composition, Heads, SectionPieces, View, compose, too_long
-from ctxd.assembly.repack_policy import Aim, Kind
-from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
-from ctxd.assembly.request_bodies import RequestTarget
-from ctxd.assembly.request_figures import (
-    cost_of,
-    judged,
-    measured_requests,
-    next_request,
-    unjudged,
-    with_figures,
-)
+from ctxd.assembly.composition import Composition, Heads, View, compose
+from ctxd.assembly.render_cache import KeptContext, RenderCache
+from ctxd.assembly.repack_policy import Aim
+from ctxd.assembly.request_target import RequestTarget, Wanted
 from ctxd.assembly.token_budget import sha256, stable_prefix
-from ctxd.assembly.window_items import WindowItem
 from ctxd.clock import Clock
 from ctxd.epochs.component import Provider
 from ctxd.epochs.component_loading import ComponentObserver
-from ctxd.epochs.fold import Begin, Components, EpochHead, LostRace, append
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import Models
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Stored
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import HideObjects
 from ctxd.sessions.session import LiveSession, Ticket, WriteRequest
 from ctxd.store.idempotency import mismatch
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached, Pending, Replay, Write
+from ctxd.store.writes import NotCached, Pending, Replay
 from ctxd_protocol.context_types import BudgetPlan
 from ctxd_protocol.session_types import ComponentName
-
-KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of the contexts that are kept. A session whose own is larger is rendered whole at each assembly."""
-
-SESSIONS_KEPT_MAX: Final = 32
-"""Sessions whose rendering is kept. One of 10,000 objects takes about 8 MiB; one that is not kept is rendered whole."""
-
-
-class _KeptNumber(msgspec.Struct, frozen=True):
-    """Stored result of ``context.assemble`` for a resend: the assembly is rendered again from its record."""
-
-    number: int
-
-
-class KeptContext(msgspec.Struct, eq=False):
-    """Rendered components of one session, its newest record, and the context that this recorded.
-
-    ``key``: the state that the components show, None for one that is out of date. ``context_ids``: all that the session
-    has recorded, None before they are read; ``record``, ``composition`` and ``answer`` are None before one is known.
-    ``recalled``: the newest record was looked for.
-    ``window``: that of the layout ``append``, None before it is read.
-    """
-
-    live: LiveSession
-    components: Sequence[SectionPieces]
-    context_ids: set[str] | None
-    recalled: bool = False
-    key: tuple[Any, ...] | None = None
-    record: Recorded | None = None
-    composition: Composition | None = None
-    answer: Assembled | None = None
-    window: KeptWindow | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes that are kept, about."""
-        composed = 0 if self.composition is None else self.composition.size
-        return composed + (0 if self.window is None else self.window.size)
-
-
-class _NextPart(NamedTuple):
-    """Addition of the next assembly to a window: the part, and the documents of new component texts, from the valid
-    time ``floor_vt`` on."""
-
-    kept: KeptContext
-    before: KeptWindow
-    grown: Grown
-    texts: tuple[Document, ...]
-    floor_vt: int
-
-
-REPEATS_MAX: Final = 10_000
-"""Requests for an unchanged context that are remembered: nothing was written for them. Each takes some 300 bytes."""
-
-
-class RenderCache:
-    """Contexts of sessions between assemblies, least recently used evicted, within bounds of number and bytes.
-
-    A rendering is current until a version of an object in the session's pool changes: by a write of the session itself,
-    which the key shows, or by anybody's version of a file, which the store reports once it is durable. Of active files
-    the key shows it at once: they were just compared with the disk. Other writes concern no rendering. ``cleared``
-    counts how often all was dropped, since writes were lost or a purge was made.
-    """
-
-    def __init__(self, store: VersionStore) -> None:
-        self.cleared = 0
-        self._kept: OrderedDict[str, KeptContext] = OrderedDict()
-        # Of all objects in a pool, only files get versions from others than the session.
-        store.on_durable(self._invalidate, types=("file",))
-        store.on_lost(self._clear)
-
-    def get(self, live: LiveSession) -> KeptContext | None:
-        """The kept context of ``live``, None without one."""
-        kept = self._kept.get(live.session)
-        if kept is None or kept.live is not live:
-            return None
-        self._kept.move_to_end(live.session)
-        return kept
-
-    def put(self, kept: KeptContext) -> None:
-        """Keep ``kept``, and evict those used longest ago until all are within the bounds."""
-        self._kept[kept.live.session] = kept
-        size = sum(each.size for each in self._kept.values())
-        while self._kept and (len(self._kept) > SESSIONS_KEPT_MAX or size > KEPT_BYTES_MAX):
-            _, gone = self._kept.popitem(last=False)
-            size -= gone.size
-
-    def _invalidate(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        """Mark the renderings that show a file with a new version; after a purge drop all, which may show its text."""
-        if any(write.purge is not None for write, _ in landed):
-            self._clear(frozenset())
-            return
-        for write, _ in landed:
-            files = [document.id for document in write.puts if document.type == "file"]
-            for session, kept in self._kept.items():
-                if session != write.session and kept.key and not kept.live.state.pool.keys().isdisjoint(files):
-                    kept.key = None
-
-    def _clear(self, sessions: frozenset[str]) -> None:
-        """Drop all: a lost version of a file may be in the rendering of any session."""
-        self.cleared += 1
-        self._kept.clear()
 
 
 class Assembler:
@@ -194,16 +67,13 @@ class Assembler:
         aim: Aim = "cost",
     ) -> None:
         self._store = store
-        self._models = models
-        self._observer = ComponentObserver(store, sessions.guard, providers)
-        self._aim: Aim = aim
         self._sessions = sessions
         self._indexer = indexer
         self._archive = archive
         self._clock = clock
-        self._cache = RenderCache(store)
-        # The newest requests that found their context recorded: digest and number, by principal and operation id.
-        self._repeats: OrderedDict[tuple[str, str], tuple[bytes, int]] = OrderedDict()
+        self._cache = RenderCache(store, archive)
+        observer = ComponentObserver(store, sessions.guard, providers)
+        self._append = AppendAssembler(self._cache, archive, observer, sessions.visibility, models, clock, aim)
 
     async def assemble(
         self,
@@ -226,14 +96,14 @@ class Assembler:
             replay = await live.admit(ticket, call)
             if replay is not None:
                 return await self._again(live, replay)
-            if call.op_id is not None and (repeat := self._repeats.get((call.principal, call.op_id))) is not None:
+            if call.op_id is not None and (repeat := self._cache.repeats.get((call.principal, call.op_id))) is not None:
                 if repeat[0] != call.request:
                     raise mismatch(call.op_id)
                 shown = await self._archive.show(live.session, number=repeat[1])
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._freshen(live, call)
             if wanted is not None:
-                return await self._grown(live, call, wanted, chars_max)
+                return await self._append.assemble(live, call, wanted, chars_max)
             while True:
                 kept = await self._rendered(live, chars_max)
                 composition = compose(kept.components, live.settings.budget_tokens, self._archive.count)
@@ -244,165 +114,9 @@ class Assembler:
             is_same = record is not None and (record.turn, record.form) == (live.state.turn, form)
             # Most texts are the same objects when little changed.
             if is_same and record and before and before.texts == composition.texts:
-                self._note_repeat(call, record.number)
+                self._cache.note_repeat(call, record.number)
                 return self._repeated(kept, record, composition)
             return self._record(kept, call, composition, target)
-
-    def _note_repeat(self, call: WriteRequest, number: int) -> None:
-        if call.op_id is not None:
-            self._repeats[call.principal, call.op_id] = (call.request, number)
-            if len(self._repeats) > REPEATS_MAX:
-                self._repeats.popitem(last=False)
-
-    async def _grown(self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None) -> Assembled:
-        """The window of ``live`` in the form ``wanted``, grown by what came since and recorded."""
-        while (next_part := await self._next_part(live, call, wanted)) is None:
-            pass
-        kept, before, grown, texts, floor_vt = next_part
-        assert kept.context_ids is not None, "they were read"
-        target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
-        is_same = last is not None and not grown.planned.refs and last.target == target
-        came, request = grown, next_request(live.assembly + 1, before.record, target)
-        moment, done = None, unjudged(came)
-        if target is not None:
-            moment = self._moment(live, before.window, target)
-            # The budget may be another now.
-            if not is_same or _exceeds(before, moment):
-                known = calibrated(before.requests, live.state.usage, target.format, target.model)
-                done = judged(came, moment, known, request)
-        grown, decision = done.grown, done.decision
-        if is_same and before.record is not None and (decision is None or decision.reason is None):
-            return self._repeated_window(live, call, before, before.record)
-        made, items = self._window_rendered(live, grown, target, chars_max)
-        record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
-        record = with_figures(record, before, came, done, request, moment)
-        id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
-        record = msgspec.structs.replace(record, context_id=id)
-        cost = cost_of(record, self._models)
-        context = context_of_window(live.session, record, items, made, live.settings.budget_tokens, cost)
-        document = document_of(live.session, record, tools_text(target), wanted.secrets)
-        result, puts = _KeptNumber(record.number), (document, *texts)
-        pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=floor_vt)
-        kept.context_ids.add(id)
-        window = grown.window
-        window.base = record.number if grown.is_new else window.base
-        window.take(grown.planned, grown.items)
-        window.ends = window.ends_with(len(items))
-        note_request(window, record)
-        requests = measured_requests((record,), before.requests)
-        kept.window = KeptWindow(window, record, made, Assembled(context, pending), requests)
-        self._cache.put(kept)
-        return Assembled(context, pending, carries_receipt=True)
-
-    async def _next_part(self, live: LiveSession, call: WriteRequest, wanted: Wanted) -> _NextPart | None:
-        """Everything that the next assembly of ``live`` adds; None if it was overtaken, and has to be observed again.
-        Nothing awaits behind the last check."""
-        kept, cleared = self._kept(live), self._cache.cleared
-        if kept.window is None:
-            await self._recall_window(kept)
-        before = kept.window
-        assert before is not None, "it was read"
-        expected = _epoch_head(live, before)
-        grown = await grow(
-            self._archive.windows,
-            live,
-            before.window,
-            cuts=self._cuts(live, wanted, before.window),
-            components=await self._observed(live, call),
-            address=self._observer.address,
-            tools=None if wanted.format is None else tuple(tool.name for tool in wanted.tools),
-        )
-        texts, floor_vt = await self._observer.documents(live.session, grown.planned.texts)
-        if cleared != self._cache.cleared:
-            return None
-        try:
-            append(grown.window.epoch, _epoch_head(live, before), expected, grown.planned.event)
-        except LostRace:
-            return None
-        return _NextPart(kept, before, grown, texts, floor_vt)
-
-    def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
-        """The answer of ``record``, the newest one of the window ``kept``, to which nothing came."""
-        self._note_repeat(call, record.number)
-        if kept.answer is None:
-            assert kept.rendering is not None, "it was compared"
-            items, budget, cost = kept.window.flat(), live.settings.budget_tokens, cost_of(record, self._models)
-            context = context_of_window(live.session, record, items, kept.rendering, budget, cost)
-            kept.answer = Assembled(context, live.barrier)
-        return kept.answer
-
-    async def _observed(self, live: LiveSession, call: WriteRequest) -> Components:
-        """The components of ``live`` as they are now; none without a setting that names some, and without entries."""
-        if not live.settings.components and not live.settings.entries:
-            return {}
-        confined = self._sessions.visibility.restricts(live.session)
-        return await self._observer.observe(live, call.without_id(), confined=confined)
-
-    def _cuts(self, live: LiveSession, wanted: Wanted, window: AppendWindow) -> Mapping[Kind, int]:
-        """Tokens to which contents are cut that enter ``window``. Raises: CtxdError invalid_params."""
-        name = wanted.model or window.model
-        if wanted.format is None or name is None:
-            return UNJUDGED_CUTS
-        return rules_for(self._models.get(name), live.settings.budget_tokens, wanted.max_tokens, self._aim).cuts
-
-    def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
-        """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError
-        invalid_params for an unknown model."""
-        model, last = self._models.get(target.model), window.request
-        before = last
-        # Another model, format or list of tools has a cache of its own.
-        asked = (target.format, target.model, tools_hash(target))
-        if last is not None and (last.format, last.model, last.tools) != asked:
-            last = None
-        return Moment(
-            turn=live.state.turn,
-            kept={*live.state.pinned, *live.state.chosen},
-            idle_s=None if last is None else max(0.0, (self._clock.wall_ms() - last.at_ms) / 1000),
-            sent_items=0 if last is None else last.count,
-            tools_tokens=self._archive.count(tools_text(target) or ""),
-            begins=None if before is None else _switched(before, target),
-            carried=window.carried,
-            model=model,
-            rules=rules_for(model, live.settings.budget_tokens, target.max_tokens, self._aim),
-        )
-
-    def _window_rendered(
-        self, live: LiveSession, grown: Grown, target: RequestTarget | None, chars_max: int | None
-    ) -> tuple[Rendering, list[WindowItem]]:
-        """The grown window in the form of ``target``, and its items. Raises: CtxdError too_large."""
-        items = grown.flat()
-        made = render(live.session, items, target, grown.window.ends_with(len(items)), grown.window.renderer)
-        most = min(limits.CONTEXT_CHARS_MAX, limits.CONTEXT_CHARS_MAX if chars_max is None else chars_max)
-        if len(made.plain) > most:
-            raise too_long(live.session, len(made.plain), most)
-        return made, items
-
-    async def _recall_window(self, kept: KeptContext) -> None:
-        """Take up the window where an earlier life of the session, or of the daemon, left it."""
-        live = kept.live
-        last: Recorded | None = None
-        requests: list[MeasuredRequest] = []
-        context_ids: set[str] = set()
-        if live.assembly:
-            async with aclosing(self._archive.pages(live.session)) as pages:
-                async for page in pages:
-                    records = [*map(read_record, page)]
-                    last = next((record for record in reversed(records) if record.window is not None), last)
-                    requests = measured_requests(records, requests)
-                    context_ids.update(record.context_id for record in records)
-        kept.window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, last)
-        kept.window.requests = requests
-        kept.context_ids = kept.context_ids or context_ids
-
-    def _kept(self, live: LiveSession) -> KeptContext:
-        """The context kept of ``live``; a new one, empty, if none is."""
-        kept = self._cache.get(live)
-        if kept is None:
-            kept = KeptContext(
-                live, self._archive.layout(), None if live.assembly else set(), recalled=not live.assembly
-            )
-            self._cache.put(kept)
-        return kept
 
     async def plan(
         self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
@@ -426,7 +140,7 @@ class Assembler:
     async def _again(self, live: LiveSession, replay: Replay) -> Assembled:
         """The answer to a request that comes again: the assembly that it recorded, with the receipt of that write."""
         receipt = await replay.durable()
-        number = msgspec.json.decode(replay.result, type=_KeptNumber).number
+        number = msgspec.json.decode(replay.result, type=KeptNumber).number
         shown = await self._archive.show(live.session, number=number)
         return Assembled(msgspec.structs.replace(shown.context, receipt=receipt))
 
@@ -463,7 +177,7 @@ class Assembler:
             raise view.too_long(live.state.chat_chars)
         while True:
             live.require_current()
-            kept = self._kept(live)
+            kept = self._cache.of(live)
             files = live.state.files(live.state.active)
             key = (live.last_pending, *map(self._store.peek, files))
             if kept.key == key:
@@ -552,7 +266,7 @@ class Assembler:
         pending = live.commit(
             call,
             puts=(document_of(live.session, record, tools_text(target)),),
-            result=_KeptNumber(record.number),
+            result=KeptNumber(record.number),
             assembly=(record.number, record.context_id),
         )
         ids.add(record.context_id)
@@ -562,25 +276,3 @@ class Assembler:
             kept.key = (pending, *kept.key[1:])
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
-
-
-def _switched(last: LastRequest, target: RequestTarget) -> Begin | None:
-    """The reason for a new context epoch if ``target`` is for another model than the ``last`` request."""
-    if last.format != target.format:
-        return "provider"
-    return None if last.model == target.model else "model"
-
-
-def _epoch_head(live: LiveSession, kept: KeptWindow) -> EpochHead:
-    """Position at which the next event of ``live``, whose window is ``kept``, is appended."""
-    return EpochHead(live.assembly, kept.window.epoch.epoch)
-
-
-def _exceeds(kept: KeptWindow, moment: Moment) -> bool:
-    """True if the newest request of ``kept`` has more tokens than it may have now."""
-    most, record = moment.rules.budget_tokens, kept.record
-    if most is None or record is None or record.window is None:
-        return False
-    reserve = record.window.figures.reserve
-    # An estimate that is calibrated is of the whole request.
-    return record.tokens + (moment.tools_tokens if reserve is None else reserve) > most

@@ -15,7 +15,9 @@ from ctxd.assembly.append_planner import AppendWindow, LastRequest, NotedObject
 from ctxd.assembly.calibration import Measure
 from ctxd.assembly.composition import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR
+from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.stored_items import Ref
+from ctxd.assembly.token_budget import sha256
 from ctxd.epochs.fold import EpochEvent
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
@@ -31,6 +33,7 @@ from ctxd_protocol.context_types import (
     RepackReason,
     RequestFormat,
     SectionSize,
+    ToolDeclaration,
 )
 from ctxd_protocol.ids import context_id
 from ctxd_protocol.object_types import Receipt
@@ -291,3 +294,41 @@ def context_of(session: str, recorded: Recorded, composition: Composition, text:
         stable_prefix=recorded.stable_prefix,
         assembled_at=recorded.assembled_at,
     )
+
+
+class KeptNumber(msgspec.Struct, frozen=True):
+    """Stored result of ``context.assemble`` for a resend: the assembly is rendered again from its record."""
+
+    number: int
+
+
+def form_of(target: RequestTarget | None) -> SpecForm | None:
+    """The form of a request for ``target`` as it is kept with an assembly in the layout ``spec``."""
+    if target is None:
+        return None
+    return SpecForm(format=target.format, model=target.model, max_tokens=target.max_tokens, tools=tools_hash(target))
+
+
+def target_of(session: str, part: WindowPart | SpecForm, content: str | None) -> RequestTarget | None:
+    """The target that ``part``, a record of ``session``, has, with the tools in the ``content`` of its document."""
+    if part.format is None:
+        return None
+    tools = () if content is None else msgspec.json.decode(content, type=tuple[ToolDeclaration, ...])
+    return RequestTarget(
+        format=part.format,
+        model=part.model or "",
+        max_tokens=part.max_tokens,
+        tools=tools,
+        cache_key=part.cache_key or session,
+    )
+
+
+def tools_text(target: RequestTarget | None) -> str | None:
+    """The tools of ``target`` as they are kept with its record."""
+    return None if target is None or not target.tools else msgspec.json.encode(target.tools).decode()
+
+
+def tools_hash(target: RequestTarget | None) -> str:
+    """The hash of the tools that a request for ``target`` declares, empty without any."""
+    text = tools_text(target)
+    return "" if text is None else sha256(text)

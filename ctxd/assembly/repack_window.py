@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_assembly import Grown
 from ctxd.assembly.append_planner import AppendWindow, Planned, baseline_of
+from ctxd.assembly.append_window import Grown
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
 from ctxd.assembly.stored_items import (

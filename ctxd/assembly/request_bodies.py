@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ctxd.assembly.request_target import PROVIDERS, RequestTarget
 from ctxd.assembly.window_items import (
     AssistantText,
     ImageItem,
@@ -38,12 +39,6 @@ WINDOW_RENDERER: Final = 3
 WINDOW_RENDERERS: Final = (2, WINDOW_RENDERER)
 """Versions that are rendered. In version 2, every ``&``, ``<`` and ``>`` of an update is escaped."""
 
-PROVIDERS: Final[dict[RequestFormat, str | None]] = {
-    "anthropic-messages": "anthropic",
-    "openai-responses": "openai",
-    "openai-chat": None,
-}
-"""Provider of each format, as reasoning names it; None for a format that takes no reasoning back."""
 
 BREAKPOINTS_MAX: Final = 4
 """Cache markers that the Messages API takes in one request."""
@@ -74,20 +69,6 @@ BEGIN: Final = "The conversation begins with a message of the assistant."
 _encode: Final = msgspec.json.Encoder().encode
 _MARKER: Final = {"type": "ephemeral"}
 _FAILED: Final = "[the tool failed]"
-
-
-class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """API that a body is for, and what goes into it beside the window.
-
-    ``max_tokens``: None where the API has a default. ``cache_key``: keeps requests of one session on one machine of the
-    provider, where it has such a thing.
-    """
-
-    format: RequestFormat
-    model: str
-    max_tokens: int | None = None
-    tools: tuple[ToolDeclaration, ...] = ()
-    cache_key: str = ""
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,117 +1,21 @@
-"""RequestFigures of a request: its estimated tokens, the budget by which it is judged, and what it costs.
+"""Figures of a request: its tokens, what it shares with the request before, what broke the prompt cache, its history.
 
-The estimate of a window is that of its items until the provider has billed a request for the same model and format;
-from then on it is calibrated. The figures are a part of the request's record, so that they can be shown again, and so
-that the next estimate depends on what is recorded alone.
+They are a part of the request's record, so that they can be shown again, and so that the next estimate depends on what
+is recorded alone.
 """
 
-from collections.abc import Sequence
 from math import ceil
-from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_assembly import Grown, KeptWindow
+from ctxd.assembly.append_window import Grown, KeptWindow
 from ctxd.assembly.assembly_record import Recorded, RequestFigures
-from ctxd.assembly.calibration import REQUESTS_KEPT, Calibration, Measure, MeasuredRequest, measured
-from ctxd.assembly.repack_policy import Decision
-from ctxd.assembly.repack_window import Moment, judge
-from ctxd.assembly.request_bodies import RequestTarget
-from ctxd.assembly.usage import priced
+from ctxd.assembly.calibration import MeasuredRequest
+from ctxd.assembly.repack_window import Moment
+from ctxd.assembly.request_budget import Judged, item_tokens, measures_with
 from ctxd.assembly.window_items import ToolOutput, Update
-from ctxd.models import Model, Models
-from ctxd_protocol.context_types import CacheBreak, RequestCost
-
-_ROUNDS: Final = 8
-"""Times that a window is judged until its estimate is within the budget."""
-
-_TIGHTER: Final = 0.98
-"""Share of the budget that each further round leaves: what is removed has an error too, which adds to the reserve."""
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """A window that was judged. ``tokens``: its estimate, calibrated if ``reserve`` is not None. ``budget_tokens``: the
-    budget in tokens of its items by which the policy decided, None for none."""
-
-    grown: Grown
-    decision: Decision | None
-    tokens: int
-    reserve: int | None = None
-    budget_tokens: int | None = None
-
-
-def judged(grown: Grown, moment: Moment, calibration: Calibration | None, request: MeasuredRequest) -> Judged:
-    """Judge ``grown``. With a ``calibration``, its estimate and reserve together are held within the budget; the policy
-    counts items, so it gets the budget in their tokens. ``request``: the measures of the window before."""
-    most = moment.rules.budget_tokens
-    if calibration is None:
-        made, decision = judge(grown, moment)
-        return Judged(made, decision, _plain(made), None, most)
-    whole = measures_with(grown, request)
-    found = calibration.estimate(whole)
-    budget = None
-    if most is not None:
-        plain = sum(item.tokens for item in grown.flat()) + moment.tools_tokens
-        budget = int(most * plain / max(1, found.tokens + found.reserve))
-    rounds = 0
-    while True:
-        rules = msgspec.structs.replace(moment.rules, budget_tokens=budget)
-        made, decision = judge(grown, msgspec.structs.replace(moment, rules=rules))
-        rounds += 1
-        if made is not grown:
-            found = calibration.repacked(whole, measures_with(made, request))
-        if budget is None or most is None or found.tokens + found.reserve <= most or rounds == _ROUNDS:
-            return Judged(made, decision, found.tokens, found.reserve, budget)
-        budget = int(budget * _TIGHTER * most / (found.tokens + found.reserve))
-
-
-def _plain(grown: Grown) -> int:
-    return ceil(sum(item.tokens for item in grown.flat()))
-
-
-def measures_with(grown: Grown, request: MeasuredRequest) -> MeasuredRequest:
-    """``request``, whose measures are those of the window before it grew, with the measures of what came."""
-    outside, reply = measured(item for items in grown.items for item in items)
-    if not grown.is_new:
-        outside, reply = request.outside + outside, request.reply + reply
-    base = request.number if grown.is_new else grown.window.base
-    return msgspec.structs.replace(request, base=base, outside=outside, reply=reply)
-
-
-def unjudged(grown: Grown) -> Judged:
-    """``grown`` as it is."""
-    return Judged(grown, None, _plain(grown))
-
-
-def measured_requests(records: Sequence[Recorded], before: Sequence[MeasuredRequest] = ()) -> list[MeasuredRequest]:
-    """The newest requests of ``before`` and ``records``, by which the next one is calibrated, oldest first."""
-    return [*before, *(_measured(record) for record in records if _is_request(record))][-REQUESTS_KEPT:]
-
-
-def _is_request(record: Recorded) -> bool:
-    return record.window is not None and record.window.format is not None
-
-
-def _measured(record: Recorded) -> MeasuredRequest:
-    part = record.window
-    assert part is not None, "it is a request"
-    figures = part.figures
-    return MeasuredRequest(
-        record.number, part.base, part.format or "", part.model or "", figures.outside, figures.reply
-    )
-
-
-def next_request(number: int, before: Recorded | None, target: RequestTarget | None) -> MeasuredRequest:
-    """Request ``number`` for ``target``, with the measures of the window of ``before``, None for an empty one."""
-    part = None if before is None else before.window
-    return MeasuredRequest(
-        number,
-        0 if part is None else part.base,
-        "" if target is None else target.format,
-        "" if target is None else target.model,
-        Measure() if part is None else part.figures.outside,
-        Measure() if part is None else part.figures.reply,
-    )
+from ctxd.models import Model
+from ctxd_protocol.context_types import CacheBreak
 
 
 def with_figures(
@@ -151,7 +55,7 @@ def _priced_figures(
     done: Judged,
     moment: Moment,
 ) -> RequestFigures:
-    plain = max(1, _plain(done.grown))
+    plain = max(1, item_tokens(done.grown))
     sent = done.tokens if done.reserve is not None else plain + ceil(moment.tools_tokens)
     broken = _broken(record, kept, came, moment)
     is_cached = broken not in ("first_request", "format", "model", "tools", "cache_expired")
@@ -190,31 +94,3 @@ def _broken(record: Recorded, kept: KeptWindow, came: Grown, moment: Moment) -> 
     if came.is_new:
         return "compaction"
     return part.repacked
-
-
-def cost_of(record: Recorded, models: Models) -> RequestCost | None:
-    """The figures of the request of ``record`` as clients get them, None for text."""
-    part = record.window
-    if part is None or part.format is None or part.model is None:
-        return None
-    figures, model = part.figures, models.find(part.model)
-    return RequestCost(
-        model=part.model,
-        tokens=figures.sent,
-        reserve=figures.reserve,
-        shared_bytes=record.stable_prefix or 0,
-        before_bytes=figures.before_bytes,
-        shared_tokens=figures.sent * (record.stable_prefix or 0) // max(1, record.bytes),
-        broken_by=figures.broken,
-        cache_read=figures.read,
-        price=None if model is None else input_price(figures.sent, figures.read, model),
-        history_tokens=figures.full,
-        history_price=None if model is None else input_price(figures.full, figures.full_read, model),
-    )
-
-
-def input_price(tokens: int, read: int, model: Model) -> int:
-    """Micro-dollars for a request of ``tokens``, of which ``read`` come from the cache and the others are written to it
-    for its shortest lifetime. The answer is not in it."""
-    rate = model.cache_write[model.lifetime_s] if tokens >= model.cache_min_tokens else model.input
-    return priced(read, model.cache_read) + priced(max(0, tokens - read), rate)

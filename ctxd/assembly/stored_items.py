@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ctxd.assembly.content_cuts import cut, cut_arguments
 from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.token_budget import TokenCounter
 from ctxd.assembly.window_items import (
@@ -53,9 +54,6 @@ ITEM_TOKENS: Final = 4
 ARGUMENT_CHARS: Final = 60
 OTHER_ARGUMENT_CHARS: Final = 20
 """Characters that an argument keeps once the output of its call is a stub: a command or a path, and any other."""
-
-_VALUE_TOKENS_MIN: Final = 50
-"""Tokens that a cut argument keeps at least."""
 
 IMAGE_TOKENS: Final = 1_500
 """Tokens that an image counts for."""
@@ -207,34 +205,6 @@ def short_arguments(arguments: str) -> str:
         most = ARGUMENT_CHARS if name in _SUBJECTS else OTHER_ARGUMENT_CHARS
         if len(text) > most:
             given[name] = f"{text[:most]}…"
-    return msgspec.json.encode(given).decode()
-
-
-def cut_arguments(arguments: str, tokens: int, count: TokenCounter, how: str) -> str:
-    """The JSON object ``arguments`` with its longest values cut, each as ``cut`` does it, so that about ``tokens`` are
-    left; itself if it is not longer. Too many values for that are cut as one text, the member ``input``."""
-    if count(arguments) <= tokens:
-        return arguments
-    given: dict[str, Any] = msgspec.json.decode(arguments)
-    texts = {
-        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in given.items()
-    }
-    # Escaped, as a value that is no text becomes one.
-    over = count(msgspec.json.encode(texts).decode()) - tokens
-    sizes = {name: count(msgspec.json.encode(text).decode()) for name, text in texts.items()}
-    total, length = 0.0, 0.0
-    ordered = sorted(sizes.values(), reverse=True)
-    for number, size in enumerate(ordered, 1):
-        total += size
-        length = (total - over) / number
-        if number == len(ordered) or length >= ordered[number]:
-            break
-    if length < _VALUE_TOKENS_MIN:
-        # Half, as quotes are escaped.
-        return msgspec.json.encode({"input": cut(arguments, tokens // 2, count, how)}).decode()
-    for name, size in sizes.items():
-        if size > length:
-            given[name] = cut(texts[name], int(count(texts[name]) * length / size), count, how)
     return msgspec.json.encode(given).decode()
 
 
@@ -445,20 +415,6 @@ def pictures(attachments: Sequence[Attachment]) -> Iterable[Picture]:
 
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Media types that all providers take."""
-
-
-def cut(text: str, tokens: int, count: TokenCounter, how: str) -> str:
-    """The beginning and the end of ``text``, of ``tokens`` together, with a line between them: how much is left out,
-    and ``how`` to load it. ``text`` itself if it is not longer."""
-    whole = count(text)
-    if whole <= tokens:
-        return text
-    # By bytes, as characters of some scripts have more tokens than others.
-    data = text.encode()
-    size = int(len(data) * tokens / whole)
-    head = data[: size * 2 // 3].decode(errors="ignore")
-    tail = data[len(data) - size // 3 :].decode(errors="ignore")
-    return f"{head}\n[… {int(whole - tokens):,} tokens left out here; {how} …]\n{tail}"
 
 
 def _output(

@@ -4,8 +4,8 @@ Tokens come from a ``TokenCounter``. ``estimate_tokens`` takes a quarter of the 
 shrinks when text is added, and is the same on every host. ``plan`` decides which pieces are left out so that a context
 fits its token budget: tool calls first, the oldest of them first, then files, the one activated longest ago first;
 pinned objects never. It is only a plan: no set changes, and what is left out keeps its metadata line. The stable prefix
-is what a provider's prefix cache can reuse; texts that did not change are mostly the same objects, and cost nothing to
-compare. Nothing here keeps a text, so that none outlives its purge.
+is what a provider's prompt cache can reuse; texts that did not change are mostly the same objects, and cost nothing to
+compare. Nothing here keeps a text, so none outlives its purge.
 """
 
 import hashlib
@@ -24,7 +24,6 @@ TokenCounter = Callable[[str], float]
 BYTES_PER_TOKEN: Final = 4
 """Bytes of UTF-8 that count as one token: what common tokenizers reach on English text and code."""
 
-_CHUNK_BYTES: Final = 4096
 
 DropReason = Literal["oldest tool call", "file activated longest ago"]
 """Why an object goes before the others. A closed set."""
@@ -67,6 +66,36 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter) -> BudgetPlan:
+    """Plan a context of ``pieces``, those of active objects in order of activation, against its budget.
+
+    ``over_by`` is what remains too much when all that may go is gone.
+    """
+    between = count(SEPARATOR)
+    left = sum(piece.tokens for piece in pieces) + max(0, len(pieces) - 1) * between
+    tokens, dropped = ceil(left), []
+    if budget_tokens is not None and tokens > budget_tokens:
+        # Sorting is stable: within each kind the order of activation stands.
+        leaving = [(piece, piece.drop) for piece in pieces if piece.drop is not None]
+        for piece, reason in sorted(leaving, key=lambda each: each[1] != "oldest tool call"):
+            if ceil(left) <= budget_tokens:
+                break
+            # The last block to go has no separator to take with it.
+            left = max(0.0, left - piece.tokens - between)
+            dropped.append(Dropped(object=piece.object, tokens=ceil(piece.tokens), reason=reason))
+    after = ceil(left)
+    return BudgetPlan(
+        budget_tokens=budget_tokens,
+        tokens=tokens,
+        tokens_after=after,
+        over_by=0 if budget_tokens is None else max(0, after - budget_tokens),
+        dropped=tuple(dropped),
+    )
+
+
+_CHUNK_BYTES: Final = 4096
+
+
 def stable_prefix(old: Sequence[Piece], new: Sequence[Piece]) -> int:
     """Leading UTF-8 bytes in which the contexts that consist of the pieces ``old`` and ``new`` are equal.
 
@@ -95,30 +124,3 @@ def _chunks(pieces: Sequence[Piece], first: int) -> Iterator[bytes]:
             yield SEPARATOR.encode()
         text = pieces[number].text.encode()
         yield from (text[start : start + _CHUNK_BYTES] for start in range(0, len(text), _CHUNK_BYTES))
-
-
-def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter) -> BudgetPlan:
-    """Plan a context of ``pieces``, those of active objects in order of activation, against its budget.
-
-    ``over_by`` is what remains too much when all that may go is gone.
-    """
-    between = count(SEPARATOR)
-    left = sum(piece.tokens for piece in pieces) + max(0, len(pieces) - 1) * between
-    tokens, dropped = ceil(left), []
-    if budget_tokens is not None and tokens > budget_tokens:
-        # Sorting is stable: within each kind the order of activation stands.
-        leaving = [(piece, piece.drop) for piece in pieces if piece.drop is not None]
-        for piece, reason in sorted(leaving, key=lambda each: each[1] != "oldest tool call"):
-            if ceil(left) <= budget_tokens:
-                break
-            # The last block to go has no separator to take with it.
-            left = max(0.0, left - piece.tokens - between)
-            dropped.append(Dropped(object=piece.object, tokens=ceil(piece.tokens), reason=reason))
-    after = ceil(left)
-    return BudgetPlan(
-        budget_tokens=budget_tokens,
-        tokens=tokens,
-        tokens_after=after,
-        over_by=0 if budget_tokens is None else max(0, after - budget_tokens),
-        dropped=tuple(dropped),
-    )

@@ -1,14 +1,15 @@
-"""Recorded usage of requests: providers' objects in one form, kept in the session, priced and summed."""
+"""Recorded usage of requests: providers' objects in one form, kept in the session, and its totals."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ctxd.assembly.assembly_record import Recorded, read_record
+from ctxd.assembly.pricing import price_of, usage_sum
 from ctxd.errors import CtxdError
-from ctxd.models import Model, Models
+from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page
 from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
 from ctxd.secrets.guard import Capture
@@ -18,7 +19,7 @@ from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import Accepted, Actor, LiveSession, Transaction
 from ctxd_protocol.methods import usage as wire
-from ctxd_protocol.usage import Price, RequestUsage, UsageSum
+from ctxd_protocol.usage import RequestUsage
 
 TOKENS_MAX: Final = 10**9
 """The largest number of tokens that is taken for one request."""
@@ -26,7 +27,6 @@ TOKENS_MAX: Final = 10**9
 OTHER_BYTES_MAX: Final = 4096
 """Bytes of JSON that the further fields of a provider's object may have."""
 
-_MICRO: Final = 1_000_000
 
 _PLAIN: Final = ("input", "cache_read", "cache_write", "output", "reasoning")
 _LIFETIMES: Final = {
@@ -195,62 +195,6 @@ def _made(
     return RecordUsage(assembly, model, input, cache_read, written, output, reasoning, other)
 
 
-def priced(tokens: int, price: int) -> int:
-    """Micro-dollars for ``tokens`` at ``price`` for a million of them, rounded half up."""
-    return (2 * tokens * price + _MICRO) // (2 * _MICRO)
-
-
-def write_price(model: Model, lifetime_s: int) -> int:
-    """The price of a token written to the cache for ``lifetime_s``; of the next longer lifetime that the model has,
-    else of the longest. 0 is the shortest."""
-    longer = [life for life in model.cache_write if life >= lifetime_s]
-    return model.cache_write[min(longer) if longer else max(model.cache_write)]
-
-
-def price_of(usage: RecordUsage, model: Model) -> Price:
-    """The price of ``usage``."""
-    written = {str(life): priced(tokens, write_price(model, life)) for life, tokens in usage.cache_write}
-    return _price(
-        priced(usage.input, model.input),
-        priced(usage.cache_read, model.cache_read),
-        written,
-        priced(usage.output, model.output),
-    )
-
-
-def _price(input: int, cache_read: int, cache_write: dict[str, int], output: int) -> Price:
-    total = input + cache_read + sum(cache_write.values()) + output
-    return Price(input=input, cache_read=cache_read, cache_write=cache_write, output=output, total=total)
-
-
-def _by_life(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for row in rows:
-        for life, number in row.items():
-            found[life] = found.get(life, 0) + number
-    return dict(sorted(found.items(), key=lambda each: int(each[0])))
-
-
-def _sum(usages: Iterable[RecordUsage], models: Models) -> UsageSum:
-    rows = [(usage, models.find(usage.model)) for usage in usages]
-    prices = [price_of(usage, model) for usage, model in rows if model is not None]
-    return UsageSum(
-        requests=len(rows),
-        input=sum(usage.input for usage, _ in rows),
-        cache_read=sum(usage.cache_read for usage, _ in rows),
-        cache_write=_by_life({str(life): tokens for life, tokens in usage.cache_write} for usage, _ in rows),
-        output=sum(usage.output for usage, _ in rows),
-        reasoning=sum(usage.reasoning or 0 for usage, _ in rows),
-        price=_price(
-            sum(price.input for price in prices),
-            sum(price.cache_read for price in prices),
-            _by_life(price.cache_write for price in prices),
-            sum(price.output for price in prices),
-        ),
-        unpriced=len(rows) - len(prices),
-    )
-
-
 class UsageOperations(OperationGroup):
     """Recording and summing of usage. ``models``: the table of prices; it may change, so no price is kept."""
 
@@ -309,8 +253,8 @@ class UsageOperations(OperationGroup):
         for usage in live.state.usage.values():
             by_model.setdefault(usage.model, []).append(usage)
         result = wire.UsageTotalsResult(
-            total=_sum(live.state.usage.values(), self._models),
-            models={name: _sum(usages, self._models) for name, usages in sorted(by_model.items())},
+            total=usage_sum(live.state.usage.values(), self._models),
+            models={name: usage_sum(usages, self._models) for name, usages in sorted(by_model.items())},
         )
         return Accepted(live.barrier, lambda _: result)
 

@@ -4,12 +4,12 @@ from contextlib import aclosing
 
 import msgspec
 
-from ctxd.assembly.append_assembly import Wanted, require_format, target_for
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.explanation import explain
 from ctxd.assembly.request_bodies import spec_request
+from ctxd.assembly.request_target import Wanted, require_format, target_for
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
@@ -60,7 +60,7 @@ class ContextCalls:
             tools, secrets = await declarations_captured(guard, live.settings.secrets, params.tools, confined=confined)
             form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
         layout = params.layout or ("spec" if wanted is None else "append")
-        target = target_for(params.session, form, None) if layout == "spec" else None
+        target = target_for(params.session, form, None) if wanted is not None and layout == "spec" else None
         assembled = await self._assembler.assemble(
             live,
             call,

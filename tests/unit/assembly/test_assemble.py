@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.assembly import assemble
+from ctxd.assembly import assemble, render_cache
 from ctxd.assembly.assembly_record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
@@ -398,7 +398,7 @@ async def test_a_change_by_another_session_shows_although_little_else_moved(tmp_
 async def test_many_sessions_are_assembled_in_turns_although_few_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assemble, "SESSIONS_KEPT_MAX", 2)
+    monkeypatch.setattr(render_cache, "SESSIONS_KEPT_MAX", 2)
     async with household(tmp_path) as home:
         for n in range(5):
             home.append(await home.create(f"s{n}"), USER)

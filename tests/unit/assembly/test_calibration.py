@@ -180,7 +180,7 @@ async def test_estimates_after_a_restart_are_those_that_would_have_been_made_wit
         fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, MODELS, SystemClock(), providers={})
         kept = home.assembler._cache.get(live)
         assert kept is not None and kept.window is not None
-        await fresh._recall_window(again := fresh._kept(live))
+        await fresh._append._recall_window(again := fresh._cache.of(live))
         assert again.window is not None
         assert list(again.window.requests) == list(kept.window.requests)
         made = await ask(home, live, "anthropic-messages")

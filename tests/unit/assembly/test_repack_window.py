@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.append_assembly import Wanted
+from ctxd.assembly.request_target import Wanted
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest

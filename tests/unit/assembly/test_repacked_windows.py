@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.assembly.stored_items import cut
+from ctxd.assembly.content_cuts import cut
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.sessions import transitions
 from ctxd.sessions.session import LiveSession, WriteRequest

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ctxd.assembly import append_planner
-from ctxd.assembly.append_assembly import KeptWindow, Wanted
+from ctxd.assembly.append_window import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
-from ctxd.assembly.request_bodies import WINDOW_RENDERER, RequestTarget, request_body
+from ctxd.assembly.request_bodies import WINDOW_RENDERER, request_body
+from ctxd.assembly.request_target import RequestTarget, Wanted
 from ctxd.assembly.window_items import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
 from ctxd.sessions import transitions

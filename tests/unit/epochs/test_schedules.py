@@ -13,8 +13,8 @@ import anyio
 import msgspec
 import pytest
 
-from ctxd.assembly.append_assembly import Wanted
 from ctxd.assembly.assemble import Assembler
+from ctxd.assembly.request_target import Wanted
 from ctxd.clock import SystemClock
 from ctxd.epochs.component import Component
 from ctxd.epochs.fold import fold

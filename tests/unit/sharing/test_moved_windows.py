@@ -7,9 +7,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from ctxd.assembly.append_assembly import Wanted, target_for
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.request_bodies import spec_request
+from ctxd.assembly.request_target import Wanted, target_for
 from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models

@@ -1,0 +1,132 @@
+"""Windows of the layout ``append`` in memory: rendered as text or as a request, and as the answer that clients get."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ctxd.assembly.append_planner import AppendWindow, Planned
+from ctxd.assembly.assembly_record import Assembled, Recorded, target_of
+from ctxd.assembly.calibration import MeasuredRequest
+from ctxd.assembly.render import SEPARATOR
+from ctxd.assembly.request_bodies import RequestBody, request_body
+from ctxd.assembly.request_target import RequestTarget
+from ctxd.assembly.stored_items import Material
+from ctxd.assembly.window_items import WindowItem
+from ctxd.assembly.window_loading import WindowReader, window_blocks
+from ctxd.sessions.session import LiveSession
+from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestCost, SectionSize
+from ctxd_protocol.ids import chat_id, system_prompt_id
+
+
+class Rendering(msgspec.Struct, frozen=True):
+    """A window in one form: its text, or its request with the JSON text. ``target`` None: text."""
+
+    target: RequestTarget | None
+    text: str
+    request: RequestBody | None
+
+    @property
+    def plain(self) -> bytes:
+        """All bytes, without cache markers."""
+        return self.text.encode() if self.request is None else self.request.plain
+
+
+class KeptWindow(msgspec.Struct, eq=False):
+    """Window of a session between assemblies. ``record``: of the newest assembly, None before the first; ``rendering``
+    and ``answer`` are its own, None while they are not known. ``requests``: the newest of the session, oldest first."""
+
+    window: AppendWindow
+    record: Recorded | None = None
+    rendering: Rendering | None = None
+    answer: Assembled | None = None
+    requests: Sequence[MeasuredRequest] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about: items and the newest rendering have the text once each."""
+        return 0 if self.rendering is None else 2 * len(self.rendering.plain)
+
+
+def render(
+    session: str, items: list[WindowItem], target: RequestTarget | None, ends: Iterable[int], renderer: int
+) -> Rendering:
+    """``items`` in the form of ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
+    if target is not None:
+        return Rendering(target, "", request_body(items, target, frozenset(ends), renderer))
+    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
+    return Rendering(None, SEPARATOR.join(block.text for block in blocks), None)
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: the newest model whose
+    answer is in it, None if none is in what comes next. ``material``: of what comes next."""
+
+    window: AppendWindow
+    planned: Planned
+    items: list[tuple[WindowItem, ...]]
+    is_new: bool
+    spoken: str | None
+    material: Material
+
+    def flat(self) -> list[WindowItem]:
+        """All items, in order."""
+        return [item for items in (*self.window.items, *self.items) for item in items]
+
+
+async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None) -> KeptWindow:
+    """The window of ``chain``, its records from the first on. ``tools``: content of the last one's document.
+
+    Raises: CtxdError corrupt, purged, store_failed. Cancel: safe.
+    """
+    window = await reader.load(live, chain)
+    part = chain[-1].window
+    assert part is not None, "it is in this layout"
+    target = target_of(live.session, part, tools)
+    return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends, window.renderer))
+
+
+def context_of_window(
+    session: str,
+    record: Recorded,
+    items: list[WindowItem],
+    rendering: Rendering,
+    budget_tokens: int | None,
+    cost: RequestCost | None,
+) -> AssembledContext:
+    """The answer for ``record``, of which ``rendering`` shows ``items``."""
+    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
+    sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
+    for block in blocks:
+        size = sizes[block.section]
+        size[0], size[1], size[2] = size[0] + len(block.text.encode()), size[1] + block.tokens, size[2] + 1
+    request = rendering.request
+    reserve = 0 if cost is None else cost.reserve or 0
+    return AssembledContext(
+        session=session,
+        number=record.number,
+        context_id=record.context_id,
+        turn=record.turn,
+        text=rendering.text,
+        sha256=record.sha256,
+        bytes=record.bytes,
+        tokens=record.tokens,
+        sections=tuple(
+            SectionSize(section=section, bytes=size[0], tokens=size[1], entries=size[2])
+            for section, size in sizes.items()
+        ),
+        blocks=tuple(blocks),
+        plan=BudgetPlan(
+            budget_tokens=budget_tokens,
+            tokens=record.tokens,
+            tokens_after=record.tokens,
+            over_by=0 if budget_tokens is None else max(0, record.tokens + reserve - budget_tokens),
+            dropped=(),
+        ),
+        stable_prefix=record.stable_prefix,
+        assembled_at=record.assembled_at,
+        layout="append",
+        request=None if request is None else request.body,
+        omitted=() if request is None else request.omitted,
+        repacked=None if record.window is None else record.window.repacked,
+        cost=cost,
+    )

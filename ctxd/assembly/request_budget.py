@@ -1,0 +1,111 @@
+"""Budget of a request: held by its calibrated estimate and the reserve of that together.
+
+The estimate of a window is that of its items until the provider has billed a request for the same model and format;
+from then on it is calibrated.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from ctxd.assembly.append_window import Grown
+from ctxd.assembly.assembly_record import Recorded
+from ctxd.assembly.calibration import REQUESTS_KEPT, Calibration, Measure, MeasuredRequest, measured
+from ctxd.assembly.repack_policy import Decision
+from ctxd.assembly.repack_window import Moment, judge
+from ctxd.assembly.request_target import RequestTarget
+
+_ROUNDS: Final = 8
+"""Times that a window is judged until its estimate is within the budget."""
+
+
+_TIGHTER: Final = 0.98
+"""Share of the budget that each further round leaves: what is removed has an error too, which adds to the reserve."""
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A window that was judged. ``tokens``: its estimate, calibrated if ``reserve`` is not None. ``budget_tokens``: the
+    budget in tokens of its items by which the policy decided, None for none."""
+
+    grown: Grown
+    decision: Decision | None
+    tokens: int
+    reserve: int | None = None
+    budget_tokens: int | None = None
+
+
+def judged(grown: Grown, moment: Moment, calibration: Calibration | None, request: MeasuredRequest) -> Judged:
+    """Judge ``grown``. With a ``calibration``, its estimate and reserve together are held within the budget; the policy
+    counts items, so it gets the budget in their tokens. ``request``: the measures of the window before."""
+    most = moment.rules.budget_tokens
+    if calibration is None:
+        made, decision = judge(grown, moment)
+        return Judged(made, decision, item_tokens(made), None, most)
+    whole = measures_with(grown, request)
+    found = calibration.estimate(whole)
+    budget = None
+    if most is not None:
+        plain = sum(item.tokens for item in grown.flat()) + moment.tools_tokens
+        budget = int(most * plain / max(1, found.tokens + found.reserve))
+    rounds = 0
+    while True:
+        rules = msgspec.structs.replace(moment.rules, budget_tokens=budget)
+        made, decision = judge(grown, msgspec.structs.replace(moment, rules=rules))
+        rounds += 1
+        if made is not grown:
+            found = calibration.repacked(whole, measures_with(made, request))
+        if budget is None or most is None or found.tokens + found.reserve <= most or rounds == _ROUNDS:
+            return Judged(made, decision, found.tokens, found.reserve, budget)
+        budget = int(budget * _TIGHTER * most / (found.tokens + found.reserve))
+
+
+def item_tokens(grown: Grown) -> int:
+    """Estimated tokens of the items of ``grown``."""
+    return ceil(sum(item.tokens for item in grown.flat()))
+
+
+def measures_with(grown: Grown, request: MeasuredRequest) -> MeasuredRequest:
+    """``request``, whose measures are those of the window before it grew, with the measures of what came."""
+    outside, reply = measured(item for items in grown.items for item in items)
+    if not grown.is_new:
+        outside, reply = request.outside + outside, request.reply + reply
+    base = request.number if grown.is_new else grown.window.base
+    return msgspec.structs.replace(request, base=base, outside=outside, reply=reply)
+
+
+def unjudged(grown: Grown) -> Judged:
+    """``grown`` as it is."""
+    return Judged(grown, None, item_tokens(grown))
+
+
+def measured_requests(records: Sequence[Recorded], before: Sequence[MeasuredRequest] = ()) -> list[MeasuredRequest]:
+    """The newest requests of ``before`` and ``records``, by which the next one is calibrated, oldest first."""
+    return [*before, *(_measured(record) for record in records if _is_request(record))][-REQUESTS_KEPT:]
+
+
+def _is_request(record: Recorded) -> bool:
+    return record.window is not None and record.window.format is not None
+
+
+def _measured(record: Recorded) -> MeasuredRequest:
+    part = record.window
+    assert part is not None, "it is a request"
+    figures = part.figures
+    return MeasuredRequest(
+        record.number, part.base, part.format or "", part.model or "", figures.outside, figures.reply
+    )
+
+
+def next_request(number: int, before: Recorded | None, target: RequestTarget | None) -> MeasuredRequest:
+    """Request ``number`` for ``target``, with the measures of the window of ``before``, None for an empty one."""
+    part = None if before is None else before.window
+    return MeasuredRequest(
+        number,
+        0 if part is None else part.base,
+        "" if target is None else target.format,
+        "" if target is None else target.model,
+        Measure() if part is None else part.figures.outside,
+        Measure() if part is None else part.figures.reply,
+    )
