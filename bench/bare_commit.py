@@ -32,8 +32,8 @@ import uvloop
 from bench.bare_rpc import Reply, Request
 from ctxd.dbfile import checkpoint, insert_rows, open_writer
 from ctxd.limits import CHECKPOINT_BYTES, COMMIT_WRITES_MAX
-from ctxd_protocol.methods.files import ToolcallRecordParams, ToolcallRecordResult
 from ctxd_protocol.methods.sessions import SessionCreateParams
+from ctxd_protocol.methods.toolcalls import ToolcallRecordParams, ToolcallRecordResult
 from ctxd_protocol.object_types import Receipt
 
 PAGE_BYTES = 4096

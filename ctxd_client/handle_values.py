@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ctxd_client.errors import CallFailed, Conflict
-from ctxd_protocol.methods.files import ToolcallRecordResult, ToolObserveResult
+from ctxd_protocol.methods.toolcalls import ToolcallRecordResult, ToolObserveResult
 from ctxd_protocol.object_types import ToolcallStatus
 from ctxd_protocol.session_types import Mount, SessionView
 

@@ -19,6 +19,7 @@ from ctxd.sessions.sandbox_file_visibility import as_first_seen
 from ctxd.sessions.segments import NOTHING
 from ctxd.sessions.session import Accepted, Transaction
 from ctxd_protocol.methods import files as file_methods
+from ctxd_protocol.methods import toolcalls as toolcall_methods
 
 OUTPUT_INLINE_CHARS_MAX: Final = 16 * 1024
 """Characters of a command and its output that are parsed on the loop: some milliseconds. More go to a thread."""
@@ -92,15 +93,15 @@ class FileOperations(OperationGroup):
                 raise
             return indexed
 
-    @admitted("file.discover", file_methods.ToolObserveResult)
+    @admitted("file.discover", toolcall_methods.ToolObserveResult)
     async def discover(self, tx: Transaction, params: file_methods.FileDiscoverParams) -> Accepted:
         """Add the files at the given paths to the index and the pool, unread."""
         live = tx.live
         find = partial(discover, self.indexer, live.mounts, live.settings.workdir, params.paths, params.valid_time)
         return _discovered(tx, await found_for(tx, self.indexer, find), params.valid_time)
 
-    @admitted("tool.observe", file_methods.ToolObserveResult)
-    async def observe(self, tx: Transaction, params: file_methods.ToolObserveParams) -> Accepted:
+    @admitted("tool.observe", toolcall_methods.ToolObserveResult)
+    async def observe(self, tx: Transaction, params: toolcall_methods.ToolObserveParams) -> Accepted:
         """Add the files that a command line and its output name to the index and the pool, unread."""
         live = tx.live
         workdir = live.settings.workdir
@@ -138,10 +139,10 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
     delta = transitions.discover(live.state, [one.object for one in found if one.object is not None])
     stubs = [one.document for one in found if one.document is not None]
     rows = tuple(
-        file_methods.Discovered(path=one.path, outcome=one.outcome, object=one.object, reason=one.reason)
+        toolcall_methods.Discovered(path=one.path, outcome=one.outcome, object=one.object, reason=one.reason)
         for one in found
     )
-    result = file_methods.ToolObserveResult(objects=rows, receipt=None)
+    result = toolcall_methods.ToolObserveResult(objects=rows, receipt=None)
     if not stubs and not delta:
         return tx.unchanged(result)
     floor_vt = max(one.floor_vt for one in found)

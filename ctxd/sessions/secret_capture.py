@@ -18,7 +18,7 @@ from ctxd.secrets.policy import keeps_bytes
 from ctxd.sessions.segments import events_size
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.event_types import Attachment, Event
-from ctxd_protocol.methods.files import ToolcallRecordParams
+from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.object_types import source_label
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
 

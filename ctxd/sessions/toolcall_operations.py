@@ -18,7 +18,7 @@ from ctxd.sessions.session import Accepted, LiveSession, Transaction
 from ctxd.store.writes import NotCached
 from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import toolcall_alias
-from ctxd_protocol.methods import files as file_methods
+from ctxd_protocol.methods import toolcalls as toolcall_methods
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -26,8 +26,8 @@ _encode: Final = msgspec.json.Encoder().encode
 class ToolcallOperations(OperationGroup):
     """Writes of tool calls."""
 
-    @admitted("toolcall.record", file_methods.ToolcallRecordResult, heads=lambda params: (params.id,))
-    async def record(self, tx: Transaction, params: file_methods.ToolcallRecordParams) -> Accepted:
+    @admitted("toolcall.record", toolcall_methods.ToolcallRecordResult, heads=lambda params: (params.id,))
+    async def record(self, tx: Transaction, params: toolcall_methods.ToolcallRecordParams) -> Accepted:
         """Record a tool call and its output; it is active at once (spec 1 §5.7). A repeat is ``unchanged``. Its events
         go to the chat in the same write.
 
@@ -55,7 +55,7 @@ class ToolcallOperations(OperationGroup):
                 raise _conflict(params.id)
             document = make(id) if early is None else renamed(early, id)
             delta = transitions.call(live.state, id, live.settings.collapse, events)
-            result = file_methods.ToolcallRecordResult(
+            result = toolcall_methods.ToolcallRecordResult(
                 object=id,
                 outcome="created",
                 collapsed=tuple(id for each in delta if isinstance(each, CollapseCalls) for id in each.objects),
@@ -72,7 +72,7 @@ class ToolcallOperations(OperationGroup):
         if head is None or head.document.content_hash != again_made.content_hash:
             raise _conflict(params.id)
         return tx.unchanged(
-            file_methods.ToolcallRecordResult(
+            toolcall_methods.ToolcallRecordResult(
                 object=id, outcome="unchanged", collapsed=(), unresolved=known, receipt=None
             )
         )
@@ -94,7 +94,7 @@ class ToolcallOperations(OperationGroup):
         return alias, self.store.peek(alias)
 
 
-def _events(params: file_methods.ToolcallRecordParams) -> tuple[Event, ...]:
+def _events(params: toolcall_methods.ToolcallRecordParams) -> tuple[Event, ...]:
     """The events that describe the call in the chat; the result does not name its object yet."""
     if params.chat == "none":
         return ()

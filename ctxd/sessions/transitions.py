@@ -30,7 +30,7 @@ from ctxd.sessions.segments import (
 from ctxd.sessions.state import SessionState
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of, starts_turn
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, toolcall_alias
-from ctxd_protocol.methods.files import ToolcallRecordParams
+from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.secrets import Secrets
 from ctxd_protocol.session_types import Collapse, ContextLevel, Message
 

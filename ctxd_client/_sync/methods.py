@@ -64,15 +64,8 @@ from ctxd_protocol.methods.files import (
     FileIndexResult,
     FileResolveParams,
     FileResolveResult,
-    MountDetectParams,
-    MountDetectResult,
-    ToolObserveParams,
-    ToolObserveResult,
-    ToolcallRecordParams,
-    ToolcallRecordResult,
-    TrackerListParams,
-    TrackerListResult,
 )
+from ctxd_protocol.methods.mounts import MountDetectParams, MountDetectResult
 from ctxd_protocol.methods.objects import (
     ObjectBulkParams,
     ObjectBulkResult,
@@ -112,6 +105,13 @@ from ctxd_protocol.methods.sessions import (
     SessionWriteParams,
     SystemPromptParams,
 )
+from ctxd_protocol.methods.toolcalls import (
+    ToolObserveParams,
+    ToolObserveResult,
+    ToolcallRecordParams,
+    ToolcallRecordResult,
+)
+from ctxd_protocol.methods.trackers import TrackerListParams, TrackerListResult
 from ctxd_protocol.methods.usage import UsageParams, UsageResult, UsageTotalsParams, UsageTotalsResult
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.sandbox_types import Quota

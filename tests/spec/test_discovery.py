@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import SyncClient, SyncSession
-from ctxd_protocol.methods.files import ToolObserveResult
+from ctxd_protocol.methods.toolcalls import ToolObserveResult
 
 FILES = ("README.md", "Makefile", "src/main.py", "src/util.py", "src/lib/deep.py", "docs/a guide.md")
 """The tree of these tests; ``needle`` is in ``src/main.py`` and ``src/lib/deep.py``."""

@@ -6,7 +6,8 @@ from ctxd.mounts.detect import from_docker_inspect, from_mountinfo
 from ctxd.objects.document import AsOf
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.registry import Sessions
-from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult, MountDetectParams, MountDetectResult
+from ctxd_protocol.methods.files import FileResolveParams, FileResolveResult
+from ctxd_protocol.methods.mounts import MountDetectParams, MountDetectResult
 
 
 class FileCalls:

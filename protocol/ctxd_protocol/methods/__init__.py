@@ -15,9 +15,12 @@ from ctxd_protocol.methods import (
     epochs,
     events,
     files,
+    mounts,
     objects,
     sandboxes,
     sessions,
+    toolcalls,
+    trackers,
     usage,
 )
 from ctxd_protocol.methods.declaration import Method
@@ -25,7 +28,22 @@ from ctxd_protocol.sandbox_types import Grant
 
 METHODS: Final[dict[str, Method]] = {
     row.name: row
-    for family in (daemon, sessions, chat, usage, files, objects, context, commits, epochs, events, sandboxes)
+    for family in (
+        daemon,
+        sessions,
+        chat,
+        usage,
+        toolcalls,
+        files,
+        mounts,
+        trackers,
+        objects,
+        context,
+        commits,
+        epochs,
+        events,
+        sandboxes,
+    )
     for row in family.ROWS
 }
 """Every method by its name."""

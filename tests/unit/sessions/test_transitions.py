@@ -7,7 +7,7 @@ from ctxd.sessions import transitions
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of
-from ctxd_protocol.methods.files import ToolcallRecordParams
+from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.session_types import Collapse, Message
 
 WINDOW = Collapse()
