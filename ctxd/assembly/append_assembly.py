@@ -40,8 +40,9 @@ from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import ToolOutput, ToolUse, WindowItem
 from ctxd.assembly.window_loading import WindowReader
 from ctxd.clock import Clock
+from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
 from ctxd.epochs.component_loading import ComponentObserver
-from ctxd.epochs.fold import Addressing, Begin, Blocked, Components, EpochHead, LostRace, append, differences
+from ctxd.epochs.epoch_state import Begin, EpochHead, LostRace, append
 from ctxd.errors import CtxdError
 from ctxd.models import Models
 from ctxd.objects.document import Document

@@ -37,7 +37,8 @@ from ctxd.assembly.stored_items import (
     tool_name,
 )
 from ctxd.assembly.window_items import WindowItem
-from ctxd.epochs.fold import Begin, ComponentText, Differences, EpochEvent, EpochState, begun, folded
+from ctxd.epochs.component_changes import Differences
+from ctxd.epochs.epoch_state import Begin, ComponentText, EpochEvent, EpochState, begun, folded
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import state_of
 from ctxd_protocol.context_types import RequestFormat

@@ -18,7 +18,7 @@ from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.stored_items import Ref
 from ctxd.assembly.token_budget import sha256
-from ctxd.epochs.fold import EpochEvent
+from ctxd.epochs.epoch_state import EpochEvent
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import assembly_id

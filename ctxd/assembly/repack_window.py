@@ -41,7 +41,7 @@ from ctxd.assembly.window_items import (
     WindowItem,
     stubbed,
 )
-from ctxd.epochs.fold import Begin, EpochEvent, begun
+from ctxd.epochs.epoch_state import Begin, EpochEvent, begun
 from ctxd.models import Model
 from ctxd_protocol.context_types import RepackReason
 

@@ -28,7 +28,7 @@ from ctxd.assembly.window_items import (
     UserText,
     WindowItem,
 )
-from ctxd.epochs.fold import PURGED_PART, ComponentChange, ComponentText
+from ctxd.epochs.epoch_state import PURGED_PART, ComponentChange, ComponentText
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.kinds import is_binary, is_purged

@@ -40,7 +40,7 @@ from ctxd.assembly.window_items import (
     WindowItem,
 )
 from ctxd.epochs.component_loading import read_text
-from ctxd.epochs.fold import ComponentText
+from ctxd.epochs.epoch_state import ComponentText
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import component_text_id

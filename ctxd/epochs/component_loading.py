@@ -11,7 +11,8 @@ import anyio
 import msgspec
 
 from ctxd.epochs.component import Component, FileVersion, Loaded, Provider, UnavailableComponent, combined
-from ctxd.epochs.fold import Components, ComponentText
+from ctxd.epochs.component_changes import Components
+from ctxd.epochs.epoch_state import ComponentText
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Document, Stored, text_of
 from ctxd.objects.generated_ids import component_text_id, entry_id

@@ -17,7 +17,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.request_target import Wanted
 from ctxd.clock import SystemClock
 from ctxd.epochs.component import Component
-from ctxd.epochs.fold import fold
+from ctxd.epochs.epoch_state import fold
 from ctxd.errors import CtxdError
 from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.sessions import transitions

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxd.epochs.component import Component, combined
+from ctxd.epochs.component_changes import Blocked, Components, differences
 from ctxd.epochs.component_loading import EntryValue
-from ctxd.epochs.fold import (
+from ctxd.epochs.epoch_state import (
     Begin,
-    Blocked,
     ComponentChange,
-    Components,
     ComponentText,
     EpochEvent,
     EpochHead,
@@ -23,7 +22,6 @@ from ctxd.epochs.fold import (
     LostRace,
     append,
     begun,
-    differences,
     fold,
     folded,
     forked,

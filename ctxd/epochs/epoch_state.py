@@ -5,19 +5,16 @@ the fold of the session's events, one for each request that changes it: which te
 by the address of the stored text. A new window (a compaction, a repack, another model or provider) begins an epoch
 whose baseline is what the model believes by then, no source is read for it; what differs is an update behind it.
 
-``differences`` compares the components as they are now with the belief. An unavailable component keeps its value;
-before the first baseline it has none, and blocks the request. A value that is new, or whose stored form is not
-understood, is shown in its baseline text, a changed one in its update text, one that is gone in the removal text stored
-with it, once. Appending an event is a compare-and-set on the head and the epoch (``append``): after a lost race all
-components are observed again. Sources: the instructions of opencode 2.0, the revision check of its first version.
+Appending an event is a compare-and-set on the head and the epoch (``append``): after a lost race all components are
+observed again. Sources: the instructions of opencode 2.0, the revision check of its first version.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
 
 import msgspec
 
-from ctxd.epochs.component import Component, FileVersion, Loaded, UnavailableComponent
+from ctxd.epochs.component import FileVersion
 
 Begin = Literal["first", "unknown", "compaction", "repack", "model", "provider", "fork"]
 """The reason for a new epoch. ``unknown``: what the model had before is not recorded, as in an imported session."""
@@ -103,15 +100,6 @@ class LostRace(Exception):
     """The head or the epoch moved since the components were observed. Observe everything again."""
 
 
-class Blocked(Exception):
-    """A component of the first baseline is unavailable: ``key``, and the reason."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"component {key} is unavailable: {reason}")
-        self.key = key
-        self.reason = reason
-
-
 def folded(state: EpochState, event: EpochEvent) -> EpochState:
     """``state`` after ``event``. Raises: ValueError for an event of another epoch, or one that changes or removes what
     is not believed."""
@@ -156,75 +144,6 @@ def append(state: EpochState, head: EpochHead, expected: EpochHead, event: Epoch
     if head != expected:
         raise LostRace
     return state if event is None else folded(state, event)
-
-
-Addressing = Callable[[ComponentText], str]
-"""The address of a text, by its content: equal texts have equal addresses."""
-
-
-Components = Mapping[str, tuple[Component[Any], Loaded[Any] | UnavailableComponent]]
-"""Components of a session with what was loaded of each, by key, in order."""
-
-
-class Differences(msgspec.Struct, frozen=True):
-    """Result of an observation: the changes, in order, and the texts of those that need a new one, by address."""
-
-    changes: tuple[ComponentChange, ...] = ()
-    texts: Mapping[str, ComponentText] = {}
-
-
-def differences(
-    state: EpochState,
-    texts: Mapping[str, ComponentText],
-    now: Components,
-    address: Addressing,
-    *,
-    first: bool,
-) -> Differences:
-    """The differences between the components ``now``, in order, and the belief of ``state``.
-
-    ``texts``: those of the belief, without purged ones. ``address``: see ``Addressing``. ``first``: the request makes
-    the first baseline. Raises: Blocked, ValueError for a value without canonical JSON.
-    """
-    changes: list[ComponentChange] = []
-    made: dict[str, ComponentText] = {}
-    unavailable: list[str] = []
-    for key, (component, loaded) in now.items():
-        if isinstance(loaded, UnavailableComponent):
-            if first:
-                raise Blocked(key, loaded.reason)
-            unavailable.append(key)
-            continue
-        value = component.encode(loaded.value)
-        before = texts.get(state.believed.get(key, ""))
-        if before is not None and before.value == value.decode():
-            continue
-        previous = None if before is None else _decoded(component, before)
-        text = ComponentText(
-            key=key,
-            value=value.decode(),
-            baseline=component.baseline(loaded.value),
-            update=None if previous is None else component.update(previous, loaded.value),
-            removal=component.removal(loaded.value),
-            sources=loaded.sources,
-        )
-        part: Part = "baseline" if first else "new" if previous is None else "changed"
-        changes.append(ComponentChange(key, part, address(text)))
-        made[changes[-1].address] = text
-    prefixes = tuple(key for key in unavailable if key.endswith("/"))
-    for key, at in state.believed.items():
-        gone = key not in now and not key.startswith(prefixes)
-        if gone and (known := texts.get(at)) is not None and known.removal is not None:
-            changes.append(ComponentChange(key, "removed", at))
-    return Differences(tuple(changes), made)
-
-
-def _decoded(component: Component[Any], text: ComponentText) -> Any:  # noqa: ANN401 - the component's own type
-    """The value of ``text``, None if this version of the component does not understand it."""
-    try:
-        return component.decode(text.value.encode())
-    except msgspec.DecodeError:
-        return None
 
 
 def begun(state: EpochState, reason: Begin, changes: Iterable[ComponentChange] = ()) -> EpochEvent:
