@@ -8,7 +8,6 @@ fits.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +16,6 @@ from blake3 import blake3
 from ctxd import dbfile
 from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
-from ctxd.store.witness import Head
 
 SCHEMA_VERSION: Final = 5
 """``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a smaller one and refuses a greater."""
@@ -213,39 +211,6 @@ def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:
     query = "SELECT chain FROM journal WHERE seq=?" if seq else "SELECT value FROM meta WHERE name='genesis' AND 0=?"
     found = connection.execute(query, (seq,)).fetchone()
     return None if found is None else bytes(found[0])
-
-
-def key_fingerprint(connection: dbfile.Connection) -> bytes | None:
-    """The fingerprint of the key that this state is written with; None before the first start that found one."""
-    found = connection.execute("SELECT value FROM meta WHERE name='key'").fetchone()
-    return None if found is None else bytes(found[0])
-
-
-def fingerprint_of(key: Path) -> bytes | None:
-    """Return the fingerprint of the key in the file ``key``, from which it cannot be guessed; None without a file."""
-    try:
-        return blake3(key.read_bytes(), derive_key_context="ctxd 2026-11 fingerprint of secrets.key").digest()[:16]
-    except FileNotFoundError:
-        return None
-
-
-def key_fault(connection: dbfile.Connection, key: Path) -> str:
-    """Return how the key in the file ``key`` differs from the one that this state was written with; empty if not."""
-    known, found = key_fingerprint(connection), fingerprint_of(key)
-    if known is None or found == known:
-        return ""
-    if found is None:
-        return f"{key} is missing: redacted text gets other tags than before"
-    return f"{key} is not the key that this state was written with: restore it"
-
-
-def contradiction(connection: dbfile.Connection, witnessed: Head) -> str:
-    """Return how the journal contradicts a head once ``witnessed``; empty if the chain contains it."""
-    at = chain_at(connection, witnessed.seq)
-    if at is None:
-        (end,) = connection.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone() or (0,)
-        return f"the journal ends at row {end}, but row {witnessed.seq} was acknowledged once"
-    return "" if at == witnessed.chain else f"row {witnessed.seq} of the journal is not the one that was acknowledged"
 
 
 def journal_id(connection: dbfile.Connection) -> str:

@@ -22,7 +22,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
 from ctxd.secrets.keyfile import load_key
-from ctxd.store import commit_index, journal, migrations
+from ctxd.store import commit_index, damage_checks, journal, migrations
 from ctxd.store import purge as purging
 from ctxd.store.statedir import StateDir
 from ctxd.store.witness import Head, WitnessFile
@@ -142,11 +142,11 @@ class JournalWriter:
             self.shortage = error
 
     def _compare_key(self) -> None:
-        if journal.key_fingerprint(self._connection) is None:
+        if damage_checks.key_fingerprint(self._connection) is None:
             # From its first start on: a key that were made later could be another one by then.
             load_key(self._key.parent)
-            self._set_meta("key", journal.fingerprint_of(self._key) or b"")
-        elif fault := journal.key_fault(self._connection, self._key):
+            self._set_meta("key", damage_checks.fingerprint_of(self._key) or b"")
+        elif fault := damage_checks.key_fault(self._connection, self._key):
             self.complaints.append(fault)
 
     def _create(self) -> None:
@@ -193,7 +193,7 @@ class JournalWriter:
         witnessed = self._witness.read()
         if self.head.seq:
             self.complaints += self._witness.complaints
-        return "" if witnessed is None else journal.contradiction(self._connection, witnessed)
+        return "" if witnessed is None else damage_checks.contradiction(self._connection, witnessed)
 
     def close(self, *, tidy: bool) -> None:
         """Close; with ``tidy`` empty the write-ahead log and write the witness before.

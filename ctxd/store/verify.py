@@ -22,7 +22,7 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd.formatting import count
 from ctxd.objects.document import Content, decode_content, decode_document
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.store import journal
+from ctxd.store import damage_checks, journal
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
 
@@ -238,13 +238,13 @@ class _Verification:
             for complaint in self._witness.complaints:
                 self._report.note("warning", complaint)
         if witnessed is not None:
-            lost = journal.contradiction(self._connection, witnessed)
+            lost = damage_checks.contradiction(self._connection, witnessed)
             if lost:
                 self._report.note("data_loss", lost)
 
     def _key(self) -> None:
         key = self._root / "secrets.key"
-        fault = journal.key_fault(self._connection, key)
+        fault = damage_checks.key_fault(self._connection, key)
         # A backup has no key, and no lock either.
         if fault and (key.exists() or (self._root / "LOCK").exists()):
             self._report.note("damage", fault)

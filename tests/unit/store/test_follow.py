@@ -16,9 +16,9 @@ from ctxd import dbfile, limits
 from ctxd.artifacts.packs import Packs
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
+from ctxd.store.damage_checks import check
 from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
-from ctxd.store.scrub import check
 from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write

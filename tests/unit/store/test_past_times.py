@@ -8,9 +8,9 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
 from ctxd.store import journal
 from ctxd.store.backup import backup, restore
+from ctxd.store.damage_checks import check
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
-from ctxd.store.scrub import check
 from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from tests.fakes.backend import MemoryBackend

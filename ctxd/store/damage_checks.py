@@ -1,0 +1,130 @@
+"""Checks for damage and loss: rows of the journal and all that reads rest on, the head witness, the key of secrets.
+
+The writer makes them at its start, ``scrub`` while the daemon runs, and ``verify`` on demand.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from ctxd import dbfile, limits
+from ctxd.backends.stored_version import DamagedVersion
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Page
+from ctxd.store import journal
+from ctxd.store.reads import Reader
+from ctxd.store.statedir import StateDir
+from ctxd.store.witness import Head, WitnessFile
+
+
+class Checked(NamedTuple):
+    """Result of one step: the last row that it read, the bytes behind it, and a sentence for each damage."""
+
+    seq: int
+    size: int
+    damage: tuple[str, ...]
+
+
+def file_damage(reader: Reader, directory: StateDir) -> set[str]:
+    """Compare the head witness and the key of secrets with the journal; blocks. Raises: ``dbfile``'s errors."""
+    witness = WitnessFile(directory.witness)
+    witnessed = witness.read()
+    fault = key_fault(reader.connection, directory.key)
+    # The journal is read after the witness, so that it is never behind.
+    lost = "" if witnessed is None else contradiction(reader.connection, witnessed)
+    return {each for each in (*witness.complaints, fault, lost) if each}
+
+
+def check(reader: Reader, after: int) -> Checked:
+    """Check the rows beyond ``after`` that fit one step, at least one if there is one; blocks.
+
+    One snapshot: a purge rewrites rows, versions and texts together. Raises: ``dbfile``'s errors.
+    """
+    connection = reader.connection
+    connection.execute("BEGIN")
+    try:
+        chain = journal.chain_at(connection, after) or b""
+        rewritten = journal.rewriting(connection)
+        size, damage, unread, seq = 0, list[str](), list[str](), after
+        for row in journal.read_rows(connection, after=after, limit=limits.SCRUB_STEP_ROWS):
+            fault = journal.first_fault((row,), rewritten, after=seq, chain=chain)
+            damage += [fault] if fault is not None else _damage_of(reader, row, unread)
+            seq, chain = row.seq, row.chain
+            size += len(row.body) + reader.content_size(row)
+            if size >= limits.SCRUB_STEP_BYTES:
+                break
+    finally:
+        connection.execute("COMMIT")
+    # The artifact of a purged text is gone before this snapshot ends: damage is what is still referred to.
+    for ref in dict.fromkeys(unread):
+        try:
+            reader.contents((ref,))
+        except CtxdError as error:
+            if error.code == "corrupt":
+                damage.append(error.message)
+    return Checked(seq, size, tuple(damage))
+
+
+def _damage_of(reader: Reader, row: journal.Row, unread: list[str]) -> Iterator[str]:
+    """Compare everything that ``row`` put with the tables and indexes that reads rest on. ``unread`` receives the
+    hashes of texts that cannot be read."""
+    if row.op_id is not None:
+        query = "SELECT seq FROM journal INDEXED BY journal_op WHERE op_id=? AND principal=?"
+        if reader.connection.execute(query, (row.op_id, row.principal)).fetchall() != [(row.seq,)]:
+            yield f"operation {row.op_id} of row {row.seq} is not found by its id"
+    for version in journal.fold(row):
+        try:
+            just_before = Page(after=(version.valid_time, version.tx - 1), limit=1)
+            found = reader.versions.history(version.id, page=just_before, corrections=True)
+            if found != [version]:
+                yield f"the version of {version.id} in write {row.seq} is not found, or not as it was written"
+        except (DamagedVersion, UnicodeDecodeError) as error:
+            yield str(error)
+            continue
+        if version.content is not None:
+            yield from _text_damage(reader, version.content.hex(), unread)
+
+
+def _text_damage(reader: Reader, ref: str, unread: list[str]) -> Iterator[str]:
+    try:
+        reader.contents((ref,))
+    except CtxdError as error:
+        if reader.referenced((ref,)):
+            unread.append(ref)
+        else:
+            yield error.message
+
+
+def key_fingerprint(connection: dbfile.Connection) -> bytes | None:
+    """The fingerprint of the key that this state is written with; None before the first start that found one."""
+    found = connection.execute("SELECT value FROM meta WHERE name='key'").fetchone()
+    return None if found is None else bytes(found[0])
+
+
+def fingerprint_of(key: Path) -> bytes | None:
+    """Return the fingerprint of the key in the file ``key``, from which it cannot be guessed; None without a file."""
+    try:
+        return blake3(key.read_bytes(), derive_key_context="ctxd 2026-11 fingerprint of secrets.key").digest()[:16]
+    except FileNotFoundError:
+        return None
+
+
+def key_fault(connection: dbfile.Connection, key: Path) -> str:
+    """Return how the key in the file ``key`` differs from the one that this state was written with; empty if not."""
+    known, found = key_fingerprint(connection), fingerprint_of(key)
+    if known is None or found == known:
+        return ""
+    if found is None:
+        return f"{key} is missing: redacted text gets other tags than before"
+    return f"{key} is not the key that this state was written with: restore it"
+
+
+def contradiction(connection: dbfile.Connection, witnessed: Head) -> str:
+    """Return how the journal contradicts a head once ``witnessed``; empty if the chain contains it."""
+    at = journal.chain_at(connection, witnessed.seq)
+    if at is None:
+        (end,) = connection.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone() or (0,)
+        return f"the journal ends at row {end}, but row {witnessed.seq} was acknowledged once"
+    return "" if at == witnessed.chain else f"row {witnessed.seq} of the journal is not the one that was acknowledged"
