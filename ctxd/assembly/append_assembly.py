@@ -28,7 +28,6 @@ from ctxd.assembly.assembly_record import (
     tools_text,
 )
 from ctxd.assembly.calibration import MeasuredRequest, calibrated
-from ctxd.assembly.composition import too_long
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import VERSION, Aim, Decision, Kind
@@ -36,6 +35,7 @@ from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
 from ctxd.assembly.request_budget import judged, measured_requests, next_request, unjudged
 from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
+from ctxd.assembly.spec_layout import too_long
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import ToolOutput, ToolUse, WindowItem
 from ctxd.assembly.window_loading import WindowReader

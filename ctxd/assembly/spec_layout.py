@@ -1,18 +1,23 @@
-"""Layout ``spec`` (spec 1 §4.1): system prompt, metadata pool, chat, active content.
+"""Layout ``spec`` (spec 1 §4.1): system prompt, metadata pool, chat, active content; and the composition of a context.
 
 Owns the closed set of reasons and which values a version shows; how values become text is ``render``'s. A tool call
 that had to be renamed is shown under its old id (``SessionSettings.renamed``).
+
+A layout is a function that makes the sections of one session, in the order of the window. A section brings its pieces
+up to date with a ``View``, a session as it is now, and keeps them by key, so that an unchanged object is not rendered
+again and a piece may be replaced wherever it stands. ``Composition`` is one context, immutable. Whatever is kept, the
+text equals that of a new rendering.
 """
 
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, Protocol
 
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from ctxd.assembly.composition import SectionPieces, View
 from ctxd.assembly.render import (
     POOL_HEADER,
+    SEPARATOR,
     escape,
     render_active,
     render_file_line,
@@ -20,16 +25,129 @@ from ctxd.assembly.render import (
     render_toolcall_line,
     render_toolcall_ref,
 )
-from ctxd.assembly.token_budget import DropReason, Piece
+from ctxd.assembly.token_budget import DropReason, Piece, TokenCounter, plan, size_bytes
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Document, Stored, text_of
+from ctxd.objects.document import Content, Document, Stored, text_of
 from ctxd.objects.kinds import is_binary, state_of
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState
+from ctxd_protocol.context_types import BudgetPlan
 from ctxd_protocol.event_types import message_of
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
+
+Heads = Mapping[str, Stored | None]
+"""Versions by id of the object; None, or no entry, for an object without one."""
+
+ReadHeads = Callable[[Iterable[str]], Awaitable[Heads]]
+"""Read the versions of objects, in the order of their ids."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A session at one moment, and the reads of what it shows.
+
+    ``contents`` returns contents by reference. ``chars_max``: characters that the chat and the content read for one
+    context may have; None: any.
+    """
+
+    live: LiveSession
+    heads: ReadHeads
+    contents: Callable[[Iterable[str]], Awaitable[Mapping[str, Content]]]
+    count: TokenCounter
+    chars_max: int | None = None
+
+    def piece(
+        self,
+        section: str,
+        key: str,
+        text: str,
+        *,
+        reason: str,
+        object: str,
+        tx: int | None,
+        valid_time: int | None = None,
+        entries: int = 1,
+    ) -> Piece:
+        """The piece ``key`` of ``section`` with its measures."""
+        return Piece(
+            key=key,
+            section=section,
+            text=text,
+            size=size_bytes(text),
+            tokens=self.count(text),
+            reason=reason,
+            object=object,
+            valid_time=valid_time,
+            tx=tx,
+            entries=entries,
+        )
+
+    def too_long(self, chars: int) -> CtxdError:
+        """The refusal of a context of ``chars`` characters or more."""
+        assert self.chars_max is not None, "there is a bound"
+        return too_long(self.live.session, chars, self.chars_max)
+
+
+def too_long(session: str, chars: int, chars_max: int) -> CtxdError:
+    """The refusal of a context of ``chars`` characters or more, of ``chars_max`` that are possible."""
+    return CtxdError(
+        "too_large",
+        f"the context of session {session} has at least {chars:,} characters, {chars_max:,} are assembled here at most",
+        hint="Deactivate objects, collapse tool calls, or continue in a new session.",
+        outcome="not_applied",
+    )
+
+
+class SectionPieces(Protocol):
+    """Pieces of one section, by key and in order."""
+
+    section: str
+    pieces: dict[str, Piece]
+
+    async def update(self, view: View) -> None:
+        """Render what changed, in portions, others having their turn in between. Versions may change meanwhile: the
+        pieces are of one moment if nothing was written during the call.
+
+        Raises: CtxdError corrupt if an object has no version, too_large, store_failed. Cancel: safe; what is rendered
+        is kept.
+        """
+
+
+Layout = Callable[[], Sequence[SectionPieces]]
+"""The components of one session, in the order of the window."""
+
+
+class Composition(msgspec.Struct, frozen=True, kw_only=True):
+    """One context: ``texts`` are those of ``pieces``, of ``size`` bytes with the separators; ``plan`` lists what was
+    left out. ``sections`` are all of the layout, also those without a piece."""
+
+    sections: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+    texts: tuple[str, ...]
+    size: int
+    plan: BudgetPlan
+
+    def text(self) -> str:
+        """The whole text."""
+        return SEPARATOR.join(self.texts)
+
+
+def compose(components: Sequence[SectionPieces], budget_tokens: int | None, count: TokenCounter) -> Composition:
+    """The context of the pieces of ``components`` as they are, without those that the budget leaves out."""
+    pieces = [piece for component in components for piece in component.pieces.values()]
+    made = plan(pieces, budget_tokens, count)
+    if made.dropped:
+        gone = {dropped.object for dropped in made.dropped}
+        pieces = [piece for piece in pieces if piece.drop is None or piece.object not in gone]
+    return Composition(
+        sections=tuple(component.section for component in components),
+        pieces=tuple(pieces),
+        texts=tuple(piece.text for piece in pieces),
+        size=sum(piece.size for piece in pieces) + max(0, len(pieces) - 1) * len(SEPARATOR),
+        plan=made,
+    )
+
 
 Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated explicitly", "recent tool call", "read"]
 """Why a block is in the context."""
