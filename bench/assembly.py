@@ -25,7 +25,7 @@ from ctxd.clock import SystemClock
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, file_operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -72,18 +72,20 @@ class Bench:
         live = made[0]
         live.commit(
             WriteRequest("session.append", "bench"),
-            transitions.append(live.state, name, [PromptEvent(text="Fix it.")], live.settings.collapse),
+            chat_operations.append_delta(live.state, name, [PromptEvent(text="Fix it.")], live.settings.collapse),
         )
         for path in paths[:ACTIVE]:
             read = await self.indexer.index(live.mounts, "/", str(path))
-            delta = transitions.read(live.state, read.object)
+            delta = file_operations.read_delta(live.state, read.object)
             call = WriteRequest("file.index", "bench")
             live.commit(call, delta, puts=read.puts, signatures=read.signatures, floor_vt=read.floor_vt)
         for start in range(0, len(paths), 1000):
             discovered = await discover(
                 self.indexer, live.mounts, "/", [str(path) for path in paths[start : start + 1000]]
             )
-            delta = transitions.discover(live.state, [one.object for one in discovered if one.object is not None])
+            delta = file_operations.discover_delta(
+                live.state, [one.object for one in discovered if one.object is not None]
+            )
             puts = [one.document for one in discovered if one.document is not None]
             pending = live.commit(WriteRequest("file.discover", "bench"), delta, puts=puts)
         await pending.wait()

@@ -39,7 +39,7 @@ from ctxd.clock import SystemClock
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import read_models
 from ctxd.objects import document as documents
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -100,7 +100,7 @@ class World:
         return made[0]
 
     def append(self, live: LiveSession, event: Event) -> None:
-        delta = transitions.append(live.state, live.session, [event], live.settings.collapse)
+        delta = chat_operations.append_delta(live.state, live.session, [event], live.settings.collapse)
         live.commit(WriteRequest("session.append", "bench"), delta)
 
     def record(self, live: LiveSession, call: ToolCallEvent, result: ToolResultEvent, nth: int) -> None:
@@ -110,7 +110,7 @@ class World:
         document = documents.toolcall(
             id, tool=call.tool, args=args, content=result.text, chat_ref=chat_id(live.session)
         )
-        delta = transitions.call(live.state, id, live.settings.collapse)
+        delta = toolcall_operations.call_delta(live.state, id, live.settings.collapse)
         live.commit(WriteRequest("toolcall.record", "bench"), delta, puts=(document,))
         self.append(live, ToolResultEvent(call=call.call, object=id, is_error=result.is_error))
 

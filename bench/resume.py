@@ -24,7 +24,7 @@ from bench.running import folder, quick
 from ctxd.clock import SystemClock
 from ctxd.objects.document import decode_document, file_text, toolcall
 from ctxd.objects.generated_ids import file_id
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, file_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -53,7 +53,7 @@ def file_in_turn(live: LiveSession, number: int) -> None:
     source = FilesystemSource(HOST, f"/work/project/src/package{number % 50}/module{number}.py")
     text = f"# module {number}\n" + "value = 1\n" * 20
     document = file_text(file_id(source), source, text, f"{number:064x}")
-    live.commit(CALL, transitions.read(live.state, document.id), puts=(document,))
+    live.commit(CALL, file_operations.read_delta(live.state, document.id), puts=(document,))
 
 
 def call_in_turn(live: LiveSession, number: int) -> None:
@@ -62,7 +62,7 @@ def call_in_turn(live: LiveSession, number: int) -> None:
     document = toolcall(
         id, tool="bash", args={"command": f"make test{number}"}, content=f"ok {number}", chat_ref="chat:bench"
     )
-    live.commit(CALL, transitions.call(live.state, id, live.settings.collapse), puts=(document,))
+    live.commit(CALL, toolcall_operations.call_delta(live.state, id, live.settings.collapse), puts=(document,))
 
 
 async def build(root: Path, objects: int) -> None:
@@ -77,7 +77,7 @@ async def build(root: Path, objects: int) -> None:
         live = await sessions.live(SESSION)
         for turn in range(objects // OBJECTS_PER_TURN):
             said = (PromptEvent(text=f"do step {turn}"), ResponseEvent(text="On it. " * 20))
-            live.commit(CALL, transitions.append(live.state, SESSION, said, live.settings.collapse))
+            live.commit(CALL, chat_operations.append_delta(live.state, SESSION, said, live.settings.collapse))
             for number in range(turn * OBJECTS_PER_TURN, (turn + 1) * OBJECTS_PER_TURN):
                 (file_in_turn if number % 2 else call_in_turn)(live, number)
             if live.barrier is not None:

@@ -26,7 +26,7 @@ from ctxd.assembly.repack_policy import Aim
 from ctxd.assembly.request_target import Wanted
 from ctxd.assembly.stored_items import call_name
 from ctxd.models import Models
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -88,7 +88,7 @@ class Replay:
         """Make a request of all events so far, at the recorded time ``at``."""
         live = await self.home.sessions.live("s")
         if self.waiting:
-            delta = transitions.append(live.state, "s", self.waiting, live.settings.collapse)
+            delta = chat_operations.append_delta(live.state, "s", self.waiting, live.settings.collapse)
             live.commit(WriteRequest("session.append", "p"), delta)
             self.waiting = []
         assert self.clock.wall is not None

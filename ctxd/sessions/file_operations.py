@@ -1,9 +1,9 @@
 """Operations that bring files into a session: index one, discover named ones, observe a tool's output."""
 
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import FoundFile, discover, discover_named
@@ -11,13 +11,13 @@ from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.shell.candidates import candidates
 from ctxd.mounts.mapping import normalise
 from ctxd.offload import Lane
-from ctxd.sessions import transitions
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import attribute, found_for, portions
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.sandbox_file_visibility import as_first_seen
-from ctxd.sessions.segments import NOTHING
+from ctxd.sessions.segments import NOTHING, DiscoverObjects, ReadObjects, SessionDelta
 from ctxd.sessions.session import Accepted, Transaction
+from ctxd.sessions.state import SessionState
 from ctxd_protocol.methods import files as file_methods
 from ctxd_protocol.methods import toolcalls as toolcall_methods
 
@@ -40,7 +40,7 @@ class FileOperations(OperationGroup):
         if params.cause == "edit" and indexed.outcome == "unchanged" and params.valid_time is None:
             indexed = await attribute(self.store, indexed)
         # No await from here to the write: another session's version cannot come between.
-        delta = NOTHING if indexed.kind == "missing" else transitions.met(live.state, indexed.object, params.cause)
+        delta = NOTHING if indexed.kind == "missing" else met_delta(live.state, indexed.object, params.cause)
         result = file_methods.FileIndexResult(
             object=indexed.object,
             outcome=indexed.outcome,
@@ -136,7 +136,7 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
     No await lies between its finding and the write: another session's version cannot come between.
     """
     live = tx.live
-    delta = transitions.discover(live.state, [one.object for one in found if one.object is not None])
+    delta = discover_delta(live.state, [one.object for one in found if one.object is not None])
     stubs = [one.document for one in found if one.document is not None]
     rows = tuple(
         toolcall_methods.Discovered(path=one.path, outcome=one.outcome, object=one.object, reason=one.reason)
@@ -151,3 +151,27 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
     for documents in early:
         live.commit(tx.request.without_id(), puts=documents, floor_vt=floor_vt, valid_time=valid_time)
     return tx.commit(result, delta, puts=last, floor_vt=floor_vt, valid_time=valid_time)
+
+
+def read_delta(state: SessionState, id: str) -> SessionDelta:
+    """An agent read ``id``: it enters index, pool and active set (spec 1 §5.6)."""
+    if id in state.active and id in state.read:
+        return NOTHING
+    return (ReadObjects((id,)),)
+
+
+def discover_delta(state: SessionState, ids: Iterable[str]) -> SessionDelta:
+    """A tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
+    fresh = tuple(dict.fromkeys(id for id in ids if id not in state.pool))
+    return (DiscoverObjects(fresh),) if fresh else NOTHING
+
+
+def met_delta(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -> SessionDelta:
+    """The change of the sets for a file that was met by ``cause``."""
+    match cause:
+        case "read":
+            return read_delta(state, id)
+        case "edit":
+            return discover_delta(state, (id,)) if id in state.read else read_delta(state, id)
+        case "check":
+            return NOTHING

@@ -7,12 +7,22 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexed
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted, is_unread
-from ctxd.sessions import transitions
+from ctxd.sessions import id_resolution
 from ctxd.sessions.operation_steps import Operation, OperationGroup, admitted
-from ctxd.sessions.segments import SessionDelta
+from ctxd.sessions.segments import (
+    NOTHING,
+    ActivateObjects,
+    DeactivateObjects,
+    HideObjects,
+    PinObjects,
+    SessionDelta,
+    ShowObjects,
+    UnpinObjects,
+)
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
 from ctxd.sessions.state import SessionState
 from ctxd_protocol.methods import sessions as session_methods
+from ctxd_protocol.session_types import ContextLevel
 
 Decision = Callable[[SessionState, str], SessionDelta]
 
@@ -22,10 +32,70 @@ def _membership(kind: str, decide: Decision) -> Operation:
 
     @admitted(kind, session_methods.MembershipResult)
     async def body(_: OperationGroup, tx: Transaction, params: session_methods.MembershipParams) -> Accepted:
-        id = transitions.resolve(tx.live.state, params.session, params.object)
+        id = id_resolution.resolve(tx.live.state, params.session, params.object)
         return _moved(tx, id, decide(tx.live.state, id))
 
     return body
+
+
+def activate_delta(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is active, by request: a tool call counts as recent from this turn on. One only indexed is shown first."""
+    if id in state.active and (state.is_file(id) or state.chosen.get(id) == state.turn):
+        return NOTHING
+    return (ActivateObjects((id,)),)
+
+
+def deactivate_delta(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is not active any more. Raises: CtxdError not_active."""
+    if id not in state.active:
+        raise CtxdError("not_active", f"{id} is not active", hint="object.list with level active names what is.")
+    return (DeactivateObjects((id,)),)
+
+
+def pin_delta(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is exempt from the window and from budget drops. Raises: CtxdError not_in_pool."""
+    if id not in state.pool:
+        raise _not_in_pool(id)
+    return NOTHING if id in state.pinned else (PinObjects((id,)),)
+
+
+def unpin_delta(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is pinned no more. Raises: CtxdError not_pinned."""
+    if id not in state.pinned:
+        raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get names what is.")
+    return (UnpinObjects((id,)),)
+
+
+def show_delta(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is shown as metadata."""
+    return NOTHING if id in state.pool else (ShowObjects((id,)),)
+
+
+def hide_delta(state: SessionState, id: str) -> SessionDelta:
+    """``id`` is not shown, active or pinned any more; it stays in the index. Raises: CtxdError not_in_pool."""
+    if id not in state.pool:
+        raise _not_in_pool(id)
+    return (HideObjects((id,)),)
+
+
+def outcome(state: SessionState, id: str, delta: SessionDelta) -> tuple[ContextLevel, bool]:
+    """The level of ``id`` and whether it is pinned, once ``delta``, a request for ``id`` alone, is made."""
+    level, pinned = state.level(id), id in state.pinned
+    for operation in delta:
+        match operation:
+            case ActivateObjects():
+                level = "active"
+            case DeactivateObjects() | ShowObjects():
+                level = "inactive"
+            case HideObjects():
+                level, pinned = "indexed", False
+            case PinObjects() | UnpinObjects():
+                pinned = isinstance(operation, PinObjects)
+    return level, pinned
+
+
+def _not_in_pool(id: str) -> CtxdError:
+    return CtxdError("not_in_pool", f"{id} is not in the metadata pool", hint="Add it with session.pool_add first.")
 
 
 class MembershipOperations(OperationGroup):
@@ -39,8 +109,8 @@ class MembershipOperations(OperationGroup):
         source_unreachable if it cannot be read now; path_escapes_mount, corrupt.
         """
         live = tx.live
-        id = transitions.resolve(live.state, params.session, params.object)
-        delta = transitions.activate(live.state, id)
+        id = id_resolution.resolve(live.state, params.session, params.object)
+        delta = activate_delta(live.state, id)
         if not delta or id in live.state.active:
             return _moved(tx, id, delta)
         head = (await self.store.heads((id,)))[id]
@@ -74,18 +144,18 @@ class MembershipOperations(OperationGroup):
             raise _without_text(id, f"the file is {indexed.kind}")
         return indexed
 
-    deactivate = _membership("session.deactivate", transitions.deactivate)
-    pin = _membership("session.pin", transitions.pin)
-    unpin = _membership("session.unpin", transitions.unpin)
-    pool_add = _membership("session.pool_add", transitions.pool_add)
-    pool_remove = _membership("session.pool_remove", transitions.pool_remove)
+    deactivate = _membership("session.deactivate", deactivate_delta)
+    pin = _membership("session.pin", pin_delta)
+    unpin = _membership("session.unpin", unpin_delta)
+    pool_add = _membership("session.pool_add", show_delta)
+    pool_remove = _membership("session.pool_remove", hide_delta)
 
 
 def _moved(tx: Transaction, id: str, delta: SessionDelta, **writes: Any) -> Accepted:  # noqa: ANN401
     """Write a change of membership. The result's ``changed`` is true if the object's level or pin is another."""
     state = tx.live.state
     before = (state.level(id), id in state.pinned)
-    after = transitions.outcome(state, id, delta)
+    after = outcome(state, id, delta)
     result = session_methods.MembershipResult(
         object=id, level=after[0], pinned=after[1], changed=before != after, receipt=None
     )

@@ -15,7 +15,7 @@ from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page
 from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
-from ctxd.sessions import session_objects, transitions
+from ctxd.sessions import id_resolution, session_objects
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending
@@ -280,7 +280,7 @@ class Objects:
                 raise not_found(text)
             return text
         try:
-            return transitions.resolve(live.state, live.session, text)
+            return id_resolution.resolve(live.state, live.session, text)
         except CtxdError as error:
             if error.code == "ambiguous_id":
                 raise

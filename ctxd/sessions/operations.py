@@ -5,6 +5,7 @@ Separate: it imports the module of every topic, and those do not import each oth
 
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.sessions.chat_operations import ChatOperations
+from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.file_operations import FileOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.membership_operations import MembershipOperations
@@ -22,6 +23,7 @@ class Operations:
         self.sessions = sessions
         self.lifecycle = LifecycleOperations(sessions, indexer, collapse, policy)
         self.chat = ChatOperations(sessions, indexer)
+        self.entries = EntryOperations(sessions, indexer)
         self.membership = MembershipOperations(sessions, indexer)
         self.toolcalls = ToolcallOperations(sessions, indexer)
         self.files = FileOperations(sessions, indexer)
@@ -36,8 +38,8 @@ class Operations:
             "session.close": self.lifecycle.close,
             "session.append": self.chat.append,
             "session.set_system_prompt": self.chat.set_system_prompt,
-            "session.set_entry": self.chat.set_entry,
-            "session.delete_entry": self.chat.delete_entry,
+            "session.set_entry": self.entries.set_entry,
+            "session.delete_entry": self.entries.delete_entry,
             "session.activate": self.membership.activate,
             "session.deactivate": self.membership.deactivate,
             "session.pin": self.membership.pin,

@@ -1,24 +1,30 @@
 """Operation that records a tool call and its output."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from ctxd.errors import CtxdError, purged
-from ctxd.objects.document import Stored, renamed
+from ctxd.objects.document import Document, Stored, renamed, toolcall
 from ctxd.objects.generated_ids import is_reserved
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture
-from ctxd.sessions import transitions
+from ctxd.sessions.auto_collapse import overdue
+from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.secret_capture import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
-from ctxd.sessions.segments import CollapseCalls
+from ctxd.sessions.segments import AppendChat, CollapseCalls, RecordCalls, SessionDelta
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
+from ctxd.sessions.state import SessionState
 from ctxd.store.writes import NotCached
 from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
-from ctxd_protocol.ids import toolcall_alias
+from ctxd_protocol.ids import chat_id, toolcall_alias
 from ctxd_protocol.methods import toolcalls as toolcall_methods
+from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
+from ctxd_protocol.secrets import Secrets
+from ctxd_protocol.session_types import Collapse
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -43,7 +49,7 @@ class ToolcallOperations(OperationGroup):
         found = capture.secrets
         if events and found is not None and found.found:
             events = await captured(tx.guard, live.settings.secrets, events, confined=tx.confined)
-        make = partial(transitions.toolcall_document, live.state, live.session, params, found)
+        make = partial(toolcall_document, live.state, live.session, params, found)
         early = None
         if size > INLINE_CHARS_MAX:
             early = await self.store.keep(await off_loop(size, partial(make, params.id)))
@@ -54,7 +60,7 @@ class ToolcallOperations(OperationGroup):
             if head is not None:
                 raise _conflict(params.id)
             document = make(id) if early is None else renamed(early, id)
-            delta = transitions.call(live.state, id, live.settings.collapse, events)
+            delta = call_delta(live.state, id, live.settings.collapse, events)
             result = toolcall_methods.ToolcallRecordResult(
                 object=id,
                 outcome="created",
@@ -111,3 +117,63 @@ def _conflict(id: str) -> CtxdError:
         hint="A tool call is recorded once: give each its own id.",
         outcome="not_applied",
     )
+
+
+def call_delta(state: SessionState, id: str, window: Collapse, events: Sequence[Event] = ()) -> SessionDelta:
+    """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window.
+
+    ``events`` describe it and go to the chat; a result among them names it from then on.
+    """
+    assert id not in state.index, "a tool call comes in once"
+    fallen = overdue(state, window, turn=state.turn, arriving=id)
+    delta: SessionDelta = (RecordCalls((id,)), CollapseCalls(fallen)) if fallen else (RecordCalls((id,)),)
+    if not events:
+        return delta
+    replace = msgspec.structs.replace
+    named = [replace(event, object=id) if isinstance(event, ToolResultEvent) else event for event in events]
+    return (*delta, AppendChat(tuple(named)))
+
+
+def toolcall_document(
+    state: SessionState,
+    session: str,
+    params: ToolcallRecordParams,
+    secrets: Secrets | None,
+    id: str,
+    *,
+    unresolved: tuple[str, ...] = (),
+) -> Document:
+    """Build the document of the tool call ``id``. References in ``unresolved`` are not looked up in the index.
+
+    Raises: CtxdError invalid_params for arguments without a canonical encoding.
+    """
+    refs = params.file_refs
+    unknown: tuple[str, ...] = ()
+    if refs:
+        absent = frozenset(unresolved)
+        found = {ref: None if ref in absent else _reference(state, session, ref) for ref in refs}
+        refs = tuple(object for object in found.values() if object is not None)
+        unknown = tuple(ref for ref, object in found.items() if object is None)
+    try:
+        return toolcall(
+            id,
+            tool=params.tool,
+            args=params.args,
+            content=params.content,
+            chat_ref=chat_id(session),
+            status=params.status,
+            args_display=params.args_display,
+            file_refs=refs,
+            unresolved_refs=unknown,
+            secrets=secrets,
+        )
+    except ValueError as error:
+        raise CtxdError("invalid_params", f"args: {error}", outcome="not_applied") from error
+
+
+def _reference(state: SessionState, session: str, text: str) -> str | None:
+    """The id of the indexed file that ``text`` names; None if it names none or several."""
+    try:
+        return resolve(state, session, text, "file")
+    except CtxdError:
+        return None

@@ -12,10 +12,10 @@ from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.request_target import Wanted, require_format, target_for
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
+from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_capture import declarations_captured
 from ctxd.sessions.session import Accepted, WriteRequest
-from ctxd.sessions.transitions import resolve
 from ctxd_protocol.context_types import AssemblyRecord, CurrentContext
 from ctxd_protocol.methods.context import (
     AssembleParams,

@@ -15,7 +15,7 @@ from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.objects import document as documents
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, file_operations, membership_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.settings import SessionSettings
@@ -88,7 +88,7 @@ class Household:
         found = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
         live.commit(
             WriteRequest("file.index", "p"),
-            transitions.read(live.state, found.object),
+            file_operations.read_delta(live.state, found.object),
             puts=found.puts,
             signatures=found.signatures,
             floor_vt=found.floor_vt,
@@ -99,23 +99,25 @@ class Household:
         found = await discover(self.indexer, live.mounts, live.settings.workdir, [str(path) for path in paths])
         ids = tuple(one.object for one in found if one.object is not None)
         puts = tuple(one.document for one in found if one.document is not None)
-        live.commit(WriteRequest("file.discover", "p"), transitions.discover(live.state, ids), puts=puts)
+        live.commit(WriteRequest("file.discover", "p"), file_operations.discover_delta(live.state, ids), puts=puts)
         return ids
 
     def record(self, live: LiveSession, id: str, output: str, *, say: bool = True) -> str:
         document = documents.toolcall(id, tool="bash", args={}, content=output, chat_ref=chat_id(live.session))
-        delta = transitions.call(live.state, id, live.settings.collapse)
+        delta = toolcall_operations.call_delta(live.state, id, live.settings.collapse)
         live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
         if say:
             self.append(live, Message(role="toolcall", toolcall=id))
         return id
 
     def append(self, live: LiveSession, *messages: Message) -> None:
-        delta = transitions.append(live.state, live.session, list(map(event_of, messages)), live.settings.collapse)
+        delta = chat_operations.append_delta(
+            live.state, live.session, list(map(event_of, messages)), live.settings.collapse
+        )
         live.commit(WriteRequest("session.append", "p"), delta)
 
     def activate(self, live: LiveSession, id: str) -> None:
-        live.commit(WriteRequest("session.activate", "p"), transitions.activate(live.state, id))
+        live.commit(WriteRequest("session.activate", "p"), membership_operations.activate_delta(live.state, id))
 
     async def assemble(self, session: str | LiveSession = "s") -> AssembledContext:
         """The context once it is durable."""

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.sessions import transitions
+from ctxd.sessions import file_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
@@ -115,7 +115,7 @@ async def test_a_record_that_was_lost_is_made_again_and_nothing_of_it_stays(tmp_
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
             # Nothing from here to the commit's failure gives way to it.
             reader.commit(
-                WriteRequest("file.index", "p"), transitions.read(reader.state, found.object), puts=found.puts
+                WriteRequest("file.index", "p"), file_operations.read_delta(reader.state, found.object), puts=found.puts
             )
             home.record(live, "call_1", "lost")
             home.append(other, Message(role="user", content="lost too"))
@@ -169,7 +169,7 @@ async def test_a_record_shows_every_version_accepted_before_it_also_one_that_is_
         read = [await home.indexer.index(other.mounts, "/", str(path)) for path in (active, stub)]
         with failpoints.armed("journal.flush=sleep:300ms*1"):
             for found in read:
-                delta = transitions.read(other.state, found.object)
+                delta = file_operations.read_delta(other.state, found.object)
                 other.commit(WriteRequest("file.index", "p"), delta, puts=found.puts, floor_vt=found.floor_vt)
             made = await home.assemble(one)
         assert made.blocks[-1].text.endswith("\nnew text")
@@ -190,7 +190,7 @@ async def test_a_version_that_was_lost_is_not_taken_for_the_one_that_got_its_seq
         found = await home.indexer.index(reader.mounts, "/", str(path))
         with failpoints.armed("journal.commit=error:ENOSPC*1"):
             pending = reader.commit(
-                WriteRequest("file.index", "p"), transitions.read(reader.state, found.object), puts=found.puts
+                WriteRequest("file.index", "p"), file_operations.read_delta(reader.state, found.object), puts=found.puts
             )
             await home.assembler.plan(onlooker, None)
             with pytest.raises(CtxdError):

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.assembly.request_target import Wanted
 from ctxd.errors import CtxdError
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext, RequestFormat
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
@@ -27,7 +27,7 @@ def clock() -> TestClock:
 
 
 def append(live: LiveSession, *events: Event) -> None:
-    delta = transitions.append(live.state, live.session, list(events), live.settings.collapse)
+    delta = chat_operations.append_delta(live.state, live.session, list(events), live.settings.collapse)
     live.commit(WriteRequest("session.append", "p"), delta)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.assembly.content_cuts import cut
 from ctxd.assembly.token_budget import estimate_tokens
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, membership_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
@@ -19,7 +19,7 @@ BUDGET = 12_000
 
 
 def append(live: LiveSession, *events: Event) -> None:
-    delta = transitions.append(live.state, "s", list(events), live.settings.collapse)
+    delta = chat_operations.append_delta(live.state, "s", list(events), live.settings.collapse)
     live.commit(WriteRequest("session.append", "p"), delta)
 
 
@@ -59,7 +59,7 @@ async def test_requests_fit_their_budget_and_change_by_repacks_alone(tmp_path: P
                 call(live, home, id, f"/src/{rng.randrange(12)}.py", output)
                 if not pinned:
                     pinned = id
-                    live.commit(WriteRequest("session.pin", "p"), transitions.pin(live.state, id))
+                    live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, id))
                 append(live, ResponseEvent(text="I see.", model="claude-sonnet-4-5"))
                 made = await ask(home, live, "anthropic-messages")
                 assert made.request is not None
@@ -109,7 +109,7 @@ async def test_a_conversation_beyond_the_budget_loses_its_oldest_messages(tmp_pa
             call(live, home, f"c{nth}", f"/src/{nth}.py", f"out {nth}")
             append(live, ResponseEvent(text=f"Answer {nth}", model="m"))
             if nth == 3:
-                live.commit(WriteRequest("session.pin", "p"), transitions.pin(live.state, "c3"))
+                live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, "c3"))
             made = await ask(home, live, "anthropic-messages")
             assert made.request is not None and made.tokens <= BUDGET
             check_request("anthropic-messages", made.request)

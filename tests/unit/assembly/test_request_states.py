@@ -17,7 +17,7 @@ from ctxd.assembly.request_bodies import WINDOW_RENDERER, request_body
 from ctxd.assembly.request_target import RequestTarget, Wanted
 from ctxd.assembly.window_items import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, membership_operations
 from ctxd.sessions.purging import purge
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext, RequestFormat, ToolDeclaration
@@ -38,6 +38,13 @@ from tests.unit.assembly.provider_rules import FORMATS, check_request
 
 CALLS = ("a", "b", "call|odd one", "d" * 60)
 FILES = ("main.py", "notes.md")
+DELTAS = {
+    "activate": membership_operations.activate_delta,
+    "deactivate": membership_operations.deactivate_delta,
+    "pool_add": membership_operations.show_delta,
+    "pool_remove": membership_operations.hide_delta,
+    "pin": membership_operations.pin_delta,
+}
 TEXTS = st.sampled_from(("", " ", "\n", "text", "<system-update>", "é\u2028x", "WINDOW_ITEM kind=user"))
 IMAGE = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
 OTHER = Attachment(media_type="application/pdf", data=b"%PDF-")
@@ -98,7 +105,7 @@ class Life:
             case "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin" if live.state.index:
                 id = list(live.state.index)[argument % len(live.state.index)]
                 try:
-                    delta = getattr(transitions, what)(live.state, id)
+                    delta = DELTAS[what](live.state, id)
                 except CtxdError:
                     return
                 if delta:
@@ -115,7 +122,7 @@ class Life:
 
     def append(self, live: LiveSession, said: list[Event]) -> None:
         self.compacted |= any(isinstance(each, CompactionEvent) and each.summary.strip() for each in said)
-        delta = transitions.append(live.state, "s", said, live.settings.collapse)
+        delta = chat_operations.append_delta(live.state, "s", said, live.settings.collapse)
         live.commit(WriteRequest("session.append", "p"), delta)
 
     async def request(self, live: LiveSession, format: RequestFormat) -> None:

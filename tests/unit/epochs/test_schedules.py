@@ -20,7 +20,7 @@ from ctxd.epochs.component import Component
 from ctxd.epochs.epoch_state import fold
 from ctxd.errors import CtxdError
 from ctxd.models import BUILT_IN, Models, read_models
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.store import VersionStore
 from ctxd_client import CallFailed, connect_sync
@@ -102,7 +102,7 @@ class Requests:
 
     async def say(self, *events: Event) -> None:
         live = await self.live()
-        delta = transitions.append(live.state, "s", list(events), live.settings.collapse)
+        delta = chat_operations.append_delta(live.state, "s", list(events), live.settings.collapse)
         live.commit(WriteRequest("session.append", "p"), delta)
 
     async def request(self, model: str = "m") -> AssembledContext:

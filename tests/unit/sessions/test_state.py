@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, file_operations, membership_operations, toolcall_operations
 from ctxd.sessions.segments import (
     NOTHING,
     ActivateObjects,
@@ -97,13 +97,13 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(id=st.sampled_from(FILES))
     def read(self, id: str) -> None:
-        self.do(transitions.read(self.state, id))
+        self.do(file_operations.read_delta(self.state, id))
         for name in ("index", "pool", "active"):
             self.model.add(name, id)
 
     @rule(ids=st.lists(st.sampled_from(FILES), max_size=4))
     def discover(self, ids: list) -> None:
-        self.do(transitions.discover(self.state, ids))
+        self.do(file_operations.discover_delta(self.state, ids))
         for id in ids:
             self.model.add("index", id)
             self.model.add("pool", id)
@@ -112,7 +112,7 @@ class Sessions(RuleBasedStateMachine):
     def call(self, id: str) -> None:
         if id in self.model.index:
             return
-        self.do(transitions.call(self.state, id, self.window))
+        self.do(toolcall_operations.call_delta(self.state, id, self.window))
         for name in ("index", "pool", "active"):
             self.model.add(name, id)
         self.model.made[id] = len(self.model.turns) - 1
@@ -121,7 +121,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(roles=st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=3))
     def say(self, roles: list) -> None:
         messages = [Message(role=role, content=role) for role in roles]
-        self.do(transitions.append(self.state, "s", list(map(event_of, messages)), self.window))
+        self.do(chat_operations.append_delta(self.state, "s", list(map(event_of, messages)), self.window))
         for message in messages:
             if message.role == "user":
                 self.model.turns.append([])
@@ -133,7 +133,7 @@ class Sessions(RuleBasedStateMachine):
     def activate(self, id: str) -> None:
         if id not in self.model.index:
             return
-        self.do(transitions.activate(self.state, id))
+        self.do(membership_operations.activate_delta(self.state, id))
         self.model.add("pool", id)
         self.model.add("active", id)
         self.model.chosen[id] = len(self.model.turns) - 1
@@ -141,35 +141,35 @@ class Sessions(RuleBasedStateMachine):
     @rule(id=objects)
     def deactivate(self, id: str) -> None:
         if id not in self.model.active:
-            return self.refuses("not_active", transitions.deactivate, id)
-        self.do(transitions.deactivate(self.state, id))
+            return self.refuses("not_active", membership_operations.deactivate_delta, id)
+        self.do(membership_operations.deactivate_delta(self.state, id))
         self.model.rest(id)
 
     @rule(id=objects)
     def pin(self, id: str) -> None:
         if id not in self.model.pool:
-            return self.refuses("not_in_pool", transitions.pin, id)
-        self.do(transitions.pin(self.state, id))
+            return self.refuses("not_in_pool", membership_operations.pin_delta, id)
+        self.do(membership_operations.pin_delta(self.state, id))
         self.model.add("pinned", id)
 
     @rule(id=objects)
     def unpin(self, id: str) -> None:
         if id not in self.model.pinned:
-            return self.refuses("not_pinned", transitions.unpin, id)
-        self.do(transitions.unpin(self.state, id))
+            return self.refuses("not_pinned", membership_operations.unpin_delta, id)
+        self.do(membership_operations.unpin_delta(self.state, id))
         self.model.drop("pinned", id)
 
     @rule(id=objects)
     def pool_add(self, id: str) -> None:
         if id in self.model.index:
-            self.do(transitions.pool_add(self.state, id))
+            self.do(membership_operations.show_delta(self.state, id))
             self.model.add("pool", id)
 
     @rule(id=objects)
     def pool_remove(self, id: str) -> None:
         if id not in self.model.pool:
-            return self.refuses("not_in_pool", transitions.pool_remove, id)
-        self.do(transitions.pool_remove(self.state, id))
+            return self.refuses("not_in_pool", membership_operations.hide_delta, id)
+        self.do(membership_operations.hide_delta(self.state, id))
         self.model.rest(id)
         self.model.drop("pool", id)
         self.model.drop("pinned", id)
@@ -224,7 +224,7 @@ def test_a_snapshot_is_due_once_the_changes_since_the_last_outweigh_the_sets() -
 def test_growth_alone_writes_no_snapshots() -> None:
     state = SessionState()
     for n in range(2000):
-        apply(state, transitions.call(state, f"call-{n}", Collapse()))
+        apply(state, toolcall_operations.call_delta(state, f"call-{n}", Collapse()))
         assert not state.snapshot_due or len(state.index) < 260
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.clock import SystemClock
-from ctxd.sessions import transitions
+from ctxd.sessions import file_operations
 from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.tracking import BUSY_S, KIND, Tracking
 from ctxd.sources.path_lookups import Lookups
@@ -93,7 +93,7 @@ async def test_a_session_at_work_reports_its_own_change_before_a_tracker_does(tm
             await until_versions(world, other, 2)
             indexed = await world.indexer.index(live.mounts, "/", str(file), cause="edit")
             assert indexed.outcome == "updated"
-            delta = transitions.read(live.state, indexed.object)
+            delta = file_operations.read_delta(live.state, indexed.object)
             live.commit(EDIT, delta, puts=indexed.puts, signatures=indexed.signatures, floor_vt=indexed.floor_vt)
         file.write_text("3, nobody's")
         fake.write(str(file))

@@ -17,7 +17,7 @@ from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import file_lookups, objects, purge_scan_export, sessions
-from ctxd.sessions import transitions
+from ctxd.sessions import file_operations
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
@@ -74,7 +74,7 @@ class World:
         live = await self.sessions.live(session)
         async with live.lock:
             indexed = await self.indexer.index(live.mounts, live.settings.workdir, str(path))
-            delta = transitions.read(live.state, indexed.object)
+            delta = file_operations.read_delta(live.state, indexed.object)
             if delta or indexed.puts:
                 pending = live.commit(
                     WriteRequest("file.index", "host"), delta, puts=indexed.puts,
@@ -89,7 +89,7 @@ class World:
         async with live.lock:
             found = await discover(self.indexer, live.mounts, "/", [str(path) for path in paths])
             puts = tuple(item.document for item in found if item.document is not None)
-            delta = transitions.discover(live.state, [item.object for item in found if item.object])
+            delta = file_operations.discover_delta(live.state, [item.object for item in found if item.object])
             await live.commit(WriteRequest("file.discover", "host"), delta, puts=puts).wait()
 
 

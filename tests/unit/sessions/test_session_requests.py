@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions import transitions
+from ctxd.sessions import chat_operations, file_operations, id_resolution, membership_operations, toolcall_operations
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of
@@ -15,12 +15,12 @@ FILE = "ab" * 32
 
 
 def user(state: SessionState, window: Collapse = WINDOW) -> None:
-    apply(state, transitions.append(state, "s", [PromptEvent(text="go")], window))
+    apply(state, chat_operations.append_delta(state, "s", [PromptEvent(text="go")], window))
 
 
 def record(state: SessionState, *ids: str, window: Collapse = WINDOW) -> None:
     for id in ids:
-        apply(state, transitions.call(state, id, window))
+        apply(state, toolcall_operations.call_delta(state, id, window))
 
 
 def code_of(decide, *args) -> str:
@@ -55,11 +55,11 @@ def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
     state = SessionState()
     user(state)
     record(state, "call-pinned")
-    apply(state, transitions.pin(state, "call-pinned"))
+    apply(state, membership_operations.pin_delta(state, "call-pinned"))
     for _ in range(5):
         user(state)
     assert "call-pinned" in state.active
-    apply(state, transitions.unpin(state, "call-pinned"))
+    apply(state, membership_operations.unpin_delta(state, "call-pinned"))
     record(state, "call-new")
     assert list(state.active) == ["call-new"]
 
@@ -67,7 +67,7 @@ def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
 @pytest.mark.requirement("COL-2")
 def test_files_never_collapse() -> None:
     state = SessionState()
-    apply(state, transitions.read(state, FILE))
+    apply(state, file_operations.read_delta(state, FILE))
     for _ in range(9):
         user(state)
         record(state, *(f"call-{state.turn}-{n}" for n in range(9)))
@@ -79,7 +79,7 @@ def test_an_explicit_deactivate_sticks() -> None:
     state = SessionState()
     user(state)
     record(state, "call-1")
-    apply(state, transitions.deactivate(state, "call-1"))
+    apply(state, membership_operations.deactivate_delta(state, "call-1"))
     record(state, "call-2")
     user(state)
     assert list(state.active) == ["call-2"]
@@ -92,7 +92,7 @@ def test_an_explicit_activate_counts_as_recent_until_the_window_passes() -> None
     record(state, "call-old")
     for _ in range(5):
         user(state)
-    apply(state, transitions.activate(state, "call-old"))
+    apply(state, membership_operations.activate_delta(state, "call-old"))
     record(state, *(f"call-{n}" for n in range(20)))
     user(state)
     user(state)
@@ -105,8 +105,8 @@ def test_activating_a_recent_tool_call_keeps_it_past_five_newer_ones() -> None:
     state = SessionState()
     user(state)
     record(state, "call-kept")
-    apply(state, transitions.activate(state, "call-kept"))
-    assert transitions.activate(state, "call-kept") == NOTHING
+    apply(state, membership_operations.activate_delta(state, "call-kept"))
+    assert membership_operations.activate_delta(state, "call-kept") == NOTHING
     record(state, *(f"call-{n}" for n in range(9)))
     assert "call-kept" in state.active
 
@@ -135,23 +135,23 @@ def test_the_cost_of_a_tool_call_does_not_grow_with_the_session() -> None:
 @pytest.mark.requirement("OBJ-11")
 def test_what_the_sets_do_not_allow_is_refused_by_name() -> None:
     state = SessionState()
-    apply(state, transitions.discover(state, [FILE]))
-    assert code_of(transitions.deactivate, state, FILE) == "not_active"
-    assert code_of(transitions.unpin, state, FILE) == "not_pinned"
-    assert code_of(transitions.resolve, state, "s", "chat:s") == "infrastructure_object"
-    assert code_of(transitions.resolve, state, "s", "call-unknown") == "not_in_index"
-    apply(state, transitions.pool_remove(state, FILE))
-    assert code_of(transitions.pin, state, FILE) == "not_in_pool"
-    assert code_of(transitions.pool_remove, state, FILE) == "not_in_pool"
+    apply(state, file_operations.discover_delta(state, [FILE]))
+    assert code_of(membership_operations.deactivate_delta, state, FILE) == "not_active"
+    assert code_of(membership_operations.unpin_delta, state, FILE) == "not_pinned"
+    assert code_of(id_resolution.resolve, state, "s", "chat:s") == "infrastructure_object"
+    assert code_of(id_resolution.resolve, state, "s", "call-unknown") == "not_in_index"
+    apply(state, membership_operations.hide_delta(state, FILE))
+    assert code_of(membership_operations.pin_delta, state, FILE) == "not_in_pool"
+    assert code_of(membership_operations.hide_delta, state, FILE) == "not_in_pool"
 
 
 @pytest.mark.requirement("SES-4")
 def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
     state = SessionState()
-    apply(state, transitions.discover(state, [FILE]))
-    apply(state, transitions.pool_remove(state, FILE))
+    apply(state, file_operations.discover_delta(state, [FILE]))
+    apply(state, membership_operations.hide_delta(state, FILE))
     assert state.level(FILE) == "indexed"
-    apply(state, transitions.activate(state, FILE))
+    apply(state, membership_operations.activate_delta(state, FILE))
     assert FILE in state.pool
     assert state.level(FILE) == "active"
 
@@ -161,13 +161,13 @@ def test_an_object_is_found_by_eight_characters_or_by_a_tool_calls_own_id() -> N
     state = SessionState()
     near = FILE[:10] + "0" * 54
     apply(state, (DiscoverObjects((FILE, near)), RecordCalls(("toolcall:s:chat:9",))))
-    assert transitions.resolve(state, "s", FILE[:12]) == FILE
-    assert code_of(transitions.resolve, state, "s", FILE[:8]) == "ambiguous_id"
-    assert code_of(transitions.resolve, state, "s", FILE[:7]) == "not_in_index"
+    assert id_resolution.resolve(state, "s", FILE[:12]) == FILE
+    assert code_of(id_resolution.resolve, state, "s", FILE[:8]) == "ambiguous_id"
+    assert code_of(id_resolution.resolve, state, "s", FILE[:7]) == "not_in_index"
     apply(state, (RecordCalls(("toolcall:s:fedcba98",)),))
-    assert transitions.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
+    assert id_resolution.resolve(state, "s", "fedcba98") == "toolcall:s:fedcba98"
     apply(state, (RecordCalls(("call_12345", "call_1234")),))
-    assert transitions.resolve(state, "s", "call_1234") == "call_1234"
+    assert id_resolution.resolve(state, "s", "call_1234") == "call_1234"
 
 
 @pytest.mark.requirement("SES-8")
@@ -187,11 +187,11 @@ def test_many_objects_named_by_their_beginnings_are_found_without_going_through_
     ids = [f"{n:03}{FILE}" for n in range(500)]
     apply(state, (DiscoverObjects(tuple(ids)),))
     state.index = Counted(state.index)
-    assert [transitions.resolve(state, "s", id[:12]) for id in ids] == ids
+    assert [id_resolution.resolve(state, "s", id[:12]) for id in ids] == ids
     assert state.index.seen <= 2 * len(ids)
     apply(state, (DiscoverObjects((f"new{FILE}",)),))
-    assert transitions.resolve(state, "s", "newababab") == f"new{FILE}"
-    assert code_of(transitions.resolve, state, "s", "000ababb") == "not_in_index"
+    assert id_resolution.resolve(state, "s", "newababab") == f"new{FILE}"
+    assert code_of(id_resolution.resolve, state, "s", "000ababb") == "not_in_index"
 
 
 def test_references_that_stay_unresolved_are_compared_once_each() -> None:
@@ -209,7 +209,7 @@ def test_references_that_stay_unresolved_are_compared_once_each() -> None:
 
     refs = tuple(Reference(f"gone{n}") for n in range(500))
     params = ToolcallRecordParams(session="s", id="c", tool="Bash", content="", file_refs=tuple(map(str, refs)))
-    transitions.toolcall_document(SessionState(), "s", params, None, "c", unresolved=refs)
+    toolcall_operations.toolcall_document(SessionState(), "s", params, None, "c", unresolved=refs)
     assert compared <= 4 * len(refs)
 
 
@@ -218,7 +218,7 @@ def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> N
     apply(state, (RecordCalls(("toolcall:s:c1",)),))
     said = [Message(role="user", content="a"), Message(role="assistant", content="b")]
     said += [Message(role="toolcall", toolcall="c1"), Message(role="assistant", content="c")]
-    apply(state, transitions.append(state, "s", list(map(event_of, said)), WINDOW))
+    apply(state, chat_operations.append_delta(state, "s", list(map(event_of, said)), WINDOW))
     assert [mark and mark.role for mark in state.turns[1]] == ["user", "assistant", "toolcall", "assistant"]
     assert state.turns[1][2].toolcall == "toolcall:s:c1"
 
@@ -233,7 +233,7 @@ def test_messages_keep_their_order_and_a_result_is_kept_by_its_objects_id() -> N
 )
 def test_a_malformed_message_is_refused(message: Message, code: str) -> None:
     def append() -> None:
-        transitions.append(SessionState(), "s", transitions.events_from([message], []), WINDOW)
+        chat_operations.append_delta(SessionState(), "s", chat_operations.events_from([message], []), WINDOW)
 
     assert code_of(append) == code
 
@@ -248,4 +248,4 @@ def test_a_malformed_message_is_refused(message: Message, code: str) -> None:
     ],
 )
 def test_a_malformed_event_is_refused(event: Event, code: str) -> None:
-    assert code_of(transitions.append, SessionState(), "s", [event], WINDOW) == code
+    assert code_of(chat_operations.append_delta, SessionState(), "s", [event], WINDOW) == code

@@ -1,0 +1,24 @@
+"""Auto-collapse (spec 1 §4.3): the tool calls that leave the window, as newer ones or later turns come in. Pure."""
+
+from ctxd.sessions.state import SessionState
+from ctxd_protocol.session_types import Collapse
+
+
+def overdue(state: SessionState, window: Collapse, *, turn: int, arriving: str | None = None) -> tuple[str, ...]:
+    """The active tool calls that fall out of the window once ``turn`` is current and ``arriving`` has come in.
+
+    The order is that of activation within each kind: those left over from their turn first, then those chosen.
+    """
+    oldest = turn - window.turns + 1
+    counts = state.calls
+    fallen: list[str] = []
+    for id, (called, nth) in state.warm.items():
+        count = counts[called] + (arriving is not None and called == turn)
+        if called < oldest or nth < count - window.per_turn:
+            fallen.append(id)
+    if arriving is not None and window.per_turn == 0:
+        fallen.append(arriving)
+    for chosen_turn, ids in state.chosen_calls.items():
+        if chosen_turn < oldest:
+            fallen.extend(ids)
+    return tuple(fallen)

@@ -1,0 +1,47 @@
+"""Resolution of ids that a client gives: whole ones, tool calls' own ones, and unique beginnings. Pure."""
+
+from typing import Final
+
+from ctxd.errors import CtxdError
+from ctxd.objects.generated_ids import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES
+from ctxd.objects.kinds import ContentKind
+from ctxd.sessions.state import SessionState
+from ctxd_protocol.ids import PREFIX_CHARS_MIN, toolcall_alias
+
+_NOUNS: Final[dict[ContentKind | None, str]] = {None: "object", "file": "file", "toolcall": "tool call"}
+
+
+def resolve(state: SessionState, session: str, text: str, kind: ContentKind | None = None) -> str:
+    """The id in the index of ``session`` that ``text`` means: an id, else a tool call's own id, else a start of 8
+    characters. With ``kind`` only objects of that kind are meant, so that a tool call is found by its own id though a
+    file has the same.
+
+    Raises: CtxdError infrastructure_object, not_in_index, ambiguous_id.
+    """
+    if state.is_a(text, kind):
+        return text
+    # A harness's own id may look reserved: the session's tool call of that name comes before an infrastructure object.
+    alias = toolcall_alias(session, text)
+    if state.is_a(alias, kind):
+        return alias
+    if text.startswith((*INFRASTRUCTURE_PREFIXES, *INNER_PREFIXES)):
+        if kind is not None:
+            hint = f"Give the id of a {_NOUNS[kind]} from object.list."
+            raise CtxdError("not_in_index", f"{text} is infrastructure, not a {_NOUNS[kind]}", hint=hint)
+        raise CtxdError(
+            "infrastructure_object",
+            f"{text} is infrastructure: it has a fixed place in the context",
+            hint="Only files and tool calls can be activated, pinned or hidden.",
+        )
+    near = state.starting_with(text) if len(text) >= PREFIX_CHARS_MIN else []
+    found = [id for id in near if state.is_a(id, kind)]
+    if not found:
+        raise CtxdError(
+            "not_in_index",
+            f"no {_NOUNS[kind]} id={text} in the index of session {session}",
+            hint=f"Give an id from object.list, or at least {PREFIX_CHARS_MIN} characters of one.",
+        )
+    if len(found) > 1:
+        names = ", ".join(found[:3])
+        raise CtxdError("ambiguous_id", f"{len(found)} objects begin with {text}", hint=f"Among them: {names}.")
+    return found[0]
