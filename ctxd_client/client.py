@@ -9,7 +9,11 @@ from typing import Any, TypeVar
 from ctxd_client import context_tools
 from ctxd_client.connection import running
 from ctxd_client.errors import CallFailed, Conflict
-from ctxd_client.handle_values import (
+from ctxd_client.methods import ClientMethods, SessionMethods
+from ctxd_client.notices import Notices
+from ctxd_client.reconnecting import ReconnectingConnection
+from ctxd_client.retry import Retry
+from ctxd_client.session_arguments import (
     ToolError,
     ToolRecorded,
     as_mounts,
@@ -18,10 +22,6 @@ from ctxd_client.handle_values import (
     tool_outcome,
     toolcall_id,
 )
-from ctxd_client.methods import ClientMethods, SessionMethods
-from ctxd_client.notices import Notices
-from ctxd_client.reconnecting import ReconnectingConnection
-from ctxd_client.retry import Retry
 from ctxd_client.socket_lookup import find_socket
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult

@@ -10,7 +10,11 @@ from typing import Any, TypeVar
 from ctxd_client import context_tools
 from ctxd_client.blocking_connection import running
 from ctxd_client.errors import CallFailed, Conflict
-from ctxd_client.handle_values import (
+from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
+from ctxd_client._sync.notices import SyncNotices
+from ctxd_client._sync.reconnecting import SyncReconnectingConnection
+from ctxd_client.retry import Retry
+from ctxd_client.session_arguments import (
     ToolError,
     ToolRecorded,
     as_mounts,
@@ -19,10 +23,6 @@ from ctxd_client.handle_values import (
     tool_outcome,
     toolcall_id,
 )
-from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
-from ctxd_client._sync.notices import SyncNotices
-from ctxd_client._sync.reconnecting import SyncReconnectingConnection
-from ctxd_client.retry import Retry
 from ctxd_client.socket_lookup import find_socket
 from ctxd_client.wire import EMPTY, Call
 from ctxd_protocol.methods.daemon import HelloResult

@@ -17,7 +17,7 @@ import msgspec
 from ctxd.errors import CtxdError, purged
 from ctxd.indexing.file_version_decision import SANDBOXES, Observed, OutOfReach, decide, is_due, is_overtaken, kind_of
 from ctxd.indexing.freshen import OVERTAKEN_RETRIES, Freshener
-from ctxd.indexing.readable_files import HostVisibility
+from ctxd.indexing.path_resolution import HostVisibility
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from ctxd.indexing.file_version_decision import SANDBOXES, DocumentBuilder, Held, Observed, decide, is_due, is_overtaken
-from ctxd.indexing.readable_files import HostVisibility
+from ctxd.indexing.path_resolution import HostVisibility
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, is_large
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread

@@ -51,7 +51,7 @@ class MountTable:
         ``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
 
         ``by_device``: a path that no mount covers is one of the host, and lies on the filesystem of its device.
-        ``ctxd.indexing.readable_files`` looks that up: here such a path is on ``filesystem_id`` all the same.
+        ``ctxd.indexing.path_resolution`` looks that up: here such a path is on ``filesystem_id`` all the same.
         ``observations`` is the filesystem id under which the session's own observations are kept.
         Raises: CtxdError invalid_path for a prefix that is no absolute path, or an agent prefix given twice.
         """

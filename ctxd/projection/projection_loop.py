@@ -23,7 +23,6 @@ from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
 from ctxd.offload import Lane, in_thread
-from ctxd.projection.as_of_reads import NodeReads
 from ctxd.projection.fencing import FENCES, Fences, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node import Connect, Node, connect
@@ -48,6 +47,7 @@ from ctxd.projection.progress import (
     refusal,
     save_watermark,
 )
+from ctxd.projection.read_routing import NodeReads
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed

@@ -14,9 +14,9 @@ from ctxd import dbfile
 from ctxd.backends.stored_version import Version
 from ctxd.clock import SystemClock
 from ctxd.objects.document import ALL, LATEST, AsOf, Page
-from ctxd.projection.as_of_reads import NodeReads
 from ctxd.projection.node import connect
 from ctxd.projection.progress import Room
+from ctxd.projection.read_routing import NodeReads
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.purge import KIND

@@ -1,4 +1,4 @@
-"""As-of reads: from the node where its cursor covers them, from the embedded tables otherwise.
+"""Routing of as-of reads: to the node where its cursor covers them, to the embedded tables otherwise.
 
 The embedded tables hold every version, so they answer whenever there is doubt: the node lacks a row, shows a version
 of another journal or of a later row than the one named, holds another cursor than expected, fails, or takes too long.

@@ -1,4 +1,4 @@
-"""Files that the daemon may read for a session: the filesystem of an agent's path, and which of them are readable.
+"""Resolution of an agent's paths: the filesystem and the file that each is on, and whether the daemon may read it.
 
 The host's own files can always be read for its sessions. A session that distinguishes filesystems by device
 (``MountTable.by_device``) is one of the host: what no mount of it covers lies on the filesystem of its device,

@@ -6,7 +6,7 @@ import pytest
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import Evict, PutDoc
 from ctxd.objects.document import AsOf, Page
-from ctxd.projection import as_of_reads
+from ctxd.projection import read_routing
 from ctxd.projection.eviction import purged_mark
 from tests.unit.projection.projecting import compared, fill, level, projecting
 from tests.unit.store.documents import document, write
@@ -102,7 +102,7 @@ async def test_deletions_are_left_to_the_embedded_tables(root, node):
 
 @pytest.mark.requirement("PRJ-7")
 async def test_a_node_that_failed_to_answer_is_not_read_for_a_while(root, node, monkeypatch):
-    monkeypatch.setattr(as_of_reads, "READ_S", 0.05)
+    monkeypatch.setattr(read_routing, "READ_S", 0.05)
     async with projecting(root, node.connect) as store:
         fill(store, 3)
         await level(store)
