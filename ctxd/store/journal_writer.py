@@ -21,6 +21,7 @@ from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
+from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
 from ctxd.store import commit_index, damage_checks, journal, migrations
 from ctxd.store import purge as purging
@@ -364,7 +365,8 @@ class JournalWriter:
         content_rows = [(ref, size, data) for ref, (size, data) in contents.items()]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
         self._versions.append(versions)
-        commit_index.fill(connection, self._versions, versions)
+        if commits := [version for version in versions if version.id.startswith(COMMIT_PREFIX)]:
+            commit_index.fill(connection, self._versions, commits)
         numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])
         pairs = [(numbers[object], numbers[session]) for object, session in knows]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)
