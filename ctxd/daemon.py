@@ -333,15 +333,7 @@ class Daemon:
             context.ContextCalls(sessions, assembler, archive),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
-            commits.CommitCalls(
-                Commits(
-                    sessions,
-                    self._clock,
-                    machine=platform.node(),
-                    policy=options.secrets,
-                    count_tokens=estimate_tokens,
-                )
-            ),
+            commits.CommitCalls(Commits(sessions, self._clock, machine=platform.node(), policy=options.secrets)),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),

@@ -1272,7 +1272,8 @@ class ClientMethods(ABC):
     ) -> CommitResolveResult:
         """Find the newest commit of a principal at an instant.
 
-        ``at``: ISO 8601 with an offset or ``Z``. ``session`` and ``template``: only commits that have it.
+        ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``.
+        ``session`` and ``template``: only commits that have it.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -1292,8 +1293,9 @@ class ClientMethods(ABC):
         """Get the context of a commit: the deltas of its chain in one.
 
         Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
-        snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the chain.
-        ``content``: False for the counts alone.
+        snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the oldest
+        content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
+        alone.
 
         Raises: ``NotFound`` (commit_not_found); ``InvalidState`` (purged); ``TooLarge`` (too_large); ``InvalidCall``
         (unsupported).

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "object.list": "object ls",
     "context.assemble": "context",
     "context.current": "current",
+    "commit.list": "log",
     "sandbox.list": "sandbox ls",
     "sandbox.release": "sandbox release",
 }

@@ -20,6 +20,15 @@ _COMMANDS: Final = {
     "epoch": "ctxd.cli.epoch:epoch",
     "object": "ctxd.cli.object:object_group",
     "query": "ctxd.cli.object:query",
+    "checkpoint": "ctxd.cli.commit:checkpoint",
+    "log": "ctxd.cli.commit:log",
+    "show": "ctxd.cli.commit:show",
+    "diff": "ctxd.cli.commit:diff",
+    "branch": "ctxd.cli.commit:branch",
+    "materialize": "ctxd.cli.commit:materialize",
+    "resolve": "ctxd.cli.commit:resolve",
+    "annotate": "ctxd.cli.commit:annotate",
+    "tag": "ctxd.cli.commit:tag",
     "activate": "ctxd.cli.activation:activate",
     "deactivate": "ctxd.cli.activation:deactivate",
     "pin": "ctxd.cli.activation:pin",
@@ -69,6 +78,9 @@ def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click'
     REV is a session, or a moment of one: s1@12 is turn 12, which begins with the 12th user message; @~2 is two turns
     back; @{2 hours ago} and @{yesterday 13:44} are times; ctx-1a2b3c4d is a recorded context. s1@12~1 is the turn
     before turn 12. Without a session before it, @ means the default one.
+
+    COMMIT is a context commit: ctx-1a2b3c4d, a tag, a session (its newest), or PRINCIPAL@TIME; HEAD is the newest of
+    the default session, and HEAD~2 two commits before it.
     """
     ctx.obj = Invocation()
     adopt(ctx.obj, options)

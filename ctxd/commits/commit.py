@@ -4,6 +4,7 @@ Pure. A commit's entity has one version for each change of its summary or its ta
 newer writers are read, without the fields that are not known here, and are not written again.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -21,9 +22,6 @@ from ctxd_protocol.secrets import Secrets
 
 VERSION: Final = 1
 """The version of commits that this program writes."""
-
-ID_DIGITS: Final = (8, 12, 16, 64)
-"""Hex digits of an id: more only where the shorter id is another commit's."""
 
 _MS: Final = timedelta(milliseconds=1)
 
@@ -71,9 +69,19 @@ def created_at(at: int) -> str:
     return datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def id_of(fields: Fields, artifact_ref: str, digits: int) -> str:
-    """The id with ``digits`` hex digits of the commit with ``fields`` and that content."""
-    return context_id(fields.parent, artifact_ref, created_at(fields.at), fields.template or "", digits=digits)
+def ids_of(fields: Fields, artifact_ref: str) -> Iterator[str]:
+    """Ids of the commit with ``fields`` and that content, in the order in which they are tried: the first one is it,
+    unless it is another commit's.
+
+    Commits of equal parents, contents, seconds and templates share the first three; the last two are over all fields.
+    """
+    template = fields.template or ""
+    for digits in (8, 12, 16):
+        yield context_id(fields.parent, artifact_ref, created_at(fields.at), template, digits=digits)
+    # Agents that start together with one prompt differ in their sessions alone, and may be many.
+    whole = msgspec.json.encode(msgspec.structs.replace(fields, at=0), order="sorted").decode()
+    for digits in (16, 64):
+        yield context_id(fields.parent, artifact_ref, created_at(fields.at), f"{template}\0{whole}", digits=digits)
 
 
 def is_same(one: Fields, other: Fields) -> bool:

@@ -3,24 +3,23 @@
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 from blake3 import blake3
 
-from ctxd.commits import delta as deltas
 from ctxd.commits.commit import Fields, commit_id, entity_id, read_fields
 from ctxd.commits.operations import Commits, CommitViewer
 from ctxd.errors import CtxdError
+from ctxd.formats.cbor_array import UnreadableDelta
+from ctxd.formats.materialize import TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
 from ctxd.objects.document import Content, Stored, decode_content, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.secret_capture import off_loop
 from ctxd.store import commit_index
 from ctxd.store.writes import Landed
 from ctxd_protocol.methods import commits as wire
-
-TRANSLATOR: Final = 1
-"""Version of concatenation and translation: results of another one are not taken from the cache."""
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of results that are kept. Least recently used go first; one that is larger than this is not kept."""
@@ -76,14 +75,14 @@ class Materializer:
         """The context of a commit; without one the empty context.
 
         Raises: CtxdError ``commit_not_found``, also for an ancestor; ``invalid_params`` for a stop that is no ancestor;
-        ``unsupported`` for formats that cannot be joined; ``too_large`` for content of more than ``chars_max``;
+        ``unsupported`` for a format that cannot be written; ``too_large`` for content of more than ``chars_max``;
         ``purged``, ``corrupt``, ``store_failed``. Cancel: safe.
         """
         if params.commit is None:
             return _EMPTY
         await self._commits.find(viewer, params.commit)
         # Callers that see the same commits share results: those of others may have ancestors that they do not see.
-        key = (viewer.sessions, params.commit, params.stop, params.format, TRANSLATOR)
+        key = (viewer.sessions, params.commit, params.stop, params.format, TRANSLATOR_VERSION)
         made = self._cache.get(key)
         if made is None:
             purges = self._purges
@@ -106,31 +105,25 @@ class Materializer:
         assert params.commit is not None, "the empty context is not made"
         chain = await self._chain(viewer, params.commit, params.stop)
         parts = included(chain)
-        format = parts[0].fields.format
-        if params.format not in (None, format):
-            message = f"the chain of {params.commit} is in format {format}, not {params.format}"
-            raise CtxdError("unsupported", message, hint="Leave format out.")
         for each in parts:
-            if each.fields.format != format:
-                message = (
-                    f"commit {each.commit} is in format {each.fields.format}, commit {parts[0].commit} in {format}"
-                )
-                raise CtxdError("unsupported", message, hint="Stop at a commit after which the format is the same.")
             if each.content_ref is None:
                 raise CtxdError("purged", f"the content of commit {each.commit} was purged")
-        texts = await self._store.contents(each.content_ref for each in parts if each.content_ref is not None)
-        contents = [encode_content(texts[each.content_ref]) for each in parts if each.content_ref is not None]
-        size = sum(map(len, contents))
-        joined = await off_loop(size, lambda: deltas.concatenated(format, contents))
+        refs = [each.content_ref or "" for each in parts]
+        texts = await self._store.contents(refs)
+        contents = [encode_content(texts[ref]) for ref in refs]
+        made = _joined(parts, contents, params.format or parts[0].fields.format)
+        joined = await off_loop(sum(map(len, contents)), lambda: _content_of(made), confined=viewer.is_confined)
         figures = wire.CommitMaterializeResult(
             commit=params.commit,
             stop=chain[-1].commit,
-            format=format,
+            format=made.format,
+            tier=made.tier,
+            lost=tuple(wire.LostPart(*each) for each in made.lost),
             artifact_ref=blake3(joined).hexdigest(),
             size=len(joined),
             commit_count=len(chain),
-            message_count=sum(each.fields.message_count for each in parts),
-            token_count=sum(each.fields.token_count for each in parts),
+            message_count=made.messages,
+            token_count=made.tokens,
             chain_message_count=sum(each.fields.message_count for each in chain),
             cached=False,
         )
@@ -160,6 +153,26 @@ class Materializer:
             self._cached_bytes -= oldest.figures.size
 
 
+def _joined(parts: Sequence[Walked], contents: Sequence[bytes], wanted: str) -> Materialization:
+    """The context of ``parts`` in the format ``wanted``. Raises: CtxdError ``unsupported``."""
+    deltas = [
+        Delta(each.fields.format, partial(bytes, content), each.fields.message_count, each.fields.token_count)
+        for each, content in zip(parts, contents, strict=True)
+    ]
+    try:
+        return Materialization(deltas, wanted)
+    except UntranslatableFormat as error:
+        raise CtxdError("unsupported", str(error), hint="Leave format out for that of the chain.") from error
+
+
+def _content_of(made: Materialization) -> bytes:
+    """The whole content. Raises: CtxdError ``corrupt`` for a delta that is not what its format names."""
+    try:
+        return b"".join(made.chunks())
+    except UnreadableDelta as error:
+        raise CtxdError("corrupt", f"a delta cannot be read: {error}") from error
+
+
 def _walked(stored: Stored) -> Walked:
     ref = None if is_purged(stored.document) else stored.content_ref
     return Walked(commit_id(stored.document.id), read_fields(stored), ref)
@@ -169,6 +182,8 @@ _EMPTY: Final = wire.CommitMaterializeResult(
     commit=None,
     stop=None,
     format=None,
+    tier="native",
+    lost=(),
     artifact_ref=None,
     size=0,
     commit_count=0,

@@ -6,7 +6,7 @@ ancestors included: what is not visible fails like what does not exist.
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,13 +16,12 @@ from blake3 import blake3
 from ctxd.clock import Clock
 from ctxd.commits import delta as deltas
 from ctxd.commits.commit import (
-    ID_DIGITS,
     VERSION,
     Fields,
     commit_id,
     document,
     entity_id,
-    id_of,
+    ids_of,
     instant_ms,
     is_same,
     read_fields,
@@ -83,7 +82,7 @@ _Change = tuple[Stored, dict[str, Any]]
 
 class Commits:
     """The commits of one store. ``machine``: the name of this host. ``policy``: on secrets, of commits that are of no
-    session. ``count_tokens`` estimates the tokens of a text."""
+    session."""
 
     def __init__(
         self,
@@ -92,14 +91,12 @@ class Commits:
         *,
         machine: str,
         policy: SecretPolicy,
-        count_tokens: Callable[[str], float],
     ) -> None:
         self._sessions = sessions
         self.store = sessions.store
         self._clock = clock
         self._machine = machine
         self._policy = policy
-        self._count_tokens = count_tokens
         self._deciding = SessionLock()
 
     # --- writes ---
@@ -143,11 +140,8 @@ class Commits:
         self, capture: Capture, params: wire.CheckpointParams, given: Content
     ) -> tuple[Content, Fields, Secrets | None]:
         """The content of a commit as it is to be kept, its fields save provenance, and the secrets found."""
-        messages = deltas.count_messages(params.format, given)
+        messages, tokens = deltas.counted(params.format, given)
         content = deltas.captured(capture, params.format, given)
-        tokens = params.token_count
-        if tokens is None:
-            tokens = round(self._count_tokens(encode_content(content).decode(errors="ignore")))
         fields = Fields(
             version=VERSION,
             principal="",
@@ -161,7 +155,7 @@ class Commits:
             ticket_id=capture.text(params.ticket_id),
             thread_id=capture.text(params.thread_id),
             message_count=messages if params.message_count is None else params.message_count,
-            token_count=tokens,
+            token_count=tokens if params.token_count is None else params.token_count,
             summary=capture.text(params.summary),
         )
         return content, fields, capture.secrets
@@ -225,8 +219,7 @@ class Commits:
 
     async def _free_id(self, fields: Fields, ref: str) -> tuple[str, Stored | None]:
         """An id that no other commit has, the shortest possible; and the commit itself if it is there already."""
-        for digits in ID_DIGITS:
-            commit = id_of(fields, ref, digits)
+        for commit in ids_of(fields, ref):
             head = await self._head(commit)
             if head is None:
                 return commit, None
@@ -375,8 +368,11 @@ class Commits:
         """The newest commit at or before an instant. Raises: CtxdError ``invalid_params``, ``session_not_found``."""
         if params.session is not None:
             self._sessions.catalog.settings(params.session)
+        principal = params.principal
+        if principal is None and params.session is None:
+            principal = viewer.actor.principal
         wanted = CommitFilter(
-            principal=viewer.actor.principal if params.principal is None else params.principal,
+            principal=principal,
             session=params.session,
             template=params.template,
             until=None if params.at is None else instant_ms(params.at),

@@ -175,7 +175,7 @@ USE-3 | Usage without a context is that of the newest request, whatever text was
 USE-4 | Prices are integer micro-dollars for input, each lifetime of cache writes, cache reads and output; each part of each request is rounded once, half up, and every sum is one of rounded parts. | ctxd
 USE-5 | Once usage was recorded for a model and format, the tokens of its next requests are estimated from it: the last billed request, its output, and what came since, with weights fitted to the newest requests of the session. Nine of ten increases stay within the reserve; a restart estimates the same. Without usage nothing changes. | ctxd
 USE-6 | The answer for a request, and `ctx context`, give the beginning that it shares with the last request, what broke it, its tokens, its price, and the price of sending the full history. | ctxd
-CMT-1 | A commit's id is `ctx-` and 8 hex digits of the SHA-256 over parent, content, time in whole seconds and template; if another commit has it, 12, 16 or 64 digits, and no commit is ever replaced. | spec3 ctx-* ID Scheme
+CMT-1 | A commit's id is `ctx-` and 8 hex digits of the SHA-256 over parent, content, time in whole seconds and template; if another commit has it, 12 or 16 digits, or those of the SHA-256 over all its fields. No commit is ever replaced. | spec3 ctx-* ID Scheme
 CMT-2 | The same content committed twice with the same fields within one second is one commit. | ctxd
 CMT-3 | A commit keeps type, content, format, template, session, trigger, ticket, thread, summary and counts as given; principal, machine and time come from the connection, the host and the clock. | spec3 Context Commit Metadata
 CMT-4 | A commit without exactly one delta, with an empty one, with one that is not of its known format, with an unknown type or trigger, or with a parent or session that does not exist is refused, and leaves nothing behind. | spec3 Checkpoint
@@ -191,6 +191,8 @@ CMT-13 | Secrets in deltas and summaries are flagged or redacted by the policy o
 CMT-14 | A sandbox sees, continues, changes and materialises the commits of its own sessions only, ancestors included; foreign commits look like missing ones. | ctxd
 CMT-15 | A commit of a newer writer is read, and refused when it would be changed. | ctxd
 CMT-16 | Two commits that continue the same one are independent branches. | spec3 Branching and Forking
+CMT-17 | `ctx checkpoint`, `log` (with its graph), `show`, `diff`, `branch`, `materialize`, `resolve`, `annotate` and `tag` work on commits named by id, tag, `HEAD`, session or `PRINCIPAL@TIME`, and `~N` goes N parents back. | ctxd
+CMT-18 | Deltas of several formats in one chain are translated to the requested format, the first one by default; the answer names the tier and what was lost. | spec3 Format Versioning and Translation
 WHY-1 | `context.why` and `ctx context --why` give what the newest window has of an object, since which assembly, and by which rule; for files and tool calls, in both layouts, also in a sandbox. Where a session has requests, they alone count: text that somebody looks at changes no answer. | ctxd
 WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart, after later changes and in a branch of its session, but for what was purged; format, layout, model and version of the repack policy are recorded with it. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd

@@ -89,15 +89,19 @@ def test_the_same_commit_twice_in_a_second_is_one(client: SyncClient) -> None:
 
 @pytest.mark.requirement("CMT-1")
 def test_a_commit_whose_id_is_taken_gets_a_longer_one_and_replaces_nothing(client: SyncClient) -> None:
+    """Also many agents that start together with one prompt."""
     at = 1_700_000_100_000
     made = [
-        client.commit_checkpoint(LINES, delta=line("clash"), valid_time=at, checkpoint=trigger).commit
-        for trigger in ("explicit", "turn_boundary", "tool_call", "session_end")
+        client.commit_checkpoint(LINES, line("clash"), valid_time=at, thread_id=f"$t{number}").commit
+        for number in range(12)
     ]
     ids = [each.commit for each in made]
-    assert [len(id) - len("ctx-") for id in ids] == [8, 12, 16, 64]
-    assert all(longer.startswith(shorter) for shorter, longer in pairwise(ids))
-    assert [client.commit_show(id).commit.checkpoint for id in ids] == [each.checkpoint for each in made]
+    assert [len(id) - len("ctx-") for id in ids[:3]] == [8, 12, 16]
+    assert all(longer.startswith(shorter) for shorter, longer in pairwise(ids[:3]))
+    assert len(set(ids)) == 12
+    assert [client.commit_show(id).commit.thread_id for id in ids] == [each.thread_id for each in made]
+    again = client.commit_checkpoint(LINES, line("clash"), valid_time=at + 9, thread_id="$t11")
+    assert (again.commit.commit, again.receipt) == (ids[11], None)
 
 
 @pytest.mark.requirement("CMT-4")
@@ -291,8 +295,7 @@ def test_a_context_has_each_delta_once_whatever_the_walk_stops_at(client: SyncCl
         context(client, tip, stop="ctx-00000000")
     with refused("commit_not_found"):
         context(client, "ctx-00000000")
-    with refused("unsupported"):
-        context(client, tip, format=EVENTS)
+    assert client.commit_materialize(tip, format=EVENTS).tier == "fields"
 
 
 @pytest.mark.requirement("CMT-11")
@@ -308,15 +311,26 @@ def test_deltas_in_cbor_are_joined_to_one_array(client: SyncClient) -> None:
     assert (made.message_count, made.content) == (333, None)
 
 
-@pytest.mark.requirement("CMT-11")
-def test_deltas_of_unknown_or_different_formats_are_not_joined(client: SyncClient) -> None:
-    raw = client.commit_checkpoint("codex-v9", delta="anything").commit
-    assert client.commit_materialize(commit=raw.commit).content == "anything"
-    again = client.commit_checkpoint("codex-v9", delta="more", parent=raw.commit).commit
-    mixed = commit(client, "line", parent=raw.commit)
-    for tip in (again, mixed):
-        with refused("unsupported"):
-            client.commit_materialize(commit=tip.commit)
+@pytest.mark.requirement("CMT-18")
+def test_a_chain_of_several_formats_is_translated_and_unknown_ones_are_given_as_they_are(client: SyncClient) -> None:
+    items = [{"type": "response", "response": {"content": "done"}, "timestamp": 1}]
+    events = b64encode(cbor2.dumps(items, canonical=True)).decode()
+    first = commit(client, "asked")
+    mixed = client.commit_checkpoint(EVENTS, delta_base64=events, parent=first.commit).commit
+    made = client.commit_materialize(mixed.commit)
+    assert (made.format, made.tier, made.message_count) == (LINES, "fields", 2)
+    read = client.commit_materialize(mixed.commit, format="narrative-v1")
+    assert (read.tier, read.content_base64) == ("narrative", None)
+    assert "asked" in (read.content or "")
+    assert "done" in (read.content or "")
+    raw = client.commit_checkpoint("codex-v9", delta="anything", parent=mixed.commit).commit
+    made = client.commit_materialize(raw.commit, format="raw-v1")
+    assert made.tier == "raw"
+    lines = [json.loads(each) for each in (made.content or "").splitlines()]
+    assert [each["format"] for each in lines] == [LINES, EVENTS, "codex-v9"]
+    assert lines[-1]["text"] == "anything"
+    with refused("unsupported"):
+        client.commit_materialize(raw.commit, format="no-such-format")
 
 
 @pytest.mark.requirement("CMT-12")
@@ -352,6 +366,7 @@ def test_secrets_in_deltas_are_treated_by_the_policy_of_the_session(
         client.commit_checkpoint(LINES, delta=line("plain") + line(f"use {KEY}"), session=session, summary=KEY),
         client.commit_checkpoint(EVENTS, delta_base64=cbor, session=session),
         client.commit_checkpoint("unknown-v1", delta=f"use {KEY}", session=session),
+        client.commit_checkpoint("pi-v1", delta=line(f"use {KEY}"), session=session),
     ]
     for each in made:
         shown = client.commit_materialize(commit=each.commit.commit)

@@ -165,9 +165,10 @@ class CommitTagParams(CommitParams, frozen=True, kw_only=True):
 
 
 class CommitResolveParams(Params, frozen=True, kw_only=True):
-    """A principal, by default the caller, and an instant, by default now.
+    """A principal, and an instant, by default now.
 
-    ``at``: ISO 8601 with an offset or ``Z``. ``session`` and ``template``: only commits that have it.
+    ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``. ``session``
+    and ``template``: only commits that have it.
     """
 
     principal: NameText | None = None
@@ -186,8 +187,9 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
     """A commit, and how far back its chain is followed.
 
     Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
-    snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the chain.
-    ``content``: False for the counts alone.
+    snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the
+    oldest content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
+    alone.
     """
 
     commit: CommitIdText | None = None
@@ -196,9 +198,18 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
     content: bool = True
 
 
+class LostPart(msgspec.Struct, frozen=True):
+    """A part of a conversation that a format has no place for, and the number of times."""
+
+    part: str
+    times: int
+
+
 class CommitMaterializeResult(Result, frozen=True, kw_only=True):
     """A context: what the agent knew at the commit.
 
+    ``tier``: ``native``, ``fields`` (translated part by part), ``narrative`` (text to read) or ``raw``, the lowest that
+    any delta needed; ``lost``: what the content lacks. ``format``: that of the content.
     ``content`` is text, ``content_base64`` is bytes; one of them is set if content was requested. ``artifact_ref``: the
     BLAKE3 of the content; ``size``: its bytes. ``stop``: the last commit that was followed, None for the empty context.
     ``commit_count``: the commits from there on; ``message_count`` and ``token_count``: those of the deltas in the
@@ -208,6 +219,8 @@ class CommitMaterializeResult(Result, frozen=True, kw_only=True):
     commit: str | None
     stop: str | None
     format: str | None
+    tier: Literal["native", "fields", "narrative", "raw"]
+    lost: tuple[LostPart, ...]
     artifact_ref: str | None
     size: int
     commit_count: int

@@ -27,7 +27,7 @@ TEXT = '{"n":1}\n'
 @asynccontextmanager
 async def committing(root: Path) -> AsyncIterator[World]:
     async with world(root) as made:
-        commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag", count_tokens=len)
+        commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         made.handlers |= bound(CommitCalls(commits))
         yield made
 

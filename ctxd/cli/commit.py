@@ -1,0 +1,385 @@
+"""``ctx checkpoint``, ``log``, ``show``, ``materialize``, ``resolve``, ``annotate``, ``tag``, ``branch`` and ``diff``:
+context commits."""
+
+import sys
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import BinaryIO, Final, get_args
+
+import click
+
+from ctxd.cli.commit_lookup import instant, located_commit, newest_commit
+from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.cli.revision_lookup import session_if_any
+from ctxd.cli.revisions import moment_ms
+from ctxd.cli.unified_diff import print_diff, unified
+from ctxd.clock import SystemClock
+from ctxd.command_line import Command, Stop
+from ctxd.formatting import count, moment, size
+from ctxd.terminal import cell
+from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
+from ctxd_protocol.methods.commits import Checkpoint, Commit, CommitMaterializeResult, CommitType
+
+_DELTA_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX * 3 // 4 - 8192
+"""Bytes of a delta that fit a line of the protocol in base64."""
+
+_NARRATIVE: Final = "narrative-v1"
+
+
+def _read(path: str) -> bytes:
+    """The first bytes of a file or of standard input, one more than a delta may have."""
+    if path == "-":
+        return sys.stdin.buffer.read(_DELTA_BYTES_MAX + 1)
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_DELTA_BYTES_MAX + 1)
+    except OSError as error:
+        raise Stop(USAGE, f"{path} cannot be read: {error.strerror}", hint="name a file, or - for a pipe") from error
+
+
+commit_argument = click.argument("commit", metavar="[COMMIT]", required=False)
+"""A commit; see ``ctxd.cli.commit_lookup``."""
+
+
+@click.command(
+    cls=Command,
+    examples="ctx checkpoint --format claude-code-v1 delta.jsonl\n"
+    "tail -n +40 session.jsonl | ctx checkpoint --format claude-code-v1 -m 'The parser drops the last line.' -\n"
+    "ctx checkpoint --format events-v1 --parent HEAD~1 --type compaction summary.cbor",
+)
+@click.argument("file", metavar="FILE|-")
+@click.option("--format", required=True, metavar="FORMAT", help="Format of the delta, such as events-v1.")
+@click.option("--parent", metavar="COMMIT", help="Commit that it continues [default: the newest of the session].")
+@click.option("--root", is_flag=True, help="It continues no commit.")
+@click.option("--type", "kind", type=click.Choice(get_args(CommitType)), default="delta", show_default=True)
+@click.option("--trigger", type=click.Choice(get_args(Checkpoint)), default="explicit", show_default=True)
+@click.option("-m", "--summary", default="", metavar="TEXT", help="What the agent understands now.")
+@click.option("--template", default="", metavar="NAME", help="The agent's template.")
+@click.option("--ticket", default="", metavar="ID", help="The ticket that is worked on.")
+@click.option("--thread", default="", metavar="ID", help="The thread of the conversation.")
+@session_option
+@common
+def checkpoint(
+    run: Invocation,
+    file: str,
+    format: str,
+    parent: str | None,
+    root: bool,
+    kind: CommitType,
+    trigger: Checkpoint,
+    summary: str,
+    template: str,
+    ticket: str,
+    thread: str,
+    session: str | None,
+) -> None:
+    """Commit the delta in FILE: what is new since the parent. '-' reads it from standard input."""
+    if root and parent is not None:
+        raise Stop(USAGE, "--root and --parent exclude each other", hint="leave one of them out")
+    delta = _read(file)
+    if len(delta) > _DELTA_BYTES_MAX:
+        raise Stop(FAILURE, f"the delta has more than {size(_DELTA_BYTES_MAX)}", hint="commit it in several parts")
+    with run.client() as client:
+        before: str | None = None
+        if parent is not None:
+            before = located_commit(client, parent, session).commit
+        elif not root and (newest := newest_commit(client, session)) is not None:
+            before = newest.commit
+        made = client.commit_checkpoint(
+            format,
+            session=session_if_any(client, session),
+            delta_base64=b64encode(delta).decode(),
+            parent=before,
+            commit_type=kind,
+            checkpoint=trigger,
+            summary=summary,
+            template=template,
+            ticket_id=ticket,
+            thread_id=thread,
+        ).commit
+    if run.screen.as_json:
+        run.screen.document(made)
+    else:
+        run.screen.line(made.commit)
+
+
+@click.command(
+    cls=Command, examples="ctx log\nctx log HEAD~3 --limit 5\nctx log --graph -s s1\nctx log --no-summary -q"
+)
+@commit_argument
+@click.option("--graph", is_flag=True, help="All branches of the session, drawn.")
+@click.option("--all", "everything", is_flag=True, help="The commits of all sessions, newest first.")
+@click.option("--no-summary", "bare", is_flag=True, help="Only commits without a summary, newest first.")
+@session_option
+@paged
+@listing
+@common
+def log(
+    run: Invocation,
+    commit: str | None,
+    graph: bool,
+    everything: bool,
+    bare: bool,
+    session: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """Show COMMIT and its ancestors, newest first; COMMIT defaults to the newest of the session.
+
+    COMMIT is ctx-1a2b3c4d, a tag, HEAD, a session, or PRINCIPAL@TIME; HEAD~2 is two commits back. With --graph, --all
+    or --no-summary, list all commits that match instead.
+    """
+    if commit is not None and (graph or everything or bare):
+        raise Stop(USAGE, "COMMIT excludes --graph, --all and --no-summary", hint="leave it out")
+    with run.client() as client:
+        if graph or everything or bare:
+            id = None if everything else session_if_any(client, session)
+            page = client.commit_list(session=id, without_summary=bare, limit=limit, cursor=cursor)
+            found, next_cursor = page.commits, page.next_cursor
+        else:
+            tip = cursor or located_commit(client, commit, session).commit
+            history = client.commit_history(tip, depth=limit)
+            found, next_cursor = history.commits, history.next_commit
+    if run.screen.listing(found, [each.commit for each in found], next_cursor=next_cursor):
+        return
+    rows = drawn(found) if graph else [("", each) for each in found]
+    for lanes, each in rows:
+        run.screen.line(lanes + ("" if each is None else _line(run, each)))
+    note_next_page(run, next_cursor)
+
+
+def drawn(commits: tuple[Commit, ...]) -> list[tuple[str, Commit | None]]:
+    """The lines of a graph of ``commits``, children before their parents: lanes, and the commit of the line. Pure."""
+    lanes: list[str | None] = []
+    lines: list[tuple[str, Commit | None]] = []
+    for each in commits:
+        mine = [number for number, waits in enumerate(lanes) if waits == each.commit]
+        if not mine:
+            mine = [len(lanes)]
+            lanes.append(each.commit)
+        first, *others = mine
+        if others:
+            # Branches end in the lane of their common parent.
+            joining = list("| " * len(lanes))
+            for number in others:
+                joining[2 * number - 1 : 2 * number + 1] = "/ "
+            lines.append(("".join(joining), None))
+            lanes = [waits for number, waits in enumerate(lanes) if number not in others]
+        lines.append(("".join("|*"[number == first] + " " for number in range(len(lanes))), each))
+        lanes[first] = each.parent
+        if each.parent is None:
+            del lanes[first]
+    return lines
+
+
+def _line(run: Invocation, commit: Commit) -> str:
+    """One commit on one line."""
+    screen = run.screen
+    marks = [commit.commit_type] if commit.commit_type != "delta" else []
+    marks += [f"tag: {cell(tag)}" for tag in commit.tags]
+    beside = screen.paint(f" ({', '.join(marks)})", "cyan") if marks else ""
+    summary = cell(commit.summary.partition("\n")[0]) or screen.paint(f"[{commit.checkpoint}]", "dim")
+    return f"{screen.paint(commit.commit, 'yellow')}{beside}  {moment(commit.created_at_ms)}  {summary}"
+
+
+@click.command(cls=Command, examples="ctx show\nctx show HEAD~1\nctx show ctx-1a2b3c4d --json")
+@commit_argument
+@click.option("--content/--no-content", default=True, help="With its messages, or without.")
+@session_option
+@common
+def show(run: Invocation, commit: str | None, content: bool, session: str | None) -> None:
+    """Show COMMIT, by default the newest of the session: its metadata, and what it adds to its parent."""
+    with run.client() as client:
+        found = located_commit(client, commit, session)
+        shown = client.commit_show(found.commit)
+        delta = None
+        if content and not run.screen.as_json:
+            delta = client.commit_materialize(found.commit, stop=found.commit, format=_NARRATIVE)
+    if run.screen.as_json:
+        run.screen.document({"commit": shown.commit, "children": shown.children})
+        return
+    screen = run.screen
+    screen.line(screen.paint(f"commit {found.commit}", "yellow"))
+    for name, value in _metadata(found):
+        screen.line(f"{name + ':':<11}{cell(value)}")
+    for child in shown.children:
+        screen.line(f"child:     {child}")
+    if found.summary:
+        screen.line()
+        for text in found.summary.split("\n"):
+            screen.line(f"    {cell(text)}".rstrip())
+    if delta is not None and delta.content:
+        screen.line()
+        screen.content(delta.content)
+
+
+def _metadata(commit: Commit) -> list[tuple[str, str]]:
+    rows = [
+        ("parent", commit.parent or "none: a root"),
+        ("type", f"{commit.commit_type}, {commit.format}, {commit.checkpoint}"),
+        ("principal", commit.principal + (f" on {commit.machine}" if commit.machine else "")),
+        ("session", commit.session or ""),
+        ("template", commit.template),
+        ("ticket", commit.ticket_id),
+        ("thread", commit.thread_id),
+        ("tags", ", ".join(commit.tags)),
+        ("created", moment(commit.created_at_ms)),
+        ("messages", f"{count(commit.message_count)}, about {count(commit.token_count)} tokens"),
+        ("artifact", commit.artifact_ref or "purged"),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+@click.command(
+    cls=Command,
+    examples="ctx materialize > context.jsonl\nctx materialize HEAD~2 --stop root --format claude-code-v1\n"
+    "ctx materialize ctx-1a2b3c4d --format narrative-v1\nctx materialize --counts --json",
+)
+@commit_argument
+@click.option(
+    "--stop", default="compaction", show_default=True, metavar="compaction|root|COMMIT", help="Where it begins."
+)
+@click.option("--format", metavar="FORMAT", help="Format of the context [default: that of the commits].")
+@click.option("--counts", is_flag=True, help="The counts alone.")
+@click.option("-o", "--output", type=click.File("wb", lazy=True), metavar="FILE", help="Write the context to FILE.")
+@session_option
+@common
+def materialize(
+    run: Invocation,
+    commit: str | None,
+    stop: str,
+    format: str | None,
+    counts: bool,
+    output: BinaryIO | None,
+    session: str | None,
+) -> None:
+    """Print the context of COMMIT, by default the newest of the session: what an agent that goes on there knows."""
+    with run.client() as client:
+        tip = located_commit(client, commit, session).commit
+        last = stop if stop in ("compaction", "root") else located_commit(client, stop, session).commit
+        made = client.commit_materialize(tip, stop=last, format=format, content=not counts)
+    if run.screen.as_json:
+        run.screen.document(made)
+        return
+    if counts:
+        run.screen.line(_counts(made))
+        return
+    if output is not None:
+        output.write(_bytes(made))
+    elif made.content_base64 is None:
+        run.screen.content(made.content or "")
+    elif run.screen.terminal:
+        hint = "write it to a file: -o FILE; or read it: --format narrative-v1"
+        raise Stop(USAGE, f"a context in {made.format} is no text", hint=hint)
+    else:
+        sys.stdout.buffer.write(_bytes(made))
+    run.screen.note(_counts(made))
+
+
+def _bytes(made: CommitMaterializeResult) -> bytes:
+    return (made.content or "").encode() if made.content_base64 is None else b64decode(made.content_base64)
+
+
+def _counts(made: CommitMaterializeResult) -> str:
+    told = f"{made.commit_count} commits back to {made.stop}: {count(made.message_count)} messages"
+    lost = "".join(f"; lost: {each.times} x {each.part}" for each in made.lost)
+    return f"{told}, about {count(made.token_count)} tokens, {size(made.size)} of {made.format} ({made.tier}){lost}"
+
+
+@click.command(
+    cls=Command, examples="ctx resolve uid:1000@13:44\nctx resolve 'uid:1000@{2 hours ago}'\nctx resolve @2h"
+)
+@click.argument("principal", metavar="PRINCIPAL@TIME")
+@common
+def resolve(run: Invocation, principal: str) -> None:
+    """Print the newest commit of PRINCIPAL at TIME; without PRINCIPAL, of the caller."""
+    owner, at, time = principal.rpartition("@")
+    if not at:
+        raise Stop(USAGE, f"{principal!r} names no time", hint="write PRINCIPAL@TIME, such as uid:1000@2h")
+    when = instant(moment_ms(time.removeprefix("{").removesuffix("}"), SystemClock().wall_ms()))
+    with run.client() as client:
+        found = client.commit_resolve(principal=owner or None, at=when).commit
+    if found is None:
+        message = f"no commit of {owner or 'the caller'} at or before {when}"
+        raise Stop(NOT_FOUND, message, hint="ctx log --all lists commits", symbol="commit_not_found")
+    if run.screen.as_json:
+        run.screen.document(found)
+    else:
+        run.screen.line(found.commit)
+
+
+@click.command(cls=Command, examples="ctx annotate -m 'The parser drops the last line.'\nctx annotate HEAD~1 -m ''")
+@commit_argument
+@click.option("-m", "--summary", required=True, metavar="TEXT", help="The new summary; an empty one removes it.")
+@session_option
+@common
+def annotate(run: Invocation, commit: str | None, summary: str, session: str | None) -> None:
+    """Set the summary of COMMIT, by default the newest of the session."""
+    with run.client() as client:
+        id = located_commit(client, commit, session).commit
+        made = client.commit_annotate(id, summary).commit
+    _print_changed(run, made)
+
+
+@click.command(
+    cls=Command, examples="ctx tag before-refactoring\nctx tag before-refactoring HEAD~3\nctx tag -d old HEAD~3"
+)
+@click.argument("name")
+@commit_argument
+@click.option("-d", "--delete", is_flag=True, help="Take the tag off the commit that has it.")
+@click.option("-f", "--force", is_flag=True, help="Move the tag if another commit has it.")
+@session_option
+@common
+def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: bool, session: str | None) -> None:
+    """Give COMMIT, by default the newest of the session, the tag NAME, by which it is found from then on."""
+    with run.client() as client:
+        id = located_commit(client, commit or (name if delete else None), session).commit
+        if delete or force:
+            made = client.commit_tag(id, name, remove=delete).commit
+        else:
+            made = client.commit_tag(id, name, expected="").commit
+    _print_changed(run, made)
+
+
+def _print_changed(run: Invocation, made: Commit) -> None:
+    if run.screen.as_json:
+        run.screen.document(made)
+    else:
+        run.screen.line(_line(run, made))
+
+
+@click.command(cls=Command, examples="ctx branch\nctx branch --all -q")
+@click.option("--all", "everything", is_flag=True, help="Of all sessions.")
+@session_option
+@paged
+@listing
+@common
+def branch(run: Invocation, everything: bool, session: str | None, limit: int, cursor: str | None) -> None:
+    """List the branches of a session: the commits that none continues, newest first."""
+    with run.client() as client:
+        id = None if everything else session_if_any(client, session)
+        page = client.commit_list(session=id, tips=True, limit=limit, cursor=cursor)
+    if run.screen.listing(page.commits, [each.commit for each in page.commits], next_cursor=page.next_cursor):
+        return
+    for each in page.commits:
+        run.screen.line(f"{_line(run, each)}  ({count(each.depth + 1)} commits)")
+    note_next_page(run, page.next_cursor)
+
+
+@click.command(cls=Command, examples="ctx diff HEAD~3\nctx diff ctx-1a2b3c4d HEAD\nctx diff left right --stop root")
+@click.argument("before", metavar="COMMIT")
+@click.argument("after", metavar="[COMMIT]", required=False)
+@click.option("--stop", type=click.Choice(["compaction", "root"]), default="compaction", show_default=True)
+@session_option
+@common
+def diff(run: Invocation, before: str, after: str | None, stop: str, session: str | None) -> None:
+    """Compare the contexts of two commits as text; the second is by default the newest of the session."""
+    with run.client() as client:
+        names = [located_commit(client, text, session).commit for text in (before, after)]
+        first, second = (client.commit_materialize(name, stop=stop, format=_NARRATIVE).content or "" for name in names)
+    lines = unified(first, second, *names)
+    if run.screen.as_json:
+        run.screen.document({"before": names[0], "after": names[1], "diff": "".join(lines)})
+        return
+    print_diff(run, lines)

@@ -1,0 +1,116 @@
+"""Commits as people write them, found through the daemon.
+
+A commit is named by its id, by a tag, by ``HEAD`` (the newest of the command's session), by the session whose newest
+it is, or by ``PRINCIPAL@TIME`` or ``SESSION@{TIME}`` (the newest at that time); ``~N`` behind any of them goes N
+parents back.
+"""
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, TypedDict
+
+from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
+from ctxd.cli.revision_lookup import session_if_any
+from ctxd.cli.revisions import moment_ms
+from ctxd.clock import SystemClock
+from ctxd.command_line import Stop
+from ctxd_client.errors import InvalidCall, NotFound
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.commits import Commit
+
+_BACK: Final = re.compile(r"(.*?)~([0-9]{0,9})", re.ASCII | re.DOTALL)
+_ID: Final = re.compile(r"ctx-[0-9a-f]{8,64}", re.ASCII)
+_TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", re.ASCII)
+_FORMS: Final = "write ctx-1a2b3c4d, HEAD~2, a tag, a session, or PRINCIPAL@TIME; ctx log lists commits"
+
+
+class _Scope(TypedDict, total=False):
+    """Conditions on the commits that are looked at."""
+
+    principal: str
+    session: str
+
+
+def located_commit(client: SyncClient, text: str | None, session: str | None = None) -> Commit:
+    """Return the commit that ``text`` names, ``HEAD`` without one; ``session`` is that of the command's option.
+
+    Raises: ``Stop`` for text that names no commit, or several.
+    """
+    given = text or "HEAD"
+    back = _BACK.fullmatch(given)
+    name, steps = (back[1] or "HEAD", int(back[2] or 1)) if back else (given, 0)
+    found = _named(client, name, session)
+    return _ancestor(client, found, steps)
+
+
+def newest_commit(client: SyncClient, session: str | None) -> Commit | None:
+    """Return the newest commit of ``session``, the command's if None; without any session the caller's newest."""
+    id = session_if_any(client, session)
+    return client.commit_resolve(session=id).commit
+
+
+def _named(client: SyncClient, name: str, session: str | None) -> Commit:
+    if _ID.fullmatch(name):
+        return client.commit_show(name).commit
+    if name == "HEAD":
+        found = newest_commit(client, session)
+        if found is None:
+            raise Stop(NOT_FOUND, "there is no commit yet", hint="ctx checkpoint makes one", symbol="commit_not_found")
+        return found
+    if "@" in name:
+        return _by_time(client, name)
+    if _TAG.fullmatch(name) and (tagged := _tagged(client, name, session)) is not None:
+        return tagged
+    with suppress(NotFound, InvalidCall):
+        if (newest := client.commit_resolve(session=name).commit) is not None:
+            return newest
+    raise Stop(NOT_FOUND, f"no commit is named {name!r}", hint=_FORMS, symbol="commit_not_found")
+
+
+def _tagged(client: SyncClient, tag: str, session: str | None) -> Commit | None:
+    """Return the commit with ``tag``: that of the command's session, if several have it."""
+    found = client.commit_list(tag=tag, limit=PAGE_ITEMS_MAX).commits
+    if len(found) > 1:
+        own = session_if_any(client, session)
+        found = tuple(each for each in found if each.session == own)
+        if len(found) != 1:
+            raise Stop(CONFLICT, f"several commits have the tag {tag!r}", hint="name its session: -s SESSION")
+    return found[0] if found else None
+
+
+def _by_time(client: SyncClient, text: str) -> Commit:
+    owner, _, moment = text.rpartition("@")
+    moment = moment.removeprefix("{").removesuffix("}")
+    if not moment:
+        raise Stop(USAGE, f"{text!r} names no time", hint=_FORMS)
+    at = instant(moment_ms(moment, SystemClock().wall_ms()))
+    scopes: list[_Scope] = [{"session": owner}, {"principal": owner}] if owner else [{}]
+    for scope in scopes:
+        # A session's name is looked at first; what cannot be one is a principal.
+        with suppress(NotFound, InvalidCall):
+            if (found := client.commit_resolve(at=at, **scope).commit) is not None:
+                return found
+    who = owner or "you"
+    hint = "choose a later time; ctx log lists commits"
+    raise Stop(NOT_FOUND, f"no commit of {who} at or before {at}", hint=hint, symbol="commit_not_found")
+
+
+def instant(ms: int) -> str:
+    """Return a time in ms since 1970 as ISO 8601 with an offset. Raises: ``Stop`` beyond the years 1 to 9999."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        raise Stop(USAGE, f"{ms} ms since 1970 is out of range", hint="write a year from 1 to 9999") from None
+
+
+def _ancestor(client: SyncClient, commit: Commit, steps: int) -> Commit:
+    if steps > commit.depth:
+        message = f"{commit.commit} has {commit.depth} ancestors, not {steps}"
+        raise Stop(NOT_FOUND, message, hint=f"the root is {commit.commit}~{commit.depth}", symbol="commit_not_found")
+    while steps:
+        part = min(steps, PAGE_ITEMS_MAX - 1)
+        commit = client.commit_history(commit.commit, depth=part + 1).commits[-1]
+        steps -= part
+    return commit

@@ -1,0 +1,190 @@
+"""Commands on context commits, against a real daemon."""
+
+import json
+
+import cbor2
+import pytest
+
+from ctxd.cli.commit import drawn
+from ctxd.cli.commit_lookup import instant
+from ctxd_client import connect_sync
+from ctxd_protocol.methods.commits import Commit
+
+LINES = "claude-code-v1"
+AT = 1_700_000_000_000
+
+
+def line(text):
+    return json.dumps({"type": "user", "message": {"content": text}}) + "\n"
+
+
+@pytest.fixture
+def own(running, monkeypatch, clean):
+    """A session of its own, which is the default one; the client."""
+    monkeypatch.setenv("CTXD_SOCKET", running.socket)
+    with connect_sync(running.socket) as client:
+        s = client.session(agent="demo")
+        monkeypatch.setenv("CTXD_SESSION", s.id)
+        yield s
+
+
+@pytest.fixture
+def chain(own):
+    """Three commits, and a branch from the first."""
+    client = own.client
+    made, parent = [], None
+    for number, text in enumerate(("one", "two", "three")):
+        times = {"valid_time": AT + number * 60_000}
+        parent = client.commit_checkpoint(
+            LINES, line(text), session=own.id, parent=parent, summary=f"learned {text}", **times
+        ).commit.commit
+        made.append(parent)
+    side = client.commit_checkpoint(LINES, line("side"), session=own.id, parent=made[0], valid_time=AT + 30_000)
+    return [*made, side.commit.commit]
+
+
+@pytest.mark.requirement("CMT-17")
+def test_a_checkpoint_continues_the_newest_commit_of_the_session(real, own, tmp_path):
+    (tmp_path / "a").write_text(line("one"))
+    (tmp_path / "b").write_text(line("two"))
+    first = real("checkpoint", "--format", LINES, "-m", "begun", str(tmp_path / "a")).out.strip()
+    second = real("checkpoint", "--format", LINES, "--json", str(tmp_path / "b")).json
+    assert second["parent"] == first
+    assert second["session"] == own.id
+    rooted = real("checkpoint", "--format", LINES, "--root", "--json", str(tmp_path / "b")).json
+    assert rooted["parent"] is None
+    third = real("checkpoint", "--format", LINES, "--parent", f"{second['commit']}~1", "--json", str(tmp_path / "b"))
+    assert third.json["parent"] == first
+    wrong = real("checkpoint", "--format", LINES, "--root", "--parent", first, str(tmp_path / "a"))
+    assert (wrong.code, wrong.out) == (2, "")
+    missing = real("checkpoint", "--format", LINES, str(tmp_path / "none"))
+    assert (missing.code, missing.out) == (2, "")
+    assert "none" in missing.err
+    (tmp_path / "c").write_text("no JSON")
+    assert real("checkpoint", "--format", LINES, str(tmp_path / "c")).code == 2
+
+
+@pytest.mark.requirement("CMT-17")
+def test_the_log_shows_a_chain_or_all_branches(real, chain):
+    one, two, three, side = chain
+    assert real("log", "-q").out.split() == [three, two, one]
+    assert real("log", side, "-q").out.split() == [side, one]
+    page = real("log", "--limit", "2", "--json").json
+    assert [each["commit"] for each in page["items"]] == [three, two]
+    assert real("log", "--cursor", page["next_cursor"], "-q").out.split() == [one]
+    shown = real("log").out.splitlines()
+    assert shown[0].startswith(three)
+    assert shown[0].endswith("learned three")
+    graph = real("log", "--graph").out.splitlines()
+    assert [text.split()[0] for text in graph] == ["*", "*", "|", "|/", "*"]
+    assert [text.split(" ")[0] for text in graph[:2]] == ["*", "*"]
+    assert side in graph[2]
+    assert real("log", "--no-summary", "-q").out.split() == [side]
+    assert real("log", one, "--graph").code == 2
+    assert real("branch", "-q").out.split() == [three, side]
+    assert real("branch").out.splitlines()[0].endswith("(3 commits)")
+
+
+@pytest.mark.requirement("CMT-17")
+def test_a_commit_is_named_by_id_head_tag_session_and_time(real, own, chain):
+    one, two, three, side = chain
+    principal = real("show", one, "--json").json["commit"]["principal"]
+
+    def named(text):
+        return real("show", text, "--json").json["commit"]["commit"]
+
+    assert real("tag", "good", "HEAD~1").code == 0
+    for text, commit in (
+        ("HEAD", three),
+        ("HEAD~", two),
+        ("HEAD~2", one),
+        ("good", two),
+        ("good~1", one),
+        (own.id, three),
+        (f"{own.id}~1", two),
+        (f"{own.id}@{{{instant(AT + 30_000)}}}", side),
+        (f"{principal}@{instant(AT)}", one),
+    ):
+        assert named(text) == commit, text
+    assert real("resolve", f"{principal}@{{{instant(AT + 60_000)}}}").out.strip() == two
+    for words, code in (
+        (("show", "nothing"), 3),
+        (("show", "HEAD~9"), 3),
+        (("show", "ctx-00000000"), 3),
+        (("show", f"{own.id}@"), 2),
+        (("show", f"{own.id}@{{soon}}"), 2),
+        (("resolve", principal), 2),
+        (("resolve", f"{principal}@1999-01-01"), 3),
+    ):
+        ran = real(*words)
+        assert ran.code == code, words
+        assert "; " in ran.err, words
+
+
+@pytest.mark.requirement("CMT-17")
+def test_a_commit_is_shown_with_its_messages(real, chain):
+    one, two, three, side = chain
+    told = real("show", one).out
+    for text in (f"commit {one}", "learned one", f"child:     {two}", f"child:     {side}", LINES):
+        assert text in told
+    assert "two" not in told
+    assert "one" not in real("show", one, "--no-content").out.replace("learned one", "").replace("none", "")
+    assert real("annotate", "-m", "better", one).out.strip().endswith("better")
+    assert real("show", one, "--json").json["commit"]["summary"] == "better"
+
+
+@pytest.mark.requirement("CMT-17")
+def test_a_context_is_printed_compared_and_written_to_a_file(real, own, chain, tmp_path):
+    one, two, three, side = chain
+    assert real("materialize").out == line("one") + line("two") + line("three")
+    assert real("materialize", "HEAD~1", "--stop", two).out == line("two")
+    made = real("materialize", "--counts", "--json").json
+    assert (made["commit_count"], made["message_count"], made["content"]) == (3, 3, None)
+    target = tmp_path / "context.jsonl"
+    ran = real("materialize", "-o", str(target))
+    assert target.read_text() == line("one") + line("two") + line("three")
+    assert "3 commits back to" in ran.err
+    (tmp_path / "e").write_bytes(
+        cbor2.dumps([{"type": "prompt", "prompt": {"content": "hi", "source": "user"}, "timestamp": 1}])
+    )
+    real("checkpoint", "--format", "events-v1", "--root", str(tmp_path / "e"))
+    assert "hi" in real("materialize", "--format", "narrative-v1").out
+    assert real("materialize", "-o", str(target)).code == 0
+    assert target.read_bytes() == (tmp_path / "e").read_bytes()
+    changed = real("diff", one, two).out
+    assert "+two" in changed.replace("+ ", "+") or "two" in changed
+    assert real("diff", one, one).err == "no difference\n"
+
+
+@pytest.mark.requirement("CMT-9")
+def test_a_tag_moves_by_force_alone(real, chain):
+    one, two, three, side = chain
+    assert real("tag", "good", one).code == 0
+    assert real("tag", "good", two).code == 4
+    assert real("tag", "-f", "good", two).code == 0
+    assert "tag: good" in real("log").out.splitlines()[1]
+    assert real("tag", "-d", "good").code == 0
+    assert "tag: good" not in real("log").out
+
+
+def commit(id, parent):
+    return Commit(
+        commit=id, parent=parent, commit_type="delta", artifact_ref=None, format="f", template="", principal="p",
+        machine="", session=None, checkpoint="explicit", ticket_id="", thread_id="", summary="", tags=(),
+        message_count=0, token_count=0, depth=0, created_at="", created_at_ms=0, version=1, tx=1,
+    )  # fmt: skip
+
+
+def test_lanes_of_a_graph_begin_at_tips_and_end_in_common_parents():
+    commits = [commit("f", "c"), commit("e", "b"), commit("d", "a"), commit("c", "a"), commit("b", "a")]
+    found = drawn((*commits, commit("a", None), commit("z", None)))
+    assert [(lanes.rstrip(), None if each is None else each.commit) for lanes, each in found] == [
+        ("*", "f"),
+        ("| *", "e"),
+        ("| | *", "d"),
+        ("* | |", "c"),
+        ("| * |", "b"),
+        ("|/ /", None),
+        ("*", "a"),
+        ("*", "z"),
+    ]
