@@ -59,7 +59,7 @@ async def purge(
         asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
         pending = store.submit(_write(call, asked))
         call.submitted = True
-        return await _proof(store, asked, pending)
+        return await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     async with live.lock:
         gone = Gone(texts=await _texts(store, id))
         count = freed = 0
@@ -85,7 +85,7 @@ async def purge(
             write = _write(call, asked, live.session)
             pending = live.restate(write, gone.event, gone.delta, gone.preview(live.preview), freed)
         call.submitted = True
-    proof = await _proof(store, asked, pending)
+    proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     if not is_quoted_elsewhere:
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, str(chat_id(live.session))))
@@ -97,10 +97,28 @@ async def _quoting(store: VersionStore, id: str) -> list[str]:
     after: str | None = None
     while True:
         page = await store.scan(component_texts_prefix(), page=Page(after=after, limit=_HISTORY))
-        found += [each.document.id for each in page if id in each.document.payload.get("sources", ())]
+        quoting = [each.document for each in page if id in each.document.payload.get("sources", ())]
+        found += [document.id for document in quoting if not is_purged(document)]
         if len(page) < _HISTORY:
             return found
         after = page[-1].document.id
+
+
+async def _with_late_texts(store: VersionStore, guard: Guard, call: WriteRequest, id: str, proof: Proof) -> Proof:
+    """``proof`` of the purge of ``id``, and of the component texts that were written while that was under way; none are
+    made from it once it is durable."""
+    late = await _quoting(store, id)
+    if not late:
+        return proof
+    asked = PurgeRequest(tuple(late), guard.keyed_hash, sharing=without_bundle)
+    more = await _proof(store, asked, store.submit(_write(call.without_id(), asked)))
+    return msgspec.structs.replace(
+        more,
+        objects=(*proof.objects, *more.objects),
+        versions=proof.versions + more.versions,
+        texts=proof.texts + more.texts,
+        receipt=proof.receipt,
+    )
 
 
 async def _texts(store: VersionStore, id: str) -> set[str]:

@@ -1,18 +1,26 @@
 """What a purge does to sessions: to that which said it, to those that went on elsewhere, to those that share bytes."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from ctxd.assembly.append_assembly import Wanted
 from ctxd.errors import CtxdError
-from ctxd.objects.generated_ids import segment_id
+from ctxd.objects.document import Stored
+from ctxd.objects.generated_ids import component_texts_prefix, entry_id, segment_id
+from ctxd.objects.kinds import is_purged
+from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
-from ctxd.sessions.session import RECENT_CHARS_MAX, WriteRequest
+from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.methods.epochs import EntrySetParams
+from ctxd_protocol.session_types import Message
+from tests.unit.assembly.household import household
 from tests.unit.sessions.world import code_of, record, say, world
 from tests.unit.store.running import verified
 
@@ -147,3 +155,29 @@ async def test_a_purge_that_the_store_refuses_counts_as_not_submitted(tmp_path: 
             purged = purge(w.store, w.sessions.guard, call, what, live)
         assert await code_of(purged) == "store_backlog_full" and not call.submitted
         assert live.recent[0][0] == PromptEvent(text="the secret")
+
+
+@pytest.mark.requirement("EPO-9")
+async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        home.append(live, Message(role="user", content="Begin."))
+        params = EntrySetParams(session="s", key="mode", value="the secret")
+        await ChatOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
+        scan = home.store.scan
+
+        async def scanned(prefix: str, *args: Any, **rest: Any) -> list[Stored]:
+            found: list[Stored] = await scan(prefix, *args, **rest)
+            if prefix == component_texts_prefix() and not found:
+                wanted = Wanted("anthropic-messages", "m", None)
+                await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
+            return found
+
+        monkeypatch.setattr(home.store, "scan", scanned)
+        proof = await purge(home.store, home.sessions.guard, CALL, entry_id("s", "mode"))
+        monkeypatch.undo()
+        texts = await home.store.scan(component_texts_prefix())
+        assert texts and all(is_purged(stored.document) for stored in texts)
+        assert set(proof.objects) == {entry_id("s", "mode"), *(stored.document.id for stored in texts)}
