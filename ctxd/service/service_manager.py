@@ -28,9 +28,13 @@ class ServiceManager:
         self._notify = notify
         self._watchdog_s = watchdog_s
         self._status = ""
-        self._stale: set[str] = set()
         kept = {name: found for name, found in listening.items() if name.startswith(KEPT_PREFIX)}
-        self._kept = {name: found[-1] for name, found in kept.items()}
+        self._kept = {name: found[0] for name, found in kept.items() if len(found) == 1}
+        # Of several under one name, none is known to be the one at the path: a new one takes their place.
+        self._stale = {name for name, found in kept.items() if len(found) > 1}
+        for name in self._stale:
+            for listener in kept[name]:
+                refuse(listener)
         self._host = [each for name, found in listening.items() if name not in kept for each in found]
 
     @classmethod
@@ -64,7 +68,7 @@ class ServiceManager:
 
     def unclaimed(self) -> list[str]:
         """Return the names of held sockets that were not claimed."""
-        return list(self._kept)
+        return [*self._kept, *self._stale]
 
     async def keep(self, name: str, listener: socket.socket) -> None:
         """Pass ``listener`` to the manager under ``name``, so that it outlives the daemon."""
@@ -76,6 +80,7 @@ class ServiceManager:
     async def forget(self, name: str) -> None:
         """Make the manager close the socket that it holds as ``name``."""
         await self._notify.send(FDSTOREREMOVE=1, FDNAME=name)
+        self._stale.discard(name)
         unclaimed = self._kept.pop(name, None)
         if unclaimed is not None:
             refuse(unclaimed)

@@ -162,3 +162,27 @@ def test_only_a_manager_that_is_notified_keeps_sockets(tmp_path: Path) -> None:
     with closing(ServiceManager.of({"NOTIFY_SOCKET": str(tmp_path / "notify")})) as service_manager:
         assert service_manager.present is True
     assert alone().present is False
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("BOX-1")
+async def test_of_two_held_sockets_of_one_name_none_is_left_listening(manager: socket.socket, tmp_path: Path) -> None:
+    older, newer = listener(tmp_path / "s"), socket.socket(socket.AF_UNIX)
+    (tmp_path / "s").unlink()
+    newer.bind(str(tmp_path / "s"))
+    newer.listen()
+    notify = Notify.of({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+    with closing(ServiceManager(notify, {"sbx-a": [older, newer]}, None)) as service_manager:
+        assert (older.fileno(), newer.fileno()) == (-1, -1)
+        with closing(socket.socket(socket.AF_UNIX)) as late, pytest.raises(ConnectionRefusedError):
+            late.connect(str(tmp_path / "s"))
+        assert service_manager.unclaimed() == ["sbx-a"]
+        assert service_manager.kept("sbx-a", str(tmp_path / "s")) is None
+        made = listener(tmp_path / "new")
+        await service_manager.keep("sbx-a", made)
+        assert [manager.recv(4096) for _ in range(2)] == [
+            b"FDSTOREREMOVE=1\nFDNAME=sbx-a\n",
+            b"FDSTORE=1\nFDNAME=sbx-a\nFDPOLL=0\n",
+        ]
+        assert service_manager.unclaimed() == []
+        made.close()
