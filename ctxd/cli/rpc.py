@@ -13,6 +13,7 @@ from ctxd.command_line import Command, Stop
 from ctxd_client.wire import Call
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.declaration import Params
+from ctxd_protocol.param_errors import described
 
 
 def _completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
@@ -61,4 +62,5 @@ def _params(method: str, text: str | None) -> Params:
         return msgspec.convert(named, row.params)
     except msgspec.DecodeError as error:
         known = ", ".join(row.params.__struct_fields__) or "none"
-        raise Stop(USAGE, f"{method}: {error}", hint=f"its parameters: {known}", symbol="invalid_params") from error
+        message, _ = described(error, row.params)
+        raise Stop(USAGE, f"{method}: {message}", hint=f"its parameters: {known}", symbol="invalid_params") from error

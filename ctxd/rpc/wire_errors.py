@@ -4,21 +4,16 @@ The peer gets a code and a safe sentence, the log gets the rest.
 """
 
 import asyncio
-import re
-from functools import cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import inspect
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.errors import CtxdError
-from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.errors import ERRORS, ErrorData, ErrorObject, Outcome
 from ctxd_protocol.jsonrpc import error_object
+from ctxd_protocol.param_errors import described
 
-_PLACE: Final = re.compile(r".*?(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
-_STEP: Final = re.compile(r"\.\w+|\[[^\]]*\]")
 _OF_THE_STORE: Final = frozenset({"corrupt", "data_loss", "internal_error"})
 
 
@@ -67,53 +62,9 @@ def with_outcome(error: ErrorObject, *, submitted: bool) -> ErrorObject:
 
 
 def params_error(exc: msgspec.DecodeError | UnicodeDecodeError | TypeError, params: type[msgspec.Struct]) -> CtxdError:
-    """The error of params that do not fit ``params``, the method's type; it names the values or fields that do."""
-    message, hint = str(exc), "rpc.discover describes every method's parameters."
-    if place := _PLACE.fullmatch(message):
-        fitting = _at(_type_of(params), place["path"] or "")
-        structs = [each for each in fitting if isinstance(each, inspect.StructType)]
-        if message.startswith("Object contains unknown field") and structs:
-            names = dict.fromkeys(field.encode_name for each in structs for field in each.fields)
-            message += f": the fields are {', '.join(names)}" if names else ": there are none"
-            if any(each.cls is ToolDeclaration for each in structs):
-                hint = "A tool has this form in every format: pass MODEL_TOOLS.values(), not model_tools(format)."
-        literals = [each for each in fitting if isinstance(each, inspect.LiteralType)]
-        if message.startswith(("Invalid enum value", "Invalid value")) and literals:
-            values = dict.fromkeys(str(value) for each in literals for value in each.values)
-            message += f": it is one of {', '.join(values)}"
+    """The error of params that do not fit ``params``, the method's type."""
+    message, hint = described(exc, params)
     return CtxdError("invalid_params", message, hint=hint)
-
-
-@cache
-def _type_of(params: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(params)
-
-
-def _at(type: inspect.Type, path: str) -> list[inspect.Type]:
-    """The types of the values at ``path``, as msgspec writes it, in a value of ``type``; none if nothing is there."""
-    found = [type]
-    for step in _STEP.findall(path):
-        found = [
-            inner
-            for each in found
-            for alternative in (each.types if isinstance(each, inspect.UnionType) else (each,))
-            for inner in _inner(alternative, step)
-        ]
-    return [last for each in found for last in (each.types if isinstance(each, inspect.UnionType) else (each,))]
-
-
-def _inner(type: inspect.Type, step: str) -> list[inspect.Type]:
-    """The types of the values at ``step`` of a value of ``type``: ``.name`` or ``[0]``."""
-    match type:
-        case inspect.StructType(tag_field=field, tag=tag) if field is not None and step == f".{field}":
-            return [inspect.LiteralType((tag,))]
-        case inspect.StructType(fields=fields) if step[0] == ".":
-            return [each.type for each in fields if each.encode_name == step[1:]]
-        case inspect.DictType(value_type=inner):
-            return [inner]
-        case inspect.VarTupleType(item_type=inner) | inspect.ListType(item_type=inner) if step[0] == "[":
-            return [inner]
-    return []
 
 
 def timeout_error(seconds: float, *, writes: bool) -> ErrorObject:

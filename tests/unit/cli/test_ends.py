@@ -152,6 +152,7 @@ def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
         (["rpc", "session.get", "{}"], "its parameters: session"),
         (["rpc", "session.get", '{"sesion": 1}'], "Object contains unknown field `sesion`"),
         (["rpc", "session.get", "{"], "its parameters: session"),
+        (["rpc", "session.list", '{"state": "x"}'], "it is one of active, closed, paused"),
     ],
 )
 @pytest.mark.requirement("CLI-2")

@@ -53,3 +53,20 @@ def test_params_that_do_not_fit_are_refused_with_the_values_or_fields_that_do(me
     error = params_error(refused.value, kind)
     assert error.message.startswith(str(refused.value))
     assert hint in f"{error.message} {error.hint}"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"session": "s", "x" * 100_000: 1},
+        {"session": "s", "x` - at `$." + "y" * 100_000: 1},
+        {"session": "s", "messages": [{"role": "x" * 100_000, "content": "x"}]},
+    ],
+    ids=["field", "field like a place", "value"],
+)
+def test_a_refusal_quotes_the_beginning_of_what_was_sent(params):
+    kind = METHODS["session.append"].params
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.json.decode(msgspec.json.encode(params), type=kind)
+    error = params_error(refused.value, kind)
+    assert len(error.message) < 400 and "…" in error.message

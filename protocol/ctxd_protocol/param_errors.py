@@ -1,0 +1,73 @@
+"""Descriptions of parameters that do not fit their method, with the values or fields that do.
+
+Shared by the daemon and by the command line, which refuses them before it sends them.
+"""
+
+import re
+from functools import cache
+from typing import Final
+
+import msgspec
+from msgspec import inspect
+
+from ctxd_protocol.context_types import ToolDeclaration
+
+_PLACE: Final = " - at `$"
+_STEP: Final = re.compile(r"\.\w+|\[[^\]]*\]")
+
+_QUOTED_CHARS_MAX: Final = 200
+"""Characters of a refusal that quotes what was sent, which may be as long as a line."""
+
+
+def described(error: Exception, params: type[msgspec.Struct]) -> tuple[str, str]:
+    """The message for ``error``, with which msgspec refused params of the type ``params``, and the remedy."""
+    text, place, path = str(error).rpartition(_PLACE)
+    if not place or len(path) > _QUOTED_CHARS_MAX:
+        # What was sent may look like a place.
+        text, place, path = str(error), "", ""
+    shown = text if len(text) <= _QUOTED_CHARS_MAX else f"{text[:_QUOTED_CHARS_MAX]}…"
+    message, hint = f"{shown}{place}{path}", "rpc.discover describes every method's parameters."
+    fitting = _at(_type_of(params), path)
+    structs = [each for each in fitting if isinstance(each, inspect.StructType)]
+    if text.startswith("Object contains unknown field") and structs:
+        names = dict.fromkeys(field.encode_name for each in structs for field in each.fields)
+        message += f": the fields are {', '.join(names)}" if names else ": there are none"
+        if any(each.cls is ToolDeclaration for each in structs):
+            hint = "A tool has this form in every format: pass MODEL_TOOLS.values(), not model_tools(format)."
+    literals = [each for each in fitting if isinstance(each, inspect.LiteralType)]
+    if text.startswith(("Invalid enum value", "Invalid value")) and literals:
+        values = dict.fromkeys(str(value) for each in literals for value in each.values)
+        message += f": it is one of {', '.join(values)}"
+    return message, hint
+
+
+@cache
+def _type_of(params: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(params)
+
+
+def _at(type: inspect.Type, path: str) -> list[inspect.Type]:
+    """The types of the values at ``path``, as msgspec writes it, in a value of ``type``; none if nothing is there."""
+    found = [type]
+    for step in _STEP.findall(path):
+        found = [
+            inner
+            for each in found
+            for alternative in (each.types if isinstance(each, inspect.UnionType) else (each,))
+            for inner in _inner(alternative, step)
+        ]
+    return [last for each in found for last in (each.types if isinstance(each, inspect.UnionType) else (each,))]
+
+
+def _inner(type: inspect.Type, step: str) -> list[inspect.Type]:
+    """The types of the values at ``step`` of a value of ``type``: ``.name`` or ``[0]``."""
+    match type:
+        case inspect.StructType(tag_field=field, tag=tag) if field is not None and step == f".{field}":
+            return [inspect.LiteralType((tag,))]
+        case inspect.StructType(fields=fields) if step[0] == ".":
+            return [each.type for each in fields if each.encode_name == step[1:]]
+        case inspect.DictType(value_type=inner):
+            return [inner]
+        case inspect.VarTupleType(item_type=inner) | inspect.ListType(item_type=inner) if step[0] == "[":
+            return [inner]
+    return []
