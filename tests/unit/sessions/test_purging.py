@@ -11,7 +11,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.generated_ids import component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions.chat_operations import ChatOperations
+from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
@@ -165,7 +165,7 @@ async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
         live = await home.create()
         home.append(live, Message(role="user", content="Begin."))
         params = EntrySetParams(session="s", key="mode", value="the secret")
-        await ChatOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
+        await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
         scan = home.store.scan
 
         async def scanned(prefix: str, *args: Any, **rest: Any) -> list[Stored]:
