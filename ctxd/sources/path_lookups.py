@@ -9,7 +9,6 @@ import errno
 import os
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -17,7 +16,7 @@ import anyio
 from ctxd.clock import Clock
 from ctxd.mounts.mapping import ancestors
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_in
-from ctxd.offload import Job, LoopHandle
+from ctxd.offload import Job
 from ctxd.sources.open_beneath import HOPS_MAX
 
 THREADS: Final = 2
@@ -48,7 +47,7 @@ class Lookups:
         self._hangs_s = hangs_s
         self._mountinfo = mountinfo
         self._runs: list[_Run[Any]] = []
-        self._ended = anyio.Event()
+        self._ended: anyio.Event | None = None
         self._mount_points: frozenset[str] = frozenset()
         self._mount_text = ""
         self._known_until = 0.0
@@ -105,9 +104,8 @@ class Lookups:
                 results[number] = hung(left.pop(number))
             if not left:
                 return
-            report = partial(LoopHandle().soon, self._wake)
-            run = _Run(mount, list(left.values()), self._except_hung(look, hung), self._clock.monotonic, report)
-            run.job = Job(run.look_up)
+            run = _Run(mount, list(left.values()), self._except_hung(look, hung), self._clock.monotonic)
+            run.job = Job(run.look_up, self._wake)
             self._runs = [*(each for each in self._runs if not each.has_ended), run]
             await self._end(run)
             for number, result in zip(tuple(left), tuple(run.results), strict=False):
@@ -124,13 +122,16 @@ class Lookups:
             busy = [run for run in self._runs if run.mount == mount and not run.has_ended and self._left_s(run) > 0]
             if len(busy) < self._count:
                 return
+            if self._ended is None:
+                self._ended = anyio.Event()
             with anyio.move_on_after(min(map(self._left_s, busy))):
                 await self._ended.wait()
 
     def _wake(self) -> None:
         """Let those who wait for a thread look again."""
-        self._ended.set()
-        self._ended = anyio.Event()
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
 
     async def _end(self, run: "_Run[T]") -> None:
         """Wait until ``run`` has ended, or hangs at one path."""
@@ -195,7 +196,6 @@ class _Run(Generic[T]):
         paths: Sequence[str],
         look: Callable[[str], T],
         monotonic: Callable[[], float],
-        report: Callable[[], None],
     ) -> None:
         self.mount = mount
         self.results: list[T] = []
@@ -206,7 +206,6 @@ class _Run(Generic[T]):
         self._paths = paths
         self._look = look
         self._monotonic = monotonic
-        self._report = report
 
     def look_up(self) -> None:
         """Look all paths up. Called in a thread."""
@@ -219,7 +218,6 @@ class _Run(Generic[T]):
                 self.results.append(result)
         finally:
             self.has_ended = True
-            self._report()
 
     @property
     def path(self) -> str:

@@ -306,17 +306,19 @@ class FileTrackers:
             if (early_s := attached_at + GATHER_S - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early_s)
             self._asked = anyio.Event()
-            while self._fresh or self._modes.emptied:
-                async with self._watching:
-                    await self._modes.give_up()
-                    fresh = {key: self.tracked.files[key] for key in list(self._fresh)[:BATCH]}
-                    await self._find_places(fresh)
-                    await self._look_again(fresh)
-                    for key, file in fresh.items():
-                        # One that was given up and leased again meanwhile is another.
-                        if self.tracked.files.get(key) is file:
-                            del self._fresh[key]
-            attached_at = self._clock.monotonic()
+            async with self._watching:
+                await self._modes.give_up()
+                fresh = {key: self.tracked.files[key] for key in list(self._fresh)[:BATCH]}
+                await self._find_places(fresh)
+                await self._look_again(fresh)
+                for key, file in fresh.items():
+                    # One that was given up and leased again meanwhile is another.
+                    if self.tracked.files.get(key) is file:
+                        del self._fresh[key]
+            attached_at = -GATHER_S if len(fresh) == BATCH else self._clock.monotonic()
+            if self._fresh or self._modes.emptied:
+                # What was leased meanwhile is gathered too, or each file of a steady stream would be attached alone.
+                self._asked.set()
             self._settled.set()
             self._settled = anyio.Event()
 

@@ -93,6 +93,34 @@ async def test_one_file_is_attached_at_once_and_those_that_come_soon_after_are_t
 
 
 @pytest.mark.anyio
+async def test_files_that_come_while_others_are_attached_are_gathered_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker, "GATHER_S", 600.0)
+    paths = {f"{number}": str(tmp_path / f"{number}" / "file") for number in range(6)}
+    for path in paths.values():
+        Path(path).parent.mkdir()
+        Path(path).write_text("1")
+    trackers = make_file_trackers(choice="polling")
+    left = dict(paths)
+    watch = WatchModes.watch
+
+    def lease_one() -> None:
+        if left:
+            key, path = left.popitem()
+            trackers.lease("s", followed({key: path}))
+
+    # A stream of files: the next one comes while the one before is attached.
+    monkeypatch.setattr(WatchModes, "watch", lambda self, added: lease_one() or watch(self, added))
+    async with running(trackers, paths):
+        attached = trackers._settled
+        lease_one()
+        await attached.wait()
+        assert len(trackers.tracked.files) == 2
+        assert sum(bool(file.places) for file in trackers.tracked.files.values()) == 1
+
+
+@pytest.mark.anyio
 @on_linux
 @pytest.mark.requirement("TRK-3")
 @pytest.mark.parametrize(
