@@ -20,7 +20,7 @@ from tests.unit.assembly.parsing import parse
 from tests.unit.assembly.reference import render
 
 ROOT = Path(os.environ.get("CTXD_TRANSCRIPTS") or Path(__file__).resolve().parents[3] / "shared/data/transcripts")
-ASSEMBLIES_MAX = 25
+ASSEMBLIES_MAX = 15
 """Assemblies of one transcript: enough for every kind of change between two turns."""
 
 FILES = sorted(path for path in ROOT.rglob("*") if path.suffix in {".jsonl", ".json", ".db"})

@@ -56,7 +56,16 @@ def same(one: SyncClient, other: SyncClient, session: str) -> None:
 
 @pytest.mark.requirement("HST-1")
 @pytest.mark.requirement("HST-5")
-@pytest.mark.parametrize("ahead", [(0, 0), (TEN_MINUTES_MS, 0), (0, TEN_MINUTES_MS), (-TEN_MINUTES_MS, 0)], ids=str)
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        (0, 0),
+        (0, TEN_MINUTES_MS),
+        pytest.param((TEN_MINUTES_MS, 0), marks=pytest.mark.slow),
+        pytest.param((-TEN_MINUTES_MS, 0), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_a_session_paused_on_one_host_goes_on_on_another_with_the_same_bytes(
     pair: Pair, tmp_path: Path, ahead: tuple[int, int]
 ) -> None:

@@ -178,7 +178,7 @@ async def test_a_node_that_runs_out_of_memory_ends_and_leaves_its_place_to_the_n
 
 
 @pytest.mark.requirement("XDB-9")
-@pytest.mark.parametrize("config", ["rocksdb", "postgres"])
+@pytest.mark.parametrize("config", ["rocksdb", pytest.param("postgres", marks=pytest.mark.slow)])
 async def test_a_node_indexes_more_text_than_its_heap_holds(tmp_path, config):
     with ExitStack() as stack:
         environ = stack.enter_context(postgres()).environ if config == "postgres" else {}

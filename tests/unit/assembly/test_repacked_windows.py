@@ -41,7 +41,7 @@ def shown(made: AssembledContext) -> dict[str, str]:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.requirement("REQ-2")
 @pytest.mark.requirement("WIN-2")
 async def test_requests_fit_their_budget_and_change_by_repacks_alone(tmp_path: Path, seed: int) -> None:

@@ -122,7 +122,7 @@ steps = st.lists(
 
 @given(steps=steps)
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )
