@@ -49,22 +49,27 @@ class SyncReconnectingConnection:
         unknown = False
         attempt = 0
         failure: CallFailed | None = None
-        while True:
-            attempt += 1
-            try:
-                return self._attempt(call, deadline)
-            except TimeoutError:
-                if failure is None:
-                    raise late(self.place, call, retry.deadline_s) from None
-                raise late_again(failure, call, retry.deadline_s) from None
-            except CallFailed as error:
-                failure = error
-                unknown = unknown or (call.method.writes and error.outcome == "unknown")
-                pause = pause_s(error, attempt, retry)
-                if not may_repeat(error, call.method) or now() + pause > deadline:
-                    settled(error, unknown=unknown)
-                    raise
-            sleep(pause)
+        try:
+            while True:
+                attempt += 1
+                try:
+                    return self._attempt(call, deadline)
+                except TimeoutError:
+                    if failure is None:
+                        raise late(self.place, call, retry.deadline_s) from None
+                    raise late_again(failure, call, retry.deadline_s) from None
+                except CallFailed as error:
+                    unknown = unknown or (call.method.writes and error.outcome == "unknown")
+                    pause = pause_s(error, attempt, retry)
+                    if not may_repeat(error, call.method) or now() + pause > deadline:
+                        settled(error, unknown=unknown)
+                        raise
+                    failure = error
+                sleep(pause)
+        finally:
+            failure = (
+                None  # Its traceback refers to this frame, and so to the connection, which an iterator may abandon.
+            )
 
     def greet(self, retry: Retry, wait_s: float) -> None:
         """Connect, waiting up to ``wait_s`` seconds for a daemon that does not answer yet.

@@ -1,6 +1,9 @@
 """The daemon goes away and comes back: calls are made again where that is safe, with the same op_id, under their
 deadline."""
 
+import gc
+import weakref
+
 import anyio
 import pytest
 
@@ -179,6 +182,19 @@ async def test_a_deadline_that_passes_in_a_repeat_names_the_failure_before_it(da
     error = caught.value
     assert (error.code, error.retryable, error.outcome) == ("store_unavailable", True, "unknown")
     assert len(daemon.of("session.resume")) == 1
+
+
+async def test_a_call_that_was_repeated_leaves_no_cycle_that_holds_its_connection(daemon):
+    daemon.script["session.append"] = once(drop, lambda seen: {"turn": 1, "receipt": None})
+    gc.disable()
+    try:
+        with connect_sync(daemon.path) as client:
+            client.session_append("s1", [])
+            transport = weakref.ref(client._transport)
+        del client
+        assert transport() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_daemon_that_takes_the_connection_and_says_nothing_does_not_hold_the_caller(daemon):

@@ -11,7 +11,7 @@ from ctxd.store.witness import Head, WitnessFile
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 
-WAIT_S = 30.0
+WAIT_S = 30
 ROW = bytes(10_000)
 
 
