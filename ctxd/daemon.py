@@ -23,7 +23,7 @@ from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
-from ctxd.commits.operations import Commits
+from ctxd.commits.commit_operations import Commits
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.epochs.agent_files import AgentFiles

@@ -18,7 +18,7 @@ from ctxd.formats.cbor_array import encoded, joined
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.formats.events_v1 import NAME as EVENTS_V1
 from ctxd.formats.events_v1 import item_of
-from ctxd.formats.materialize import WANTED, Delta, Materialization
+from ctxd.formats.translation import WANTED, Delta, Materialization
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.files import UnknownFormat, read

@@ -1,1 +1,1 @@
-"""Context commits: chains of what agents have learned, see ``ctxd.commits.operations``."""
+"""Context commits: chains of what agents have learned, see ``ctxd.commits.commit_operations``."""

@@ -10,10 +10,10 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.commits.commit import Fields, commit_id, entity_id, read_fields
-from ctxd.commits.operations import Commits, CommitViewer
+from ctxd.commits.commit_operations import Commits, CommitViewer
 from ctxd.errors import CtxdError
 from ctxd.formats.cbor_array import UnreadableDelta
-from ctxd.formats.materialize import TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
+from ctxd.formats.translation import TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
 from ctxd.objects.document import Content, Stored, decode_content, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.secret_capture import off_loop

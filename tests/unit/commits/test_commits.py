@@ -10,7 +10,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.commits.commit import entity_id
-from ctxd.commits.operations import Commits
+from ctxd.commits.commit_operations import Commits
 from ctxd.objects.hashing import content_hash
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls

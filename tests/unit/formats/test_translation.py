@@ -13,7 +13,7 @@ import pytest
 from ctxd.formats.cbor_array import UnreadableDelta, encoded, joined
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.events_v1 import item_of
-from ctxd.formats.materialize import WANTED, Delta, Materialization, UntranslatableFormat
+from ctxd.formats.translation import WANTED, Delta, Materialization, UntranslatableFormat
 from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,
@@ -316,7 +316,7 @@ def test_an_array_that_is_too_long_to_hold_is_made_twice():
 SIZES = """
 import resource, sys
 import cbor2
-from ctxd.formats.materialize import Delta, Materialization
+from ctxd.formats.translation import Delta, Materialization
 
 def events(number):
     prompt = {"type": "prompt", "timestamp": 1, "prompt": {"source": "user", "content": "x" * 1000}}

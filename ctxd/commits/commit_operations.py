@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.clock import Clock
-from ctxd.commits import delta as deltas
+from ctxd.commits import delta_capture as deltas
 from ctxd.commits.commit import (
     VERSION,
     Fields,

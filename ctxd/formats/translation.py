@@ -1,4 +1,4 @@
-"""Materialization: the deltas of a chain as one conversation in the wanted format, translated where they differ.
+"""Translation of deltas: those of a chain become one conversation in the wanted format.
 
 Four tiers, the best first: ``native`` (deltas joined as they are), ``fields`` (events mapped one by one), ``narrative``
 (text for any model), ``raw`` (deltas of an unknown format, as they are). One chain may mix formats. The
