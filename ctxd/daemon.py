@@ -57,7 +57,7 @@ from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scanner import Scanner
-from ctxd.service.service_manager import ServiceManager, alone
+from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations

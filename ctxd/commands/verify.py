@@ -64,7 +64,7 @@ def verify(
 
 
 def _compare(at: Place, as_json: bool) -> NoReturn:
-    from ctxd.projection.node import connect
+    from ctxd.projection.node_connection import connect
     from ctxd.projection.offline import compared
 
     report = perform(lambda: compared(at.url, at.root, connect, counted))

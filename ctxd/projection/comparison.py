@@ -28,7 +28,7 @@ from ctxd.offload import in_thread
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import FENCES, Fences
 from ctxd.projection.journal_rows import Rows
-from ctxd.projection.node import Node
+from ctxd.projection.node_connection import Node
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
 from ctxd.store.verify import LogicalDigest, Problems
 

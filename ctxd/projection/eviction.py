@@ -21,7 +21,7 @@ from ctxd.backends.xtdb.messages import Doc, Evict, Op, PutDoc
 from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
 from ctxd.projection.journal_rows import ProjectedRow, Rows, documents
-from ctxd.projection.node import Node
+from ctxd.projection.node_connection import Node
 from ctxd.projection.progress import Cursor, advance
 
 VERSIONS_MAX: Final = 500

@@ -27,7 +27,7 @@ from ctxd.objects.generated_ids import NUMBER_DIGITS, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.projection import owners
 from ctxd.projection.journal_rows import ProjectedRow
-from ctxd.projection.node import Node
+from ctxd.projection.node_connection import Node
 from ctxd.projection.owners import Owner
 from ctxd_protocol.ids import session_object_id
 

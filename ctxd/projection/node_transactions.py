@@ -22,7 +22,7 @@ from ctxd.offload import Lane
 from ctxd.projection.eviction import steps
 from ctxd.projection.fencing import Guarded, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
-from ctxd.projection.node import Node
+from ctxd.projection.node_connection import Node
 from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, moved
 
 OUTSTANDING_MAX: Final = 4

@@ -24,7 +24,7 @@ from ctxd.offload import in_thread
 from ctxd.projection.comparison import Comparison, compare, journal_cursor
 from ctxd.projection.fencing import FENCES, Fences
 from ctxd.projection.journal_rows import KnownTexts, Rows
-from ctxd.projection.node import Connect, Node, connect
+from ctxd.projection.node_connection import Connect, Node, connect
 from ctxd.projection.node_transactions import transaction
 from ctxd.projection.progress import Cursor, Halt, fence, moved, requeued
 from ctxd.projection.projection_loop import Projection, Target

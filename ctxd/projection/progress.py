@@ -20,7 +20,7 @@ import msgspec
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME, NEWEST_VALID_TIME, cursor_id
 from ctxd.backends.xtdb.messages import Doc, Match, Op, PutDoc
 from ctxd.errors import CtxdError
-from ctxd.projection.node import Node
+from ctxd.projection.node_connection import Node
 
 QUARANTINED_MAX: Final = 1_000
 """Rows that a cursor may list as quarantined. Beyond that, the projection stops."""

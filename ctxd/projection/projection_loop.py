@@ -25,7 +25,7 @@ from ctxd.observe.logs import LogEvent
 from ctxd.offload import Lane, in_thread
 from ctxd.projection.fencing import FENCES, Fences, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import Rows
-from ctxd.projection.node import Connect, Node, connect
+from ctxd.projection.node_connection import Connect, Node, connect
 from ctxd.projection.node_transactions import ROWS_MAX, Aborted, HighWaterMark, Pace, Stopped, Stream
 from ctxd.projection.progress import (
     THROTTLE_AT,

@@ -20,7 +20,7 @@ from ctxd.offload import Lane
 from ctxd.projection.client_queries import bounded, plain
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import Fences
-from ctxd.projection.node import Node
+from ctxd.projection.node_connection import Node
 from ctxd.projection.node_transactions import HighWaterMark
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
 from ctxd.store.reads import EmbeddedReads, QueryRows

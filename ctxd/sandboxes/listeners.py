@@ -26,7 +26,7 @@ from ctxd.rpc.socket_server import Server
 from ctxd.sandboxes.cbor_question import SandboxConnection
 from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration
-from ctxd.service.service_manager import KEPT_PREFIX, ServiceManager
+from ctxd.service.service_manager_client import KEPT_PREFIX, ServiceManager
 from ctxd.sessions.registry import Sessions
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
 from ctxd_protocol.session_types import Mount

@@ -10,7 +10,7 @@ import anyio
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
-from ctxd.service.service_manager import ServiceManager
+from ctxd.service.service_manager_client import ServiceManager
 
 
 async def ping_watchdog(

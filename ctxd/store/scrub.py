@@ -12,7 +12,7 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.offload import Lane, NoThread
 from ctxd.store.damage_checks import check, file_damage
-from ctxd.store.follow import Follower
+from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader, answered
 from ctxd.store.statedir import StateDir
 

@@ -25,11 +25,11 @@ from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.offload import Lane, NoThread, in_thread
 from ctxd.store import statedir
 from ctxd.store.commit_queue import CommitQueue
-from ctxd.store.follow import Follower
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
 from ctxd.store.idempotency import BloomFilter, Operation, replay_of
 from ctxd.store.journal import Body, Row
+from ctxd.store.journal_followers import Follower
 from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue

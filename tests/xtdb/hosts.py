@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from ctxd.projection.node import connect
+from ctxd.projection.node_connection import connect
 from ctxd.projection.offline import compared
 from ctxd.store.verify import verify
 from ctxd_client import CallFailed, connect_sync

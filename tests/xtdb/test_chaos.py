@@ -14,7 +14,7 @@ from ctxd.backends.xtdb import documents as xtdb_documents
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.clock import SystemClock
 from ctxd.projection import node_transactions, projection_loop
-from ctxd.projection.node import connect
+from ctxd.projection.node_connection import connect
 from ctxd.projection.progress import Room
 from ctxd.store import journal
 from ctxd.store.journal import fold

@@ -15,7 +15,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.clock import SystemClock
 from ctxd.objects.document import ALL, LATEST, AsOf, Page
 from ctxd.projection import read_routing
-from ctxd.projection.node import connect
+from ctxd.projection.node_connection import connect
 from ctxd.projection.progress import Room
 from ctxd.projection.read_routing import NodeReads
 from ctxd.store import journal

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from ctxd.backends import xtdb
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.projection.node import connect
+from ctxd.projection.node_connection import connect
 from ctxd_client import CallFailed, connect_sync
 from tests.crash.daemon import daemon_process
 from tests.unit.projection.projecting import level, projecting

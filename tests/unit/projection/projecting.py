@@ -12,7 +12,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock, SystemClock
 from ctxd.projection.comparison import Comparison, compare
 from ctxd.projection.journal_rows import Rows
-from ctxd.projection.node import Connect
+from ctxd.projection.node_connection import Connect
 from ctxd.projection.progress import Room
 from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store.store import VersionStore

@@ -15,7 +15,7 @@ import pytest
 from ctxd.observe.logs import open_log
 from ctxd.service import socket_activation
 from ctxd.service.sd_notify import Notify
-from ctxd.service.service_manager import ServiceManager, alone
+from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
 
 
