@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import Fields, commit_id, entity_id
 from ctxd.objects.document import Content, Document, Stored
-from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.policy import to_payload
@@ -24,44 +24,6 @@ VERSION: Final = 1
 """The version of commits that this program writes."""
 
 _MS: Final = timedelta(milliseconds=1)
-
-
-class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The payload of a commit's document. ``at`` is the instant in ms since 1970. ``tags`` is None if it never had
-    any."""
-
-    principal: str
-    at: int
-    commit_type: str
-    format: str
-    checkpoint: str
-    version: int = 1
-    parent: str = ""
-    machine: str = ""
-    session: str | None = None
-    template: str | None = None
-    ticket_id: str = ""
-    thread_id: str = ""
-    message_count: int = 0
-    token_count: int = 0
-    depth: int = 0
-    summary: str = ""
-    tags: tuple[str, ...] | None = None
-
-    @property
-    def is_boundary(self) -> bool:
-        """True if it stands for everything before it."""
-        return self.commit_type != "delta"
-
-
-def entity_id(commit: str) -> str:
-    """The entity of ``commit``."""
-    return COMMIT_PREFIX + commit
-
-
-def commit_id(entity: str) -> str:
-    """Undo ``entity_id``."""
-    return entity.removeprefix(COMMIT_PREFIX)
 
 
 def created_at(at: int) -> str:
@@ -92,17 +54,20 @@ def is_same(one: Fields, other: Fields) -> bool:
 def document(commit: str, fields: Fields, content: Content, secrets: Secrets | None) -> Document:
     """The first version of ``commit``."""
     payload: dict[str, Any] = {**msgspec.to_builtins(fields), **to_payload(secrets)}
-    if isinstance(content, bytes):
-        payload |= {"encoding": BASE64, "media_type": "application/cbor"}
     id = entity_id(commit)
     return Document(
         id=id,
         type="commit",
         identity_hash=identity_hash("commit", None, id),
-        content_hash=content_hash(payload, content),
+        content_hash=hash_of(payload, content),
         payload=payload,
         content=content,
     )
+
+
+def hash_of(payload: dict[str, Any], content: Content | None) -> str:
+    """The content hash of a version of a commit. Its payload has no ``encoding``: content that is no text is bytes."""
+    return content_hash({**payload, "encoding": BASE64} if isinstance(content, bytes) else payload, content)
 
 
 def read_fields(stored: Stored) -> Fields:

@@ -17,10 +17,8 @@ from ctxd.clock import Clock
 from ctxd.commits import delta_capture as deltas
 from ctxd.commits.commit import (
     VERSION,
-    Fields,
-    commit_id,
     document,
-    entity_id,
+    hash_of,
     ids_of,
     instant_ms,
     is_same,
@@ -29,8 +27,8 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_id
 from ctxd.objects.document import Content, Document, Stored, decode_content, encode_content
-from ctxd.objects.hashing import content_hash
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_capture import off_loop
@@ -62,7 +60,7 @@ class CommitViewer(msgspec.Struct, frozen=True):
 
     def sees(self, stored: Stored) -> bool:
         """True if it may read the commit ``stored``."""
-        return self.sessions is None or stored.document.payload.get("session") in self.sessions
+        return self.sessions is None or stored.document.payload.get(STORED_NAMES["session"]) in self.sessions
 
     @property
     def is_confined(self) -> bool:
@@ -70,7 +68,7 @@ class CommitViewer(msgspec.Struct, frozen=True):
         return self.sessions is not None
 
 
-class _KeptCommit(msgspec.Struct, frozen=True):
+class _KeptCommit(msgspec.Struct, frozen=True, array_like=True):
     """Stored result of a write for a resend: the rest of the answer is as of the resend."""
 
     commit: str
@@ -237,7 +235,7 @@ class Commits:
                 content = (await self.store.contents((ref,)))[ref]
             payload = {**stored.document.payload, **change}
             new = msgspec.structs.replace(
-                stored.document, payload=payload, content=content, content_hash=content_hash(payload, content)
+                stored.document, payload=payload, content=content, content_hash=hash_of(payload, content)
             )
             made.append(await self.store.keep(new))
         refs = {stored.document.id: stored.content_ref for stored, _ in changes}

@@ -9,11 +9,12 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.commits.commit import Fields, commit_id, entity_id, read_fields
+from ctxd.commits.commit import read_fields
 from ctxd.commits.commit_operations import Commits, CommitViewer
 from ctxd.errors import CtxdError
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.translation import TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
+from ctxd.objects.commit_fields import Fields, commit_id, entity_id
 from ctxd.objects.document import Content, Stored, decode_content, encode_content
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.secret_capture import off_loop

@@ -11,7 +11,6 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.objects.document import Document, media_type, text_of
-from ctxd.objects.kinds import is_binary
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import keeps_bytes
@@ -145,7 +144,7 @@ class Found(msgspec.Struct, frozen=True):
 def scanned(guard: Guard, document: Document) -> Found | None:
     """The secrets in a version that was read with its content, its path and its metadata; None if there are none.
     Content that is no text is not searched."""
-    text = "" if document.content is None or is_binary(document) else text_of(document.content)
+    text = "" if document.content is None or isinstance(document.content, bytes) else text_of(document.content)
     capture = Capture(guard, "flag")
     capture.text(text)
     capture.value({name: value for name, value in document.payload.items() if name not in _NOT_SAID})

@@ -12,6 +12,7 @@ import msgspec
 from ctxd import dbfile
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
+from ctxd.objects.commit_fields import Fields
 from ctxd.objects.document import decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 
@@ -32,19 +33,6 @@ CREATE INDEX IF NOT EXISTS tags_of_commit ON commit_tag(entity);
 snapshot."""
 
 
-class _Indexed(msgspec.Struct):
-    """The fields of a commit's payload that are indexed."""
-
-    principal: str
-    at: int
-    commit_type: str
-    parent: str = ""
-    session: str | None = None
-    template: str | None = None
-    summary: str = ""
-    tags: tuple[str, ...] | None = None
-
-
 def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
     """Index those of ``versions`` that are of commits, in their order. Part of the caller's transaction."""
     rows, tags = [], []
@@ -54,10 +42,10 @@ def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequen
         document = decode_document(version.id, version.body)
         if document.type != "commit":  # A tool call of an earlier version, whose harness named it so.
             continue
-        one = msgspec.convert(document.payload, _Indexed)
+        one = msgspec.convert(document.payload, Fields)
         numbers = backend.number((version.id, COMMIT_PREFIX + one.parent) if one.parent else (version.id,))
         number, parent = numbers[version.id], numbers.get(COMMIT_PREFIX + one.parent)
-        boundary = one.commit_type != "delta"
+        boundary = one.is_boundary
         rows.append((number, parent, one.principal, one.session, one.template, one.at, boundary, bool(one.summary)))
         if one.tags is not None:
             connection.execute("DELETE FROM commit_tag WHERE entity=?", (number,))
@@ -158,6 +146,16 @@ def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:
     query = """SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
         WHERE c.parent=(SELECT n FROM entity WHERE id=?) ORDER BY c.entity LIMIT ?"""
     return [child for (child,) in connection.execute(query, (id, limit))]
+
+
+def missing(connection: dbfile.Connection) -> int:
+    """The number of commits that the index lacks."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name='context_commit'").fetchone() is None:
+        return 0
+    query = """SELECT count(*) FROM entity WHERE id>=? AND id<? AND n NOT IN (SELECT entity FROM context_commit)"""
+    # The character behind the hyphen is the full stop.
+    (found,) = connection.execute(query, (f"{COMMIT_PREFIX}ctx-", f"{COMMIT_PREFIX}ctx.")).fetchone() or (0,)
+    return int(found)
 
 
 def rows(connection: dbfile.Connection) -> Iterator[tuple[Any, ...]]:

@@ -7,6 +7,7 @@ fits.
 """
 
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -34,9 +35,11 @@ CREATE TABLE IF NOT EXISTS knows(
 CREATE TABLE IF NOT EXISTS signature(entity INTEGER PRIMARY KEY, sig BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
-"""``content.bytes`` is None where the text is in the artifact store. An operation id is found by index, not copied."""
+"""``content.bytes`` is None where the text is in the artifact store, see ``pack_content`` otherwise. An operation id is
+found by index, not copied."""
 
 COLUMNS: Final = "seq, incarnation, principal, session, kind, op_id, vt, tx_time, body, b3, chain"
+_RAW_DEFLATE: Final = -zlib.MAX_WBITS
 _BODY_FORMAT: Final = 1
 _REWRITTEN_FORMAT: Final = 2
 _PURGE_FORMAT: Final = 3
@@ -97,6 +100,24 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     b3: bytes
     chain: bytes
+
+
+def pack_content(data: bytes) -> bytes:
+    """``data`` as a row of ``content`` may have it: compressed where that is shorter."""
+    # Deflate without a header: of texts of a kilobyte it makes less than Zstandard does.
+    packing = zlib.compressobj(wbits=_RAW_DEFLATE)
+    packed = packing.compress(data) + packing.flush()
+    return packed if len(packed) < len(data) else data
+
+
+def unpack_content(size: int, stored: bytes) -> bytes:
+    """The bytes of a row of ``content``: ``size`` of them, kept as ``stored``. Raises: ValueError for a damaged row."""
+    if len(stored) == size:
+        return stored
+    try:
+        return zlib.decompress(stored, wbits=_RAW_DEFLATE, bufsize=size)
+    except zlib.error as error:
+        raise ValueError(f"compressed content is damaged: {error}") from error
 
 
 def encode_body(request: bytes, result: bytes, knows: Sequence[str], puts: Sequence[Put]) -> bytes:

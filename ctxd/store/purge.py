@@ -150,8 +150,8 @@ def _text(connection: dbfile.Connection, ref: bytes) -> Content:
 
 
 def _inline(connection: dbfile.Connection, ref: bytes) -> Content | None:
-    found = connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
-    return None if found is None or found[0] is None else decode_content(found[0])
+    found = connection.execute("SELECT size, bytes FROM content WHERE hash=?", (ref,)).fetchone()
+    return None if found is None or found[1] is None else decode_content(journal.unpack_content(*found))
 
 
 def _keep_text(connection: dbfile.Connection, text: Content | None) -> bytes | None:

@@ -222,11 +222,14 @@ class Reader:
         return texts
 
     def _content(self, ref: str) -> Content:
-        row = self.connection.execute("SELECT bytes FROM content WHERE hash=?", (bytes.fromhex(ref),)).fetchone()
+        row = self.connection.execute("SELECT size, bytes FROM content WHERE hash=?", (bytes.fromhex(ref),)).fetchone()
         if row is None:
             raise CtxdError("corrupt", f"content {ref} is referenced but not there")
-        data = self._artifacts.read(ref) if row[0] is None else row[0]
-        if row[0] is not None and blake3(data).hexdigest() != ref:
+        size, stored = row
+        if stored is None:
+            return decode_content(self._artifacts.read(ref))
+        data = journal.unpack_content(size, stored)
+        if blake3(data).hexdigest() != ref:
             raise CtxdError("corrupt", f"content {ref} does not match its hash")
         return decode_content(data)
 

@@ -22,7 +22,7 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd.formatting import count
 from ctxd.objects.document import Content, decode_content, decode_document
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.store import damage_checks, journal
+from ctxd.store import commit_index, damage_checks, journal
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
 
@@ -371,11 +371,11 @@ class _Verification:
             self._report.note("damage", f"{version.id} at {version.valid_time} cannot be read: {error}")
 
     def _content(self, ref: bytes) -> Content:
-        row = self._connection.execute("SELECT bytes FROM content WHERE hash=?", (ref,)).fetchone()
+        row = self._connection.execute("SELECT size, bytes FROM content WHERE hash=?", (ref,)).fetchone()
         if row is None:
             raise ValueError(f"content {ref.hex()} is missing")
-        if row[0] is not None:
-            return decode_content(row[0])
+        if row[1] is not None:
+            return decode_content(journal.unpack_content(*row))
         try:
             return decode_content(self._artifacts.read(ref.hex()))
         except CtxdError as error:
@@ -401,6 +401,8 @@ class _Verification:
                     if not self._purged_since(ref):
                         self._report.note("damage", error.message)
                     continue
+            else:
+                data = _unpacked(size, data)
             if blake3(data).digest() != ref or len(data) != size:
                 self._report.note("damage", f"content {ref.hex()} does not match its hash")
             self._report.contents += 1
@@ -432,3 +434,13 @@ class _Verification:
         (strays,) = self._connection.execute(query).fetchone() or (0,)
         if strays:
             self._report.note("warning", f"{strays} signatures belong to nothing")
+        if missing := commit_index.missing(self._connection):
+            self._report.note("damage", f"the index of commits lacks {count(missing, 'commit')}")
+
+
+def _unpacked(size: int, stored: bytes) -> bytes:
+    """The bytes of a row of content; none, which match no hash, of a damaged one."""
+    try:
+        return journal.unpack_content(size, stored)
+    except ValueError:
+        return b""

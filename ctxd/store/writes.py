@@ -220,7 +220,8 @@ class EncodedWrite:
                 data = encode_content(document.content)
                 assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
-                self.contents[ref] = (len(data), data)
+                # Deltas of commits are many, and seldom read one by one.
+                self.contents[ref] = (len(data), journal.pack_content(data) if document.type == "commit" else data)
             valid_time = write.valid_times.get(document.id)
             self.puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
         if write.deletes:

@@ -5,17 +5,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
 from ctxd.clock import SystemClock
-from ctxd.commits.commit import entity_id
 from ctxd.commits.commit_operations import Commits
+from ctxd.objects.commit_fields import entity_id
 from ctxd.objects.hashing import content_hash
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.store import commit_index
 from ctxd.store.rebuild import rebuild_tables
+from ctxd.store.verify import verified
 from ctxd.store.writes import Write
 from tests.unit.sessions.world import World, code_of, world
 
@@ -44,7 +46,7 @@ async def test_a_commit_of_a_newer_writer_is_read_continued_and_not_changed(tmp_
         stored = await made.store.get(entity_id(old))
         assert stored is not None
         new = "ctx-0123456789ab"
-        payload = {**stored.document.payload, "version": 2, "mood": "bright", "commit_type": "merge"}
+        payload = {**stored.document.payload, "version": 2, "mood": "bright", "type": "merge"}
         theirs = msgspec.structs.replace(
             stored.document, id=entity_id(new), payload=payload, content=TEXT, content_hash=content_hash(payload, TEXT)
         )
@@ -98,3 +100,35 @@ async def test_an_entity_of_another_type_with_the_prefix_of_commits_is_none(tmp_
         await made.store.submit(Write(kind="toolcall.record", principal="host", puts=(strange,))).wait()
         assert await code_of(made.call("commit.show", commit=id)) == "commit_not_found"
         assert len((await made.call("commit.list")).commits) == 1
+
+
+@pytest.mark.requirement("CMT-5")
+async def test_deltas_are_compressed_and_damage_to_one_is_found(tmp_path: Path) -> None:
+    text = TEXT * 2_000
+    async with committing(tmp_path) as made:
+        id = await checkpoint(made, text)
+    database = apsw.Connection(str(tmp_path / "state.db"))
+    ((size, stored),) = database.execute("SELECT size, bytes FROM content").fetchall()
+    assert size == len(text)
+    assert len(stored) < size / 50
+    assert verified(tmp_path, lambda *_: None).worst is None
+    async with committing(tmp_path) as made:
+        assert (await made.call("commit.materialize", commit=id)).content == text
+    for damaged in (stored[:-9], stored[:20] + b"x" + stored[21:], b"\0" * len(stored)):
+        database.execute("UPDATE content SET bytes=?", (damaged,))
+        assert verified(tmp_path, lambda *_: None).worst == "damage"
+        async with committing(tmp_path) as made:
+            assert await code_of(made.call("commit.materialize", commit=id)) == "corrupt"
+    database.close()
+
+
+@pytest.mark.requirement("CMT-7")
+async def test_a_commit_that_the_index_lacks_is_damage_that_a_rebuild_mends(tmp_path: Path) -> None:
+    async with committing(tmp_path) as made:
+        await checkpoint(made, TEXT)
+    database = apsw.Connection(str(tmp_path / "state.db"))
+    database.execute("DELETE FROM context_commit")
+    database.close()
+    assert verified(tmp_path, lambda *_: None).worst == "damage"
+    rebuild_tables(tmp_path / "state.db", lambda _: None)
+    assert verified(tmp_path, lambda *_: None).worst is None

@@ -1,0 +1,63 @@
+"""The stored fields of a context commit: the payload of its document, and the id of its entity.
+
+Separate: the store indexes them, and ``ctxd.commits`` reads and writes them.
+"""
+
+from typing import Final
+
+import msgspec
+
+from ctxd.objects.generated_ids import COMMIT_PREFIX
+
+STORED_NAMES: Final = {
+    "principal": "by",
+    "format": "form",
+    "checkpoint": "why",
+    "commit_type": "type",
+    "parent": "up",
+    "machine": "on",
+    "session": "in",
+    "template": "as",
+    "message_count": "msgs",
+    "token_count": "toks",
+    "depth": "deep",
+}
+"""Names of fields in the payload that are shorter there: most deltas are little larger than the names."""
+
+
+class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=STORED_NAMES):
+    """The payload of a commit's document. ``at`` is the instant in ms since 1970. ``tags`` is None if it never had
+    any."""
+
+    principal: str
+    at: int
+    format: str
+    checkpoint: str
+    commit_type: str = "delta"
+    version: int = 1
+    parent: str = ""
+    machine: str = ""
+    session: str | None = None
+    template: str | None = None
+    ticket_id: str = ""
+    thread_id: str = ""
+    message_count: int = 0
+    token_count: int = 0
+    depth: int = 0
+    summary: str = ""
+    tags: tuple[str, ...] | None = None
+
+    @property
+    def is_boundary(self) -> bool:
+        """True if it stands for everything before it."""
+        return self.commit_type != "delta"
+
+
+def entity_id(commit: str) -> str:
+    """The entity of ``commit``."""
+    return COMMIT_PREFIX + commit
+
+
+def commit_id(entity: str) -> str:
+    """Undo ``entity_id``."""
+    return entity.removeprefix(COMMIT_PREFIX)
