@@ -28,7 +28,7 @@ from ctxd.commits.commit import (
 )
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_id
-from ctxd.objects.document import Content, Document, Stored, decode_content, encode_content
+from ctxd.objects.document import AsOf, Content, Document, Stored, decode_content, encode_content
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_capture import off_loop
@@ -50,6 +50,9 @@ from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 CHILDREN_MAX: Final = PAGE_ITEMS_MAX
 """Children that are shown of one commit."""
+
+PAGE_SUMMARIES_MAX: Final = 512 * 1024
+"""Characters of the summaries of one page."""
 
 
 class CommitViewer(msgspec.Struct, frozen=True):
@@ -182,11 +185,14 @@ class Commits:
                 return await self._again(viewer, replay)
             stored = await self.find(viewer, params.commit)
             fields = read_fields(stored)
-            same = CommitFilter(tag=params.tag, principal=fields.principal, session=fields.session)
-            places = await self.store.commits(lambda connection: commit_index.listed(connection, same, 2))
-            # Without a session the filter does not restrict: commits of sessions have tags of their own.
-            holders = [await self.find(viewer, commit_id(place.id)) for place in places]
-            holder = next((each for each in holders if read_fields(each).session == fields.session), None)
+            same = CommitFilter(
+                tag=params.tag,
+                principal=fields.principal,
+                session=fields.session,
+                without_session=fields.session is None,
+            )
+            places = await self.store.commits(lambda connection: commit_index.listed(connection, same, 1))
+            holder = await self.find(viewer, commit_id(places[0].id)) if places else None
             has = "" if holder is None else commit_id(holder.document.id)
             if params.expected is not None and has != params.expected:
                 message = f"tag {params.tag} is on {has or 'no commit'}, not on {params.expected or 'none'}"
@@ -317,23 +323,29 @@ class Commits:
             found.append(head)
         return found
 
-    async def show(self, viewer: CommitViewer, commit: str) -> wire.CommitShowResult:
-        """One commit, and the commits that continue it. Raises: CtxdError ``commit_not_found``."""
-        await self.find(viewer, commit)
-        id = entity_id(commit)
+    async def show(self, viewer: CommitViewer, params: wire.CommitShowParams) -> wire.CommitShowResult:
+        """One commit, and the commits that continue it.
+
+        Raises: CtxdError ``commit_not_found``, also if it was not there at the requested time.
+        """
+        await self.find(viewer, params.commit)
+        id = entity_id(params.commit)
         children = await self.store.commits(lambda connection: commit_index.children(connection, id, CHILDREN_MAX))
         heads = await self.store.heads((id, *children))
         visible = [commit_id(child) for child in children if (each := heads[child]) is not None and viewer.sees(each)]
-        head = heads[id]
-        assert head is not None, "a commit is never deleted"
-        return wire.CommitShowResult(commit=shown(head, confined=viewer.is_confined), children=tuple(visible))
+        at = AsOf.given(params.valid_time, params.tx)
+        then = await self.store.get(id, at) if at.is_past else heads[id]
+        if then is None:
+            message = f"there was no commit {params.commit} then"
+            raise CtxdError("commit_not_found", message, hint="Ask for a later time.")
+        return wire.CommitShowResult(commit=shown(then, confined=viewer.is_confined), children=tuple(visible))
 
     async def history(self, viewer: CommitViewer, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
         """A commit and its ancestors. Raises: CtxdError ``commit_not_found``, also for an ancestor."""
         await self.find(viewer, params.commit)
         tip = entity_id(params.commit)
         ids = await self.store.commits(lambda connection: commit_index.chain(connection, tip, limit=params.depth))
-        found = await self.find_all(viewer, ids)
+        found = _short(await self.find_all(viewer, ids))
         return wire.CommitHistoryResult(
             commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
             next_commit=read_fields(found[-1]).parent or None,
@@ -356,10 +368,11 @@ class Commits:
         )
         places = await self.store.commits(lambda connection: commit_index.listed(connection, wanted, params.limit + 1))
         page = places[: params.limit]
-        found = await self.find_all(viewer, [place.id for place in page])
+        found = _short(await self.find_all(viewer, [place.id for place in page]))
+        last = page[len(found) - 1] if found else None
         return wire.CommitListResult(
             commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
-            next_cursor=f"{page[-1].at}.{page[-1].number}" if len(places) > len(page) else None,
+            next_cursor=f"{last.at}.{last.number}" if last is not None and len(places) > len(found) else None,
         )
 
     async def resolve(self, viewer: CommitViewer, params: wire.CommitResolveParams) -> wire.CommitResolveResult:
@@ -397,6 +410,16 @@ def _content_of(params: wire.CheckpointParams) -> Content:
     if not content:
         raise CtxdError("invalid_params", "the delta is empty", hint="Commit what is new.", outcome="not_applied")
     return content
+
+
+def _short(found: list[Stored]) -> list[Stored]:
+    """The first of ``found``, as many as a page may have by the size of their summaries."""
+    left = PAGE_SUMMARIES_MAX
+    for number, stored in enumerate(found):
+        left -= len(stored.document.payload.get("summary", ""))
+        if left < 0 and number:
+            return found[:number]
+    return found
 
 
 def _parsed(cursor: str | None) -> tuple[int, int] | None:

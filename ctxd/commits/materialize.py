@@ -25,6 +25,9 @@ from ctxd_protocol.methods import commits as wire
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of results that are kept. Least recently used go first; one that is larger than this is not kept."""
 
+CONTEXT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the deltas of one context, which are in memory while it is made."""
+
 
 class Walked(msgspec.Struct, frozen=True):
     """A commit of a chain: its fields, and the hash of its content, None once that was purged."""
@@ -110,10 +113,14 @@ class Materializer:
             if each.content_ref is None:
                 raise CtxdError("purged", f"the content of commit {each.commit} was purged")
         refs = [each.content_ref or "" for each in parts]
+        size = await self._store.commits(lambda connection: commit_index.content_bytes(connection, refs))
+        if size > CONTEXT_BYTES_MAX:
+            message = f"the deltas of the context have {size:,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
+            raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
         texts = await self._store.contents(refs)
         contents = [encode_content(texts[ref]) for ref in refs]
         made = _joined(parts, contents, params.format or parts[0].fields.format)
-        joined = await off_loop(sum(map(len, contents)), lambda: _content_of(made), confined=viewer.is_confined)
+        joined = await off_loop(size, lambda: _content_of(made), confined=viewer.is_confined)
         figures = wire.CommitMaterializeResult(
             commit=params.commit,
             stop=chain[-1].commit,

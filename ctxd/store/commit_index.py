@@ -76,8 +76,8 @@ class ListedCommit(NamedTuple):
 
 
 class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions on commits, all of which hold. ``before``: instant and number of the commit to go on behind, newest
-    first; ``until``: the latest instant."""
+    """Conditions on commits, all of which hold. ``without_session``: they are of no session. ``before``: instant and
+    number of the commit to go on behind, newest first; ``until``: the latest instant."""
 
     principal: str | None = None
     session: str | None = None
@@ -85,6 +85,7 @@ class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
     tag: str | None = None
     parent: str | None = None
     tips: bool = False
+    without_session: bool = False
     without_summary: bool = False
     until: int | None = None
     before: tuple[int, int] | None = None
@@ -105,6 +106,8 @@ def listed(connection: dbfile.Connection, wanted: CommitFilter, limit: int) -> l
         values.append(wanted.parent)
     if wanted.tips:
         where.append("NOT EXISTS(SELECT 1 FROM context_commit AS child WHERE child.parent=c.entity)")
+    if wanted.without_session:
+        where.append("c.session IS NULL")
     if wanted.without_summary:
         where.append("c.summarised=0")
     if wanted.until is not None:
@@ -139,6 +142,13 @@ def chain(
         "limit": limit,
     }
     return [id for (id,) in connection.execute(_CHAIN, bindings)]
+
+
+def content_bytes(connection: dbfile.Connection, refs: Sequence[str]) -> int:
+    """The bytes of contents together, by their hashes; of one that is named twice twice."""
+    query = "SELECT size FROM content WHERE hash=?"
+    found = (connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in refs)
+    return sum(int(size[0]) for size in found if size is not None)
 
 
 def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:

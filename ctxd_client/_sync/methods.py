@@ -36,10 +36,10 @@ from ctxd_protocol.methods.commits import (
     CommitListResult,
     CommitMaterializeParams,
     CommitMaterializeResult,
-    CommitParams,
     CommitResolveParams,
     CommitResolveResult,
     CommitResult,
+    CommitShowParams,
     CommitShowResult,
     CommitTagParams,
 )
@@ -1167,14 +1167,16 @@ class SyncClientMethods(ABC):
             )
         )
 
-    def commit_show(self, commit: str) -> CommitShowResult:
+    def commit_show(self, commit: str, *, valid_time: int | None = None, tx: int | None = None) -> CommitShowResult:
         """Get a commit.
 
         Raises: ``NotFound`` (commit_not_found).
 
         Example: ``client.commit_show("ctx-9d216d08")``
         """
-        return self.call(Call("commit.show", CommitParams(commit=commit), CommitShowResult))
+        return self.call(
+            Call("commit.show", CommitShowParams(commit=commit, valid_time=valid_time, tx=tx), CommitShowResult)
+        )
 
     def commit_history(self, commit: str, *, depth: int = 100) -> CommitHistoryResult:
         """Get a commit and its ancestors.

@@ -213,6 +213,9 @@ def test_a_summary_changes_and_everything_else_stays(client: SyncClient, s: Sync
     assert changed.summary == "second"
     fields = [name for name in made.__struct_fields__ if getattr(made, name) != getattr(changed, name)]
     assert fields == ["summary", "tx"]
+    assert client.commit_show(made.commit, tx=made.tx).commit == made
+    with refused("commit_not_found"):
+        client.commit_show(made.commit, tx=made.tx - 1)
     assert client.commit_annotate(made.commit, "second").receipt is None
     assert client.commit_annotate(made.commit, "second", op_id=f"{s.id}-a").commit == changed
     assert client.commit_annotate(made.commit, "").commit.summary == ""
@@ -437,3 +440,35 @@ def test_a_sandbox_reaches_the_commits_of_its_own_sessions_alone(
     assert context(client, across.commit) == ["the host's own", "continues a foreign one"]
     with inside(box) as agent, refused("commit_not_found"):
         agent.commit_materialize(commit=across.commit)
+
+
+@pytest.mark.requirement("CMT-6", "CMT-7")
+def test_pages_end_early_where_summaries_are_long(client: SyncClient, s: SyncSession) -> None:
+    made = chain(client, *map(str, range(20)), session=s.id, summary="x" * 60_000)
+    wanted = [each.commit for each in reversed(made)]
+    page = client.commit_history(made[-1].commit, depth=20)
+    assert 1 < len(page.commits) < 20
+    assert page.next_commit == page.commits[-1].parent
+    rest = client.commit_history(page.next_commit or "", depth=20 - len(page.commits)).commits
+    assert [each.commit for each in (*page.commits, *rest)][:20] == wanted[: len(page.commits) + len(rest)]
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        listed = client.commit_list(session=s.id, cursor=cursor)
+        found += [each.commit for each in listed.commits]
+        if (cursor := listed.next_cursor) is None:
+            break
+    assert found == wanted
+
+
+@pytest.mark.requirement("CMT-9")
+def test_commits_of_sessions_do_not_hide_who_has_a_tag_without_one(client: SyncClient, start: Start) -> None:
+    loose = commit(client, "loose")
+    client.commit_tag(loose.commit, "shared-name")
+    for _ in range(3):
+        client.commit_tag(commit(client, "of a session", session=start().id).commit, "shared-name")
+    other = commit(client, "other loose")
+    with refused("tag_conflict"):
+        client.commit_tag(other.commit, "shared-name", expected="")
+    client.commit_tag(other.commit, "shared-name", expected=loose.commit)
+    assert client.commit_show(loose.commit).commit.tags == ()

@@ -23,8 +23,8 @@ class CommitCalls:
     async def commit_tag(self, caller: Caller, params: wire.CommitTagParams, call: WriteRequest) -> Accepted:
         return await self._commits.tag(_viewer(caller), params, call)
 
-    async def commit_show(self, caller: Caller, params: wire.CommitParams) -> wire.CommitShowResult:
-        return await self._commits.show(_viewer(caller), params.commit)
+    async def commit_show(self, caller: Caller, params: wire.CommitShowParams) -> wire.CommitShowResult:
+        return await self._commits.show(_viewer(caller), params)
 
     async def commit_history(self, caller: Caller, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
         return await self._commits.history(_viewer(caller), params)

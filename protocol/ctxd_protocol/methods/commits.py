@@ -98,6 +98,13 @@ class CommitParams(Params, frozen=True, kw_only=True):
     commit: CommitIdText
 
 
+class CommitShowParams(CommitParams, frozen=True, kw_only=True):
+    """A commit, as it was at ``valid_time`` and journal sequence ``tx``; without them as it is."""
+
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
 class CommitShowResult(Result, frozen=True, kw_only=True):
     """The commit, and the ids of the commits that continue it, oldest first; at most 1,000."""
 
@@ -252,7 +259,7 @@ ROWS: Final = (
     ),
     Method(
         name="commit.show",
-        params=CommitParams,
+        params=CommitShowParams,
         result=CommitShowResult,
         access="read",
         summary="Get a commit.",

@@ -132,3 +132,17 @@ async def test_a_commit_that_the_index_lacks_is_damage_that_a_rebuild_mends(tmp_
     assert verified(tmp_path, lambda *_: None).worst == "damage"
     rebuild_tables(tmp_path / "state.db", lambda _: None)
     assert verified(tmp_path, lambda *_: None).worst is None
+
+
+@pytest.mark.requirement("CMT-11")
+async def test_a_context_that_does_not_fit_into_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxd.commits.materialize.CONTEXT_BYTES_MAX", 2 * len(TEXT))
+    async with committing(tmp_path) as made:
+        root = await checkpoint(made, TEXT)
+        second = await checkpoint(made, TEXT, parent=root)
+        third = await checkpoint(made, TEXT, parent=second)
+        assert (await made.call("commit.materialize", commit=second)).content == TEXT + TEXT
+        assert await code_of(made.call("commit.materialize", commit=third)) == "too_large"
+        assert (await made.call("commit.materialize", commit=third, stop=second)).content == TEXT + TEXT
