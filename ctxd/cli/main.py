@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "current": "ctxd.cli.current:current",
     "sandbox": "ctxd.cli.sandbox:sandbox",
     "install": "ctxd.cli.integrations:install_group",
+    "capture": "ctxd.cli.capture:capture",
     "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",
     "scan": "ctxd.cli.secrets:scan",

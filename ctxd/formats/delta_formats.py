@@ -99,14 +99,10 @@ def _from_items(reader: Callable[[Iterable[object]], Iterator[Event]]) -> Callab
     return lambda deltas: reader(chain.from_iterable(map(items, deltas)))
 
 
-def _events_of_items(found: Iterable[object]) -> Iterator[Event]:
-    return map(events_v1.event_of, found)
-
-
 DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
     format.name: format
     for format in (
-        DeltaFormat(events_v1.NAME, False, _from_items(_events_of_items)),
+        DeltaFormat(events_v1.NAME, False, _from_items(events_v1.events)),
         DeltaFormat(bureau_agent_v1.NAME, False, _from_items(bureau_agent_v1.events)),
         DeltaFormat("claude-code-v1", True, _from_lines(claude_code.read_session)),
         DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_stream)),

@@ -5,11 +5,13 @@ that stands in the item's member ``ctxd``, which other readers ignore; so every 
 Unknown members and types survive too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import cbor2
 import msgspec
 
+from ctxd.formats.cbor_array import encoded
 from ctxd.formats.losses import text_of
 from ctxd.transcripts.records import decoded
 from ctxd_protocol.event_types import (
@@ -28,6 +30,7 @@ Item = dict[str, Any]
 
 NAME: Final = "events-v1"
 
+_PART: Final = "ctxd_part"
 _EXTENSION: Final = "ctxd"
 _COMPACTED: Final = "compact_boundary"
 _SOURCE: Final = "user"
@@ -67,6 +70,43 @@ def item_of(event: Event) -> Any:  # noqa: ANN401 - an unread item may be any va
     gone = dict.fromkeys(theirs.keys() - mine.keys())
     differing = {name: value for name, value in mine.items() if name not in theirs or theirs[name] != value}
     return {**item, _EXTENSION: {**gone, **differing}}
+
+
+def encoded_items(event: Event, bytes_max: int) -> list[bytes]:
+    """Return an event as encoded items of at most some ``bytes_max`` bytes: one, or parts that ``events`` joins."""
+    item = encoded(item_of(event))
+    if len(item) <= bytes_max:
+        return [item]
+    parts = [item[start : start + bytes_max] for start in range(0, len(item), bytes_max)]
+    at = None if event.at is None else event.at // 1000
+    return [
+        encoded({"type": "output", "timestamp": at, "output": {"raw": part}, _PART: [number, len(parts)]})
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def events(found: Iterable[Any]) -> Iterator[Event]:
+    """Yield the events of items. Parts that do not make one event are yielded as they are."""
+    held: list[Item] = []
+    for item in found:
+        match item:
+            case {"output": {"raw": bytes()}, "ctxd_part": [int(number), int(parts)]} if number == len(held) + 1:
+                held.append(item)
+                if number == parts:
+                    yield from _joined_parts(held)
+                    held = []
+            case _:
+                yield from map(event_of, held)
+                held = []
+                yield event_of(item)
+    yield from map(event_of, held)
+
+
+def _joined_parts(parts: list[Item]) -> list[Event]:
+    try:
+        return [event_of(cbor2.loads(b"".join(part["output"]["raw"] for part in parts)))]
+    except cbor2.CBORError:
+        return [event_of(part) for part in parts]
 
 
 def _members(event: Event) -> dict[str, Any]:

@@ -179,6 +179,8 @@ def _block(
         case {"type": "redacted_thinking"}:
             return ThinkingEvent(encrypted=text_of(block.get("data")), **billed, **common)
         case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "id": str(call), "name": str(tool)}:
+            if block["type"] == "server_tool_use":
+                common = {**common, "meta": {**(common.get("meta") or {}), "server_tool": True}}
             return ToolCallEvent(call=call, tool=tool, args=block.get("input"), **billed, **common)
         case {"type": str(kind), "tool_use_id": str()} if kind.endswith("tool_result"):
             # The result of a tool that the provider ran.

@@ -45,6 +45,7 @@ SECTIONS: dict[str, str] = {
     "REV": "Revisions",
     "CLT": "Client library",
     "FMT": "Delta formats",
+    "CAP": "Capture",
     "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
     "PRJ": "The projection to it",
@@ -314,6 +315,13 @@ FMT-3 | A chain of deltas becomes one conversation in the wanted format, by the 
 FMT-4 | A translation names its tier, and every part that it lost with the number of times. | spec 3
 FMT-5 | Equal deltas give equal bytes; deltas of 64 MB and chains of 10,000 deltas take memory for one delta and 8 MiB. | ctxd
 FMT-6 | `ctx transcript --as` writes a transcript in another format to standard output, and lists what that loses. | ctxd
+CAP-1 | `ctx capture` understands stream-json of Claude Code, nested or flat: prompts, text, reasoning with its signature, tool calls and results, also those of the provider and of sub-agents. A line that it does not understand is kept word for word; lines of any length, and events larger than a delta, are kept whole. | spec 3
+CAP-2 | The figures of a captured session are those of its result line, with all four kinds of tokens; the cost is also kept in whole millionths of a dollar. | ctxd
+CAP-3 | Captured events become a chain of commits, cut where the policy says: at turn boundaries (before tools run; each, or each Nth), tool results, the end of the session, and SIGUSR1. No event is in two deltas or in none. | spec 3
+CAP-4 | A compaction cuts the delta before it, and is a compaction commit with its summary where the output has one. | spec 3
+CAP-5 | The output of a captured agent passes through unchanged; its exit code is returned, and it receives the signals. Its output may also come on standard input. | ctxd
+CAP-6 | Secrets in captured output are subject to the session's policy, and redacted before anything is stored. | ctxd
+CAP-7 | After a kill of the agent, of `ctx capture` or of the daemon, the newest commit can be continued. While the daemon is away the agent runs on, and its commits follow once; those that do not are counted. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

@@ -202,6 +202,18 @@ def test_the_events_of_a_real_transcript_survive(path):
     assert list(DELTA_FORMATS["events-v1"].events([delta])) == events
 
 
+@pytest.mark.requirement("FMT-1")
+def test_parts_that_do_not_make_an_event_are_kept_as_they_are():
+    whole = PromptEvent(text="x" * 1000)
+    parts = [cbor2.loads(part) for part in events_v1.encoded_items(whole, 300)]
+    assert len(parts) == 4
+    assert list(events_v1.events([*parts, *parts])) == [whole, whole]
+    for torn in (parts[:-1], parts[1:], [parts[0], "between", *parts[1:]]):
+        assert [events_v1.item_of(event) for event in events_v1.events(torn)] == torn
+    garbled = [{**part, "output": {"raw": b"\xff"}} for part in parts]
+    assert [events_v1.item_of(event) for event in events_v1.events(garbled)] == garbled
+
+
 # --- arrays ---
 
 

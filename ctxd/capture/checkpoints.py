@@ -1,0 +1,135 @@
+"""Checkpoints of a running agent: its events in deltas of ``events-v1``, cut at the moments of a policy. Pure.
+
+An event is encoded when it comes and kept until its delta is cut, so that memory is that of one delta.
+"""
+
+from collections.abc import Iterator, Set
+from typing import Final, Literal, NamedTuple, get_args
+
+from ctxd.formats.cbor_array import encoded, joined
+from ctxd.formats.delta_formats import measured, tokens_of
+from ctxd.formats.events_v1 import encoded_items, item_of
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    ResponseEvent,
+    SystemEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+Trigger = Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"]
+"""Moment of a checkpoint. ``turn_boundary``: the agent has answered or calls a tool. ``tool_call``: a tool returned."""
+
+TRIGGERS: Final[tuple[Trigger, ...]] = get_args(Trigger)
+
+DEFAULT_POLICY: Final[frozenset[Trigger]] = frozenset({"turn_boundary", "compaction", "session_end"})
+
+DELTA_BYTES_MAX: Final = 6 * 1024 * 1024
+"""Bytes of a delta, about, at which it is cut at any moment: in base64 it fits a line of the protocol."""
+
+_SUMMARY_CHARS_MAX: Final = 16_000
+_COMPACTIONS: Final = frozenset({"compact_boundary", "microcompact_boundary"})
+
+
+class Checkpoint(NamedTuple):
+    """One commit to be: its trigger, and its delta in ``events-v1``.
+
+    ``is_compaction``: the delta is the summary that replaces everything before it, and ``summary`` its text.
+    """
+
+    trigger: Trigger
+    delta: bytes
+    messages: int
+    tokens: int
+    is_compaction: bool = False
+    summary: str = ""
+
+
+class CheckpointTracker:
+    """Events since the last checkpoint, and the policy by which the next one is due.
+
+    ``every``: the turn boundaries from one checkpoint to the next. A delta without events is never made.
+    """
+
+    def __init__(self, policy: Set[Trigger] = DEFAULT_POLICY, *, every: int = 1) -> None:
+        self._policy = policy
+        self._every = every
+        self._boundaries = 0
+        self._items: list[bytes] = []
+        self._size = self._messages = self._text_bytes = 0
+
+    def add(self, events: list[Event]) -> Iterator[Checkpoint]:
+        """Take the events of one line, and yield the checkpoints that are due after it.
+
+        A compaction is one of its own behind the delta before it, whatever the policy: without it the chain would
+        grow without bound. One without a summary is an event as any other.
+        """
+        trigger: Trigger | None = None
+        for event in events:
+            if isinstance(event, CompactionEvent) and event.summary and event.sidechain is None:
+                yield from self.cut("compaction")
+                yield _compaction(event)
+                continue
+            trigger = max(trigger, _trigger(event), key=_rank)
+            self._count(event)
+            for item in encoded_items(event, DELTA_BYTES_MAX):
+                if self._size + len(item) > DELTA_BYTES_MAX:
+                    yield from self.cut("explicit")
+                self._items.append(item)
+                self._size += len(item)
+        if trigger is not None and self._is_due(trigger):
+            yield from self.cut(trigger)
+
+    def cut(self, trigger: Trigger) -> Iterator[Checkpoint]:
+        """Yield a checkpoint of the events since the last one, if there are any."""
+        if self._items:
+            yield Checkpoint(trigger, joined(self._items), self._messages, tokens_of(self._text_bytes))
+            self._items = []
+            self._size = self._messages = self._text_bytes = self._boundaries = 0
+
+    def _count(self, event: Event) -> None:
+        messages, size = measured(event)
+        self._messages += messages
+        self._text_bytes += size
+
+    def _is_due(self, trigger: Trigger) -> bool:
+        if trigger not in self._policy:
+            return False
+        if trigger != "turn_boundary":
+            return True
+        self._boundaries += 1
+        return self._boundaries >= self._every
+
+
+def _trigger(event: Event) -> Trigger | None:
+    """Return the moment that an event of the main conversation is."""
+    if event.sidechain is not None:
+        return None
+    match event:
+        case ToolCallEvent(meta={"server_tool": True}):
+            return None
+        case ResponseEvent() | ToolCallEvent():
+            return "turn_boundary"
+        case ToolResultEvent():
+            return "tool_call"
+        case CompactionEvent():
+            return "compaction"
+        case SystemEvent() if event.kind in _COMPACTIONS:
+            return "compaction"
+        case OpaqueEvent(kind="metric"):
+            return "session_end"
+        case _:
+            return None
+
+
+def _rank(trigger: Trigger | None) -> int:
+    """Return the order in which one of several moments names a checkpoint: the later one ends more."""
+    return -1 if trigger is None else TRIGGERS.index(trigger)
+
+
+def _compaction(event: CompactionEvent) -> Checkpoint:
+    messages, size = measured(event)
+    delta = joined([encoded(item_of(event))])
+    return Checkpoint("compaction", delta, messages, tokens_of(size), True, event.summary[:_SUMMARY_CHARS_MAX])

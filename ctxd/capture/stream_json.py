@@ -1,0 +1,202 @@
+"""Headless output of Claude Code (``--output-format stream-json``) to events, line by line.
+
+Two shapes exist: the real program nests the blocks of a provider's message, Bureau's wrapper has one flat event a line.
+A line that has no meaning here is kept word for word, as an opaque event of kind ``output``.
+"""
+
+from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.formats.events_v1 import event_of
+from ctxd.transcripts.claude_code import read_stream
+from ctxd.transcripts.records import Line, Record, decoded, record_of, records_of, rest, text_of
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+_PARTIAL: Final = "stream_event"
+"""Type of a piece of a message that a later line has whole."""
+
+_COMPACTED: Final = "compact_boundary"
+_CONTINUED: Final = "This session is being continued from a previous conversation"
+"""Start of the summary that follows a compaction."""
+
+_MICRODOLLARS: Final = 1_000_000
+_METRIC: Final = ("type", "subtype", "uuid", "usage", "total_cost_usd", "cost_usd", "num_turns")
+
+_FLAT: Final = (
+    "type", "subtype", "text", "content", "thinking", "signature", "tool_use_id", "id", "name", "input", "is_error",
+)  # fmt: skip
+
+
+class StreamParser:
+    """Parser of one agent's output.
+
+    ``partial``: lines that were left out because a later one repeats them. Memory: the start of a compaction.
+    """
+
+    def __init__(self) -> None:
+        self.partial = 0
+        self._compaction: CompactionEvent | None = None
+
+    def events(self, line: bytes, at: int) -> list[Event]:
+        """Return the events of one line, which took place at ``at`` ms since 1970 unless it has a time of its own.
+
+        A compaction is returned with its summary, so together with the line after it, if that has one.
+        """
+        if not line.strip():
+            return []
+        found = [each if each.at is not None else msgspec.structs.replace(each, at=at) for each in self._read(line)]
+        if found and isinstance(found[0], CompactionEvent) and not found[0].summary:
+            held, self._compaction = self._compaction, found[0]
+            return [held] if held is not None else []
+        if self._compaction is None or not found:
+            return found
+        held, self._compaction = self._compaction, None
+        summary = _summary(found[0])
+        if summary is None:
+            return [held, *found]
+        return [msgspec.structs.replace(held, summary=summary), *found[1:]]
+
+    def end(self) -> list[Event]:
+        """Return the compaction that no line followed."""
+        held, self._compaction = self._compaction, None
+        return [held] if held is not None else []
+
+    def _read(self, line: bytes) -> list[Event]:
+        raw = line.rstrip(b"\r\n")
+        try:
+            record = decoded(raw)
+        except ValueError:
+            return [_output(raw)]
+        if not isinstance(record, dict):
+            return [_output(raw)]
+        if record.get("type") == _PARTIAL:
+            self.partial += 1
+            return []
+        reader = _READERS.get(text_of(record.get("type")))
+        found = reader(record) if reader is not None else []
+        return found or [_output(raw)]
+
+
+def _summary(event: Event) -> str | None:
+    """Return the summary of a compaction, if this event has it."""
+    if isinstance(event, CompactionEvent):
+        return event.summary
+    text = text_of(getattr(event, "text", None))
+    is_injected = isinstance(event, SystemEvent) and event.kind == "meta"
+    return text if text and (is_injected or text.startswith(_CONTINUED)) else None
+
+
+def _output(raw: bytes) -> Event:
+    return event_of({"type": "output", "timestamp": None, "output": {"raw": raw}})
+
+
+def _nested(record: Record) -> list[Event]:
+    """Return the events of a provider's message; those of blocks that are unknown hold them."""
+    found = [entry.event for entry in read_stream([Line(1, dict(record))])]
+    is_unread = len(found) == 1 and isinstance(found[0], OpaqueEvent) and found[0].data == record
+    return [] if is_unread else found
+
+
+def _assistant(record: Record) -> list[Event]:
+    if isinstance(record.get("message"), dict):
+        return _nested(record)
+    text = text_of(record.get("text")) or text_of(record.get("content"))
+    found: Event
+    match record.get("subtype"):
+        case "text":
+            found = ResponseEvent(text=text)
+        case "thinking":
+            thought = text_of(record.get("thinking")) or text
+            found = ThinkingEvent(text=thought, signature=text_of(record.get("signature")) or None)
+        case "tool_use" | "server_tool_use" as kind:
+            call = text_of(record.get("tool_use_id")) or text_of(record.get("id"))
+            meta = {"server_tool": True} if kind == "server_tool_use" else None
+            found = ToolCallEvent(call=call, tool=text_of(record.get("name")), args=record.get("input"), meta=meta)
+        case _:
+            return []
+    return [_beside(found, record)]
+
+
+def _tool(record: Record) -> list[Event]:
+    if record.get("subtype") != "result":
+        return []
+    content = record.get("content")
+    texts = [text_of(block.get("text")) for block in records_of(content) if block.get("type") == "text"]
+    output = content if isinstance(content, str) else "\n".join(texts)
+    call, failed = text_of(record.get("tool_use_id")) or None, record.get("is_error") is True
+    unread = [block for block in records_of(content) if block.get("type") != "text"]
+    found = ToolResultEvent(call=call, text=output, is_error=failed, meta={"content": unread} if unread else None)
+    return [_beside(found, record)]
+
+
+def _user(record: Record) -> list[Event]:
+    if isinstance(record.get("message"), dict):
+        return _nested(record)
+    content = record.get("content", record.get("message"))
+    return _nested({**record, "message": {"role": "user", "content": content}}) if content is not None else []
+
+
+def _system(record: Record) -> list[Event]:
+    if record.get("subtype") == _COMPACTED:
+        nested = record_of(record.get("compact_metadata")) or record_of(record.get("compactMetadata"))
+        tokens = record.get("pre_tokens", nested.get("pre_tokens", nested.get("preTokens")))
+        return [CompactionEvent(tokens_before=tokens if type(tokens) is int else None, meta=dict(record))]
+    kind = text_of(record.get("subtype")) or None
+    return [SystemEvent(text=text_of(record.get("message")), kind=kind, meta=dict(record))]
+
+
+def _result(record: Record) -> list[Event]:
+    """Return the figures of a session, the cost also in whole millionths of a dollar."""
+    usage = record_of(record.get("usage")) or record
+    cost = _number(record, "total_cost_usd") or _number(record, "cost_usd")
+    seconds = _number(record, "duration_seconds") or (_number(record, "duration_ms") or 0) / 1000
+    figures = {
+        "status": text_of(record.get("subtype")),
+        "input_tokens": _number(usage, "input_tokens"),
+        "output_tokens": _number(usage, "output_tokens"),
+        "cache_read_tokens": _number(usage, "cache_read_input_tokens"),
+        "cache_write_tokens": _number(usage, "cache_creation_input_tokens"),
+        "cost_usd": cost,
+        "cost_microdollars": _microdollars(cost) if cost else 0,
+        "duration_seconds": seconds,
+        "turn_count": _number(record, "num_turns"),
+    }
+    data = {name: value for name, value in figures.items() if value}
+    return [OpaqueEvent(kind="metric", data=data, meta=rest(record, *_METRIC))]
+
+
+def _number(record: Record, name: str) -> Any:  # noqa: ANN401 - an integer or a float
+    value = record.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _microdollars(dollars: float) -> int:
+    """Return whole millionths of a dollar. The shortest decimal of the number is the one that the line had."""
+    return int((Decimal(repr(dollars)) * _MICRODOLLARS).to_integral_value(ROUND_HALF_EVEN))
+
+
+def _beside(event: Event, record: Record) -> Event:
+    """Add the members to ``meta`` that no field of a flat record's event holds."""
+    meta = {**(event.meta or {}), **(rest(record, *_FLAT) or {})}
+    return msgspec.structs.replace(event, meta=meta or None)
+
+
+_READERS: Final[dict[str, Callable[[Record], list[Event]]]] = {
+    "assistant": _assistant,
+    "user": _user,
+    "tool": _tool,
+    "system": _system,
+    "result": _result,
+}

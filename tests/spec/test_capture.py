@@ -1,0 +1,342 @@
+"""``ctx capture`` in processes of its own: scripted agents that print stream-json, a real daemon, and kills of each."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ctxd.formats.delta_formats import DELTA_FORMATS
+from ctxd_client import connect_sync
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent, ResponseEvent
+from ctxd_protocol.methods.commits import Commit
+from tests.client.running import Running
+from tests.waiting import block_until
+
+CTX = Path(sysconfig.get_path("scripts")) / "ctx"
+WAIT_S = 60.0
+
+AGENT = """
+import json, os, sys, time
+
+def line(**record):
+    sys.stdout.write(json.dumps(record, separators=(",", ":")) + "\\n")
+    sys.stdout.flush()
+
+def says(*blocks, **more):
+    line(type="assistant", session_id="S", message={"id": "m", "role": "assistant", "content": list(blocks)}, **more)
+
+def told(*blocks):
+    line(type="user", session_id="S", message={"role": "user", "content": list(blocks)})
+
+def until(path):
+    end = time.monotonic() + 60
+    while not os.path.exists(path) and time.monotonic() < end:
+        time.sleep(0.01)
+
+def text(text):
+    return {"type": "text", "text": text}
+
+def call(id):
+    return {"type": "tool_use", "id": id, "name": "Bash", "input": {"command": "ls"}}
+
+def result(id, content):
+    return {"type": "tool_result", "tool_use_id": id, "content": content}
+
+line(type="system", subtype="init", session_id="S", tools=["Bash"], model="m")
+"""
+"""Start of each scripted agent: the forms of its lines."""
+
+TURN = """
+says({"type": "thinking", "thinking": "hm", "signature": "sig"}, text("look"), call("c1"))
+told(result("c1", "a.py"))
+says(text("done"))
+line(type="result", subtype="success", num_turns=1, total_cost_usd=0.0425,
+     usage={"input_tokens": 5, "output_tokens": 2})
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, keep_state=True) as daemon:
+        yield daemon
+
+
+def environ(socket: str) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("CTXD_")},
+        "CTXD_SOCKET": socket,
+    }
+
+
+def captured(
+    daemon: Running, body: str, *options: str, stdin: bytes | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """``ctx capture`` of a scripted agent, or of ``stdin``."""
+    agent = [] if stdin is not None else ["--", sys.executable, "-c", AGENT + body]
+    words = [str(CTX), "capture", *options, *(["--stdin"] if stdin is not None else []), *agent]
+    return subprocess.run(words, input=stdin, capture_output=True, timeout=WAIT_S, env=environ(daemon.socket))
+
+
+@contextmanager
+def running(daemon: Running, body: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``ctx capture`` of a scripted agent that does not end by itself."""
+    words = [str(CTX), "capture", *options, "--", sys.executable, "-c", AGENT + body]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ(daemon.socket))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=WAIT_S)
+
+
+def chain(client: SyncClient) -> list[Commit]:
+    """All commits, oldest first; each is the child of the one before."""
+    found = [*reversed(client.commit_list(limit=1000).commits)]
+    assert [commit.parent for commit in found] == [None, *(commit.commit for commit in found)][: len(found)]
+    return found
+
+
+def events(client: SyncClient, commit: str, stop: str = "root") -> list[Event]:
+    found = client.commit_materialize(commit, stop=stop)
+    content = b64decode(found.content_base64) if found.content_base64 else (found.content or "").encode()
+    return list(DELTA_FORMATS["events-v1"].events([content]))
+
+
+def commits_within(client: SyncClient, number: int) -> list[Commit]:
+    """The chain, once it has ``number`` commits."""
+    return block_until(lambda: found if len(found := chain(client)) >= number else None) or []
+
+
+def kinds(found: list[Event]) -> list[str]:
+    return [type(event).__name__.removesuffix("Event") for event in found]
+
+
+TURN_KINDS = ["System", "Thinking", "Response", "ToolCall", "ToolResult", "Response", "Opaque"]
+
+
+# --- the agent notices nothing ---
+
+
+@pytest.mark.requirement("CAP-5")
+def test_output_and_exit_code_of_the_agent_are_unchanged(own: Running) -> None:
+    odd = "sys.stdout.buffer.write(b'no JSON \\xff\\r\\n\\n' + b'x' * 2_000_000 + b'\\nno end'); sys.exit(7)"
+    alone = subprocess.run([sys.executable, "-c", AGENT + TURN + odd], capture_output=True, timeout=WAIT_S)
+    ran = captured(own, TURN + odd)
+    assert ran.stdout == alone.stdout
+    assert ran.returncode == alone.returncode == 7
+    with connect_sync(own.socket) as client:
+        commits = chain(client)
+        assert ran.stderr.decode() == f"ctx capture: 4 commits, the newest is {commits[-1].commit}\n"
+        found = events(client, commits[-1].commit)
+    assert kinds(found) == [*TURN_KINDS, "Opaque", "Opaque", "Opaque"]
+    raw = [event.data for event in found[-3:] if isinstance(event, OpaqueEvent)]
+    assert raw == [b"no JSON \xff", "x" * 2_000_000, "no end"]
+
+
+@pytest.mark.requirement("CAP-5")
+def test_signals_reach_the_agent_and_its_end_by_one_is_reported_as_a_shell_does(own: Running) -> None:
+    with running(own, TURN + "until('/no/such/path')") as process, connect_sync(own.socket) as client:
+        commits_within(client, 3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 128 + signal.SIGTERM
+
+
+def test_a_command_that_cannot_run_ends_as_in_a_shell(own: Running) -> None:
+    def code(*words: str) -> int:
+        env = environ(own.socket)
+        return subprocess.run([CTX, "capture", *words], capture_output=True, timeout=WAIT_S, env=env).returncode
+
+    assert code("--", "/no/such/agent") == 127
+    assert code("--", "/etc/passwd") == 126
+    assert code() == 2
+    assert code("--stdin", "--", "true") == 2
+
+
+def test_an_agent_whose_child_holds_its_output_open_ends_all_the_same(own: Running) -> None:
+    left = "import subprocess; p = subprocess.Popen(['sleep', '600'])\n"
+    with running(own, left + TURN + "print(p.pid, flush=True)") as process:
+        code = process.wait(WAIT_S)
+        assert process.stdout is not None
+        os.kill(int(process.stdout.read().split()[-1]), signal.SIGKILL)
+    assert code == 0
+
+
+# --- the chain ---
+
+
+@pytest.mark.requirement("CAP-3")
+def test_a_conversation_is_a_chain_of_commits_with_exact_figures(own: Running) -> None:
+    captured(own, TURN, "--template", "bureau/template:x", "--ticket", "tkt-1", "--thread", "$t")
+    with connect_sync(own.socket) as client:
+        commits = chain(client)
+        assert [commit.checkpoint for commit in commits] == ["turn_boundary", "turn_boundary", "session_end"]
+        assert [commit.message_count for commit in commits] == [3, 2, 0]
+        assert {(commit.template, commit.ticket_id, commit.thread_id) for commit in commits} == {
+            ("bureau/template:x", "tkt-1", "$t")
+        }
+        found = events(client, commits[-1].commit)
+        assert kinds(found) == TURN_KINDS
+        assert kinds(events(client, commits[0].commit)) == TURN_KINDS[:4], "before the tool ran"
+    metric = found[-1]
+    assert isinstance(metric, OpaqueEvent)
+    assert metric.data == {
+        "status": "success", "turn_count": 1, "input_tokens": 5, "output_tokens": 2, "cost_usd": 0.0425,
+        "cost_microdollars": 42500,
+    }  # fmt: skip
+
+
+@pytest.mark.requirement("CAP-5")
+def test_output_on_standard_input_continues_a_chain_at_the_policy_that_was_chosen(own: Running) -> None:
+    flat = [
+        {"type": "user", "content": "go"},
+        {"type": "assistant", "subtype": "tool_use", "tool_use_id": "c", "name": "Bash", "input": {}},
+        {"type": "tool", "subtype": "result", "tool_use_id": "c", "content": "out"},
+        {"type": "assistant", "subtype": "text", "text": "done"},
+    ]
+    stdin = b"".join(json.dumps(line).encode() + b"\n" for line in flat)
+    ran = captured(own, "", "--checkpoint", "tool_call", stdin=stdin)
+    assert (ran.returncode, ran.stdout) == (0, stdin)
+    with connect_sync(own.socket) as client:
+        commits = chain(client)
+        assert [commit.checkpoint for commit in commits] == ["tool_call", "session_end"]
+        captured(own, "", "--parent", commits[-1].commit, stdin=stdin)
+        continued = chain(client)
+        assert len(continued) == 4
+        assert kinds(events(client, continued[-1].commit)) == ["Prompt", "ToolCall", "ToolResult", "Response"] * 2
+
+
+@pytest.mark.requirement("CAP-4")
+def test_a_compaction_is_a_commit_with_its_summary_where_the_context_begins(own: Running) -> None:
+    body = """
+line(type="system", subtype="compact_boundary", session_id="S", uuid="u", compact_metadata={"pre_tokens": 128000})
+line(type="user", isSynthetic=True, session_id="S", message={"role": "user", "content": "we listed a.py"})
+says(text("on"))
+"""
+    captured(own, TURN + body)
+    with connect_sync(own.socket) as client:
+        commits = chain(client)
+        (compaction,) = [commit for commit in commits if commit.commit_type == "compaction"]
+        assert (compaction.summary, compaction.checkpoint) == ("we listed a.py", "compaction")
+        summary, answer = events(client, commits[-1].commit, stop="compaction")
+        assert isinstance(summary, CompactionEvent)
+        assert (summary.summary, summary.tokens_before) == ("we listed a.py", 128000)
+        assert isinstance(answer, ResponseEvent)
+        assert kinds(events(client, commits[-1].commit)) == [*TURN_KINDS, "Response"], "the root has each delta once"
+
+
+@pytest.mark.requirement("CAP-3")
+def test_a_signal_commits_at_once(own: Running, tmp_path: Path) -> None:
+    body = f"line(type='user', content='pending')\nuntil({str(tmp_path / 'go')!r})"
+    with running(own, body) as process, connect_sync(own.socket) as client:
+        assert process.stdout is not None
+        assert b"init" in process.stdout.readline()
+        assert b"pending" in process.stdout.readline()
+        commits: list[Commit] = []
+        while sum(commit.message_count for commit in commits) < 1:
+            # The line passes through before it is taken, so that the first signal may come too early.
+            process.send_signal(signal.SIGUSR1)
+            commits = chain(client)
+        assert {commit.checkpoint for commit in commits} == {"explicit"}
+        (tmp_path / "go").touch()
+        assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.requirement("CAP-6")
+def test_a_secret_in_the_output_is_stored_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    secret = "AKIAIOSFODNN7EXAMPLQ"
+    with Running(tmp_path, keep_state=True) as daemon:
+        with connect_sync(daemon.socket) as client:
+            client.session("box", agent="a", secrets="redact")
+        ran = captured(daemon, f"says(text('the key is {secret}'), call('c'))", "--session", "box")
+        assert secret.encode() in ran.stdout
+        with connect_sync(daemon.socket) as client:
+            found = events(client, chain(client)[-1].commit)
+    assert any("[REDACTED:" in event.text for event in found if isinstance(event, ResponseEvent))
+    stored = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert stored
+    assert not [path for path in stored if secret.encode() in path.read_bytes()]
+
+
+# --- kills ---
+
+
+@pytest.mark.requirement("CAP-7")
+def test_the_newest_commit_is_there_after_a_kill_of_the_agent(own: Running) -> None:
+    ran = captured(own, TURN + "says(text('cut'), call('c2'))\nline(type='user', content='late')\n"
+                   "sys.stdout.write('{\"torn'); sys.stdout.flush(); os.kill(os.getpid(), 9)")  # fmt: skip
+    assert ran.returncode == 128 + signal.SIGKILL
+    with connect_sync(own.socket) as client:
+        found = events(client, chain(client)[-1].commit)
+    assert kinds(found) == [*TURN_KINDS, "Response", "ToolCall", "Prompt", "Opaque"]
+
+
+@pytest.mark.requirement("CAP-7")
+def test_the_newest_commit_is_there_after_a_kill_of_the_capture(own: Running) -> None:
+    with running(own, TURN + "says(text('last'))\nuntil('/no/such/path')") as process:
+        with connect_sync(own.socket) as client:
+            commits = commits_within(client, 4)
+        process.kill()
+        process.wait(WAIT_S)
+    with connect_sync(own.socket) as client:
+        assert chain(client) == commits
+        assert kinds(events(client, commits[-1].commit)) == [*TURN_KINDS, "Response"]
+        captured(own, "", "--parent", commits[-1].commit, stdin=b'{"type":"user","content":"resumed"}\n')
+        last = events(client, chain(client)[-1].commit)[-1]
+    assert isinstance(last, PromptEvent)
+
+
+@pytest.mark.requirement("CAP-7")
+def test_commits_follow_once_after_a_kill_of_the_daemon(own: Running, tmp_path: Path) -> None:
+    """The agent works on while the daemon is away, and each of its events is in the chain once."""
+    body = f"""
+until({str(tmp_path / "away")!r})
+for number in range(5):
+    says(text("alone " + str(number)))
+open({str(tmp_path / "done")!r}, "w").close()
+until({str(tmp_path / "back")!r})
+says(text("together"))
+"""
+    with running(own, TURN + body) as process:
+        with connect_sync(own.socket) as client:
+            commits_within(client, 3)
+        own.kill()
+        (tmp_path / "away").touch()
+        block_until(lambda: (tmp_path / "done").exists())
+        own.start()
+        (tmp_path / "back").touch()
+        assert process.wait(WAIT_S) == 0
+        with connect_sync(own.socket) as client:
+            found = events(client, chain(client)[-1].commit)
+    texts = [event.text for event in found if isinstance(event, ResponseEvent)]
+    assert texts == ["look", "done", *(f"alone {number}" for number in range(5)), "together"]
+
+
+@pytest.mark.requirement("CAP-7")
+def test_without_a_daemon_the_agent_runs_and_the_missing_commits_are_reported(tmp_path: Path) -> None:
+    ran = captured(Running(tmp_path), TURN + "sys.exit(3)", "--wait", "0.1")
+    assert (ran.returncode, ran.stdout.count(b"\n")) == (3, 5)
+    assert b"3 commits could not be kept: the daemon did not answer in time" in ran.stderr
+
+
+def test_the_outcome_as_json_is_beside_the_output(own: Running) -> None:
+    ran = captured(own, TURN, "--json")
+    with connect_sync(own.socket) as client:
+        newest = chain(client)[-1].commit
+    assert json.loads(ran.stderr) == {"commits": 3, "newest": newest, "not_kept": 0, "reason": None}
+
+
+def test_a_refusal_is_reported_and_the_agent_runs_on(own: Running) -> None:
+    ran = captured(own, TURN, "--parent", "ctx-00000000")
+    assert (ran.returncode, ran.stdout.count(b"\n")) == (0, 5)
+    assert b"3 commits could not be kept: " in ran.stderr
+    assert b"ctx-00000000" in ran.stderr

@@ -1,0 +1,268 @@
+"""Headless output of Claude Code in both shapes: the events of each line, and nothing lost."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from ctxd.capture.stream_json import StreamParser
+from ctxd.formats.events_v1 import item_of
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    Usage,
+)
+from tests.unit.transcripts.test_real_transcripts import FILES, name
+
+AT = 1735689600000
+STREAMS = [path for path in FILES if "claude-stream-json" in path.parts]
+
+
+def parsed(*lines, parser=None):
+    parser = parser or StreamParser()
+    raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    return [*(event for line in raw for event in parser.events(line, AT)), *parser.end()]
+
+
+def one(line):
+    (found,) = parsed(line)
+    return found
+
+
+def assistant(*blocks, **more):
+    return {
+        "type": "assistant",
+        "session_id": "S",
+        "message": {"id": "m1", "role": "assistant", "content": [*blocks]},
+    } | more
+
+
+# --- both shapes mean the same ---
+
+
+@pytest.mark.requirement("CAP-1")
+@pytest.mark.parametrize(
+    ("flat", "nested"),
+    [
+        ({"type": "assistant", "subtype": "text", "text": "hello"}, assistant({"type": "text", "text": "hello"})),
+        (
+            {"type": "assistant", "subtype": "thinking", "thinking": "hm", "signature": "sig"},
+            assistant({"type": "thinking", "thinking": "hm", "signature": "sig"}),
+        ),
+        (
+            {"type": "assistant", "subtype": "tool_use", "tool_use_id": "c", "id": "x", "name": "Read", "input": {}},
+            assistant({"type": "tool_use", "id": "c", "name": "Read", "input": {}}),
+        ),
+        (
+            {"type": "assistant", "subtype": "server_tool_use", "id": "w", "name": "web_search", "input": {"q": 1}},
+            assistant({"type": "server_tool_use", "id": "w", "name": "web_search", "input": {"q": 1}}),
+        ),
+        (
+            {"type": "tool", "subtype": "result", "tool_use_id": "c", "is_error": True, "content": "bad"},
+            {"type": "user", "message": {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": "bad"}]}},
+        ),
+        (
+            {"type": "tool", "subtype": "result", "tool_use_id": "c",
+             "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"type": "user", "message": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
+             "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}},
+        ),
+        ({"type": "user", "content": "go"}, {"type": "user", "message": {"role": "user", "content": "go"}}),
+        (
+            {"type": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"type": "user", "message": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}},
+        ),
+    ],
+    ids=["text", "thinking", "tool use", "server tool", "result", "result of blocks", "user", "user of blocks"],
+)  # fmt: skip
+def test_flat_and_nested_lines_are_the_same_events(flat, nested):
+    first, second = one(flat), one(nested)
+    assert item_of(first).keys() >= {"type", "timestamp"}
+    plain_first, plain_second = item_of(first), item_of(second)
+    for item in (plain_first, plain_second):
+        item.pop("ctxd", None)
+    assert plain_first == plain_second
+
+
+@pytest.mark.requirement("CAP-1")
+def test_several_blocks_of_one_line_are_several_events():
+    found = parsed(
+        assistant(
+            {"type": "thinking", "thinking": "hm", "signature": "sig"},
+            {"type": "redacted_thinking", "data": "Zm9v"},
+            {"type": "text", "text": "look"},
+            {"type": "server_tool_use", "id": "w", "name": "web_search", "input": {"query": "q"}},
+            {
+                "type": "web_search_tool_result",
+                "tool_use_id": "w",
+                "content": [{"type": "found", "url": "u"}],
+            },
+            {"type": "hologram", "x": 1},
+            parent_tool_use_id="toolu_1",
+        )
+    )
+    assert [type(event) for event in found] == [
+        ThinkingEvent, ThinkingEvent, ResponseEvent, ToolCallEvent, ToolResultEvent, OpaqueEvent,
+    ]  # fmt: skip
+    assert found[0].signature == "sig"
+    assert found[3].meta["server_tool"] is True
+    assert found[4].meta["content"] == [{"type": "found", "url": "u"}]
+    assert found[5].data == {"type": "hologram", "x": 1}
+    assert {event.sidechain for event in found} == {"toolu_1"}
+    assert {event.at for event in found} == {AT}
+
+
+# --- lines of the program ---
+
+
+def test_a_system_line_is_kept_whole():
+    line = {"type": "system", "subtype": "init", "session_id": "S", "tools": ["Bash"], "message": "hello"}
+    found = one(line)
+    assert found == SystemEvent(text="hello", kind="init", meta=line, at=AT)
+    assert json.loads(item_of(found)["system"]["metadata"]) == line
+
+
+@pytest.mark.requirement("CAP-1")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Warning: no stdin data received",
+        b'{"type":"assistant"',
+        b'["a list"]',
+        b'{"no":"type"}',
+        b'{"type": "rate_limit_event", "n": 1}',
+        b'{"type":"assistant","subtype":"mood"}',
+        b'{"type":"assistant","message":{"content":[]}}',
+        b'{"type":"tool","subtype":"progress"}',
+        b'{"type":"user"}',
+        b"\xff\xfe",
+        b'{"type":"x","big":123456789012345678901234567890}',
+    ],
+    ids=repr,
+)
+def test_a_line_without_a_meaning_is_kept_word_for_word(line):
+    found = one(line + b"\r\n")
+    assert isinstance(found, OpaqueEvent)
+    assert item_of(found)["output"]["raw"] == line
+
+
+def test_blank_lines_and_pieces_of_messages_are_left_out():
+    parser = StreamParser()
+    piece = {"type": "stream_event", "event": {"type": "content_block_delta"}}
+    assert parsed(b"", b"  \n", piece, piece, parser=parser) == []
+    assert parser.partial == 2
+
+
+@pytest.mark.requirement("CAP-2")
+@pytest.mark.parametrize(
+    ("cost", "microdollars"),
+    [
+        ("0.0425", 42500),
+        ("1.001", 1001000),
+        ("0.0000005", 0),
+        ("0.0000015", 2),
+        ("1e-3", 1000),
+        ("12345.678901", 12345678901),
+    ],
+)
+@pytest.mark.parametrize("name", ["total_cost_usd", "cost_usd"])
+def test_the_cost_of_a_session_is_exact(cost, microdollars, name):
+    line = b'{"type":"result","subtype":"success","%s":%s}' % (name.encode(), cost.encode())
+    found = one(line)
+    assert found.data.get("cost_microdollars", 0) == microdollars
+    assert Decimal(repr(found.data["cost_usd"])) == Decimal(cost)
+
+
+@pytest.mark.requirement("CAP-2")
+def test_all_figures_of_a_session_are_kept():
+    usage = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 4}
+    figures = {"input_tokens": 1, "output_tokens": 2, "cache_read_tokens": 3, "cache_write_tokens": 4}
+    nested = one({"type": "result", "subtype": "error_max_turns", "num_turns": 6, "duration_ms": 25500, "usage": usage,
+                  "permission_denials": [], "result": "out"})  # fmt: skip
+    assert nested.data == {"status": "error_max_turns", "turn_count": 6, "duration_seconds": 25.5, **figures}
+    assert nested.meta == {"duration_ms": 25500, "permission_denials": [], "result": "out"}
+    flat = one({"type": "result", "subtype": "success", "duration_seconds": 1.5, **usage})
+    assert flat.data == {"status": "success", "duration_seconds": 1.5, **figures}
+
+
+def test_usage_of_a_message_is_kept():
+    message = {
+        "id": "m",
+        "model": "claude",
+        "content": [{"type": "text", "text": "a"}],
+        "usage": {"input_tokens": 5, "output_tokens": 1},
+    }
+    found = one({"type": "assistant", "message": message})
+    assert (found.model, found.usage, found.message) == ("claude", Usage(input=5, output=1), "m")
+
+
+# --- compaction ---
+
+BOUNDARY = {"type": "system", "subtype": "compact_boundary", "session_id": "S", "uuid": "u",
+            "compact_metadata": {"trigger": "auto", "pre_tokens": 128000}}  # fmt: skip
+
+
+@pytest.mark.requirement("CAP-4")
+@pytest.mark.parametrize(
+    "summary",
+    [
+        {"type": "user", "isSynthetic": True, "message": {"role": "user", "content": "we did this"}},
+        {
+            "type": "user",
+            "isCompactSummary": True,
+            "message": {"role": "user", "content": [{"type": "text", "text": "we did this"}]},
+        },
+    ],
+    ids=["synthetic", "marked"],
+)
+def test_a_compaction_has_the_summary_of_the_line_after_it(summary):
+    found = (
+        one(b"\n".join(json.dumps(line).encode() for line in [BOUNDARY]))
+        if summary is None
+        else parsed(BOUNDARY, summary)[0]
+    )
+    assert (found.summary, found.tokens_before) == ("we did this", 128000)
+    assert len(parsed(BOUNDARY, summary)) == 1
+
+
+def test_a_summary_without_a_mark_is_known_by_its_words():
+    text = "This session is being continued from a previous conversation that ran out of context. …"
+    assert [event.summary for event in parsed(BOUNDARY, {"type": "user", "content": text})] == [text]
+
+
+def test_a_compaction_without_a_summary_stays_before_the_next_event():
+    found = parsed(BOUNDARY, {"type": "user", "content": "go on"}, {**BOUNDARY, "pre_tokens": 7}, BOUNDARY)
+    assert [type(event) for event in found] == [CompactionEvent, PromptEvent, CompactionEvent, CompactionEvent]
+    assert [event.tokens_before for event in found if isinstance(event, CompactionEvent)] == [128000, 7, 128000]
+    assert found[0].meta == BOUNDARY
+
+
+@pytest.mark.requirement("CAP-1")
+@pytest.mark.skipif(not STREAMS, reason="no transcripts: set CTXD_TRANSCRIPTS")
+@pytest.mark.parametrize("path", STREAMS, ids=name)
+def test_each_line_of_real_output_has_its_texts_in_an_event(path):
+    lines = path.read_bytes().splitlines()
+    found = parsed(*lines)
+    records = [json.loads(line) for line in lines if line.startswith(b"{")]
+    blocks = [block for record in records if isinstance(record.get("message"), dict)
+              for block in record["message"].get("content") or [] if isinstance(block, dict)]  # fmt: skip
+    assert sum(isinstance(event, ToolCallEvent) for event in found) == sum(
+        block.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use") for block in blocks
+    )
+    texts = {event.text for event in found if isinstance(event, ResponseEvent | SystemEvent | PromptEvent)}
+    for block in blocks:
+        if block.get("type") == "text":
+            assert any(block["text"] in text for text in texts)
+    results = [record for record in records if record.get("type") == "result"]
+    metrics = [event for event in found if isinstance(event, OpaqueEvent) and event.kind == "metric"]
+    assert [metric.data["status"] for metric in metrics] == [record["subtype"] for record in results]
+    for metric, record in zip(metrics, results, strict=True):
+        if record.get("total_cost_usd"):
+            assert metric.data["cost_microdollars"] == round(Decimal(str(record["total_cost_usd"])) * 1_000_000)
