@@ -254,8 +254,8 @@ async def _run(chain: CommitChain, tracker: CheckpointTracker, command: Sequence
         if agent is not None:
             group.start_soon(_end_with, agent, output)
         await capture.follow()
-        if agent is not None:
-            os.close(_pipe_of(agent))
+        if agent is not None and agent.stdout is not None:
+            agent.stdout.close()
         code = 0 if agent is None else await in_thread(agent.wait)
         with anyio.move_on_after(wait_s):
             await chain.ended.wait()

@@ -90,7 +90,7 @@ class _Rollout:
                 return [CompactionEvent(summary=text_of(payload.get("message")), at=at, meta=rest(payload, "message"))]
             case "event_msg":
                 return [self._message(payload, at)]
-            case kind if kind in _BARE_ITEMS:
+            case str(kind) if kind in _BARE_ITEMS:
                 return [self._item(record, at)]  # rollouts before September 2025
             case kind:
                 return [opaque(text_of(kind) or "untyped", record, at=at)]

@@ -161,6 +161,19 @@ def test_a_command_that_cannot_run_ends_as_in_a_shell(own: Running) -> None:
     assert code("--stdin", "--", "true") == 2
 
 
+@pytest.mark.requirement("CAP-5")
+def test_an_agent_whose_output_is_no_longer_read_ends_as_in_a_pipe(own: Running) -> None:
+    body = "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\nwhile True: says(text('on'))"
+    with running(own, "import signal\n" + body) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(WAIT_S) == 128 + signal.SIGPIPE
+        process.stdout = None
+    with connect_sync(own.socket) as client:
+        assert chain(client)
+
+
 def test_an_agent_whose_child_holds_its_output_open_ends_all_the_same(own: Running) -> None:
     left = "import subprocess; p = subprocess.Popen(['sleep', '600'])\n"
     with running(own, left + TURN + "print(p.pid, flush=True)") as process:

@@ -215,6 +215,13 @@ def test_claude_headless_output_has_server_tools_and_unknown_blocks():
 # --- codex ---
 
 
+@pytest.mark.parametrize("kind", [[], {}, None, 1, True])
+def test_a_type_that_is_no_text_makes_an_opaque_event(kind):
+    readers = (codex.read_rollout, codex.read_exec, pi.read_session, pi.read_stream, opencode.read_run)
+    for reader in (*readers, claude_code.read_session):
+        assert kinds(events(reader, {"type": kind, "x": 1})) == ["Opaque"]
+
+
 def item(**payload):
     return {"timestamp": "2026-11-01T10:00:00.000Z", "type": "response_item", "payload": payload}
 
