@@ -84,7 +84,7 @@ def daemon_round(place: Path, name: str, seconds: float, *, failpoints: str = ""
 def side_by_side(place: Path, seconds: float, rounds: int) -> list[tuple[Round, Round]]:
     """Rounds of the daemon and of the bare server, in turns. Each begins on an empty database."""
     daemon_round(place, "model", 1.0)
-    model = database(place / "model")
+    model = place / "model" / "state.db"
     pairs = []
     for number in range(rounds):
         bare = place / f"b{number}.sock"
@@ -95,12 +95,6 @@ def side_by_side(place: Path, seconds: float, rounds: int) -> list[tuple[Round, 
                 f"  {name} {measured.per_second:,.0f}/s, {cpu_us:.0f} us of processor each", file=sys.stderr, flush=True
             )
     return pairs
-
-
-def database(state: Path) -> Path:
-    """The one database file below a state directory."""
-    (found,) = [path for path in state.rglob("*.db") if path.stat().st_size]
-    return found
 
 
 def run() -> Iterator[Figure]:
