@@ -17,7 +17,7 @@ def chains(state_dir: Path) -> dict[int, str]:
 
     Raises: AssertionError if a row is missing or does not fit the one before it.
     """
-    (path,) = state_dir.rglob("*.db")
+    path = state_dir / "state.db"
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
         (chain,) = connection.execute("SELECT value FROM meta WHERE name='genesis'").fetchone()
         found: dict[int, str] = {}
