@@ -24,7 +24,7 @@ async def turn(s: Session, prompt: str) -> str:
 
 async def run(path: str, folder: str) -> str:
     """A session with one turn."""
-    async with connect(path, deadline_s=10, client="harness") as client:
+    async with connect(path, deadline_s=30, client="harness") as client:
         assert_type(client, Client)
         mounts = [Mount(agent_prefix="/workspace", canonical_prefix=folder)]
         s = await client.session(agent="demo", mounts=mounts, collapse=Collapse(per_turn=3), labels={"task": "t"})

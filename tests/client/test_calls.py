@@ -209,7 +209,7 @@ async def test_garbage_from_the_daemon_ends_the_connection_and_not_the_program(d
         return HOLD
 
     daemon.script["daemon.status"] = garbage
-    async with connect(daemon.path, deadline_s=5) as client:
+    async with connect(daemon.path, deadline_s=30) as client:
         with pytest.raises(DaemonFault, match="not JSON-RPC"):
             await client.daemon_status()
         assert (await client.context_current()).turn == 1

@@ -72,7 +72,7 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_was_never_sent(daemo
 
 
 async def test_a_call_cancelled_during_hello_leaves_no_connection_behind_and_the_next_one_connects(daemon):
-    async with connect(daemon.path, deadline_s=5) as client, anyio.create_task_group() as group:
+    async with connect(daemon.path, deadline_s=30) as client, anyio.create_task_group() as group:
         daemon.stop()
         daemon.listen()
         daemon.script["hello"] = lambda seen: HOLD
@@ -87,7 +87,7 @@ async def test_a_call_cancelled_during_hello_leaves_no_connection_behind_and_the
 
 
 async def test_callers_that_wait_for_one_who_reconnects_take_over_when_it_is_cancelled(daemon):
-    async with connect(daemon.path, deadline_s=5) as client, anyio.create_task_group() as group:
+    async with connect(daemon.path, deadline_s=30) as client, anyio.create_task_group() as group:
         daemon.stop()
         daemon.listen()
         held = []
@@ -179,7 +179,7 @@ async def test_closing_the_client_ends_its_waiting_calls(daemon):
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_a_write_cancelled_after_any_number_of_steps_leaves_the_connection_as_good_as_new(daemon, steps):
-    async with connect(daemon.path, deadline_s=10) as client:
+    async with connect(daemon.path, deadline_s=30) as client:
         for _ in range(5):
             async with anyio.create_task_group() as group:
                 group.start_soon(client.session_pause, "s1")

@@ -63,7 +63,7 @@ def connected(path: Path) -> socket.socket:
         except BlockingIOError:
             time.sleep(0.001)  # the daemon's backlog is full: this client is only one of many
         else:
-            plain.settimeout(5)
+            plain.settimeout(30)
             return plain
 
 

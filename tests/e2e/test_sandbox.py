@@ -25,11 +25,11 @@ QUIET = {name: value for name, value in os.environ.items() if not name.startswit
 INSIDE = """
 import json, sys
 from ctxd_client import CallFailed, connect_sync
-with connect_sync("/run/ctxd/ctxd.sock", deadline_s=15) as client:
+with connect_sync("/run/ctxd/ctxd.sock", deadline_s=60) as client:
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            answer = getattr(client, asked["call"])(*asked.get("args", ()), **asked.get("named", {}))
+            answer = getattr(client.within(asked["within_s"]), asked["call"])(*asked["args"])
             said = {name: getattr(answer, name) for name in asked["show"]}
         except CallFailed as error:
             said = {"error": error.code}
@@ -70,8 +70,8 @@ class Inside:
                 break
         return done.stdout.decode()
 
-    async def ask(self, call: str, *args: Any, show: tuple[str, ...] = (), **named: Any) -> Any:
-        line = json.dumps({"call": call, "args": args, "named": named, "show": show})
+    async def ask(self, call: str, *args: Any, show: tuple[str, ...] = (), within_s: float = 60.0) -> Any:
+        line = json.dumps({"call": call, "args": args, "show": show, "within_s": within_s})
         return await anyio.to_thread.run_sync(self._ask, line)
 
     def _ask(self, line: str) -> Any:
@@ -137,7 +137,7 @@ async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(
                 (listed,) = (await client.sandbox_list()).sandboxes
                 assert (listed.socket, listed.connections) == (box.socket, 1)
                 await client.sandbox_release(box.sandbox)
-                gone = await inside.ask("context_current", show=())
+                gone = await inside.ask("context_current", show=(), within_s=2.0)
                 assert gone == {"error": "connect_failed"}, "its directory is empty now"
             finally:
                 inside.end()
