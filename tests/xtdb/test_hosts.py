@@ -348,9 +348,9 @@ def test_a_session_made_on_two_hosts_at_once_is_one_s_and_a_branch(
 ) -> None:
     a, b = pair()
     with hosts(a, b):
-        lived(a.client, "twice", tmp_path / "tree")
         nodes[1].pause()
         try:
+            lived(a.client, "twice", tmp_path / "tree")
             # Its node does not answer, so it cannot know.
             b.client.session_create("agent", session="twice")
             b.client.session("twice").tool("bash", output="the other", id="only-here")
