@@ -18,6 +18,9 @@ from tests.client.test_api import public
 NAMES = {name: getattr(ctxd_client, name) for name in ctxd_client.__all__}
 NUMBERS = count(1)
 
+COMMIT = "ctx-9d216d08"
+"""The commit that examples name."""
+
 
 def one_liners(kind: type) -> list[tuple[str, str]]:
     return [
@@ -54,6 +57,9 @@ def prepared(client: SyncClient, folder: str, name: str, text: str) -> tuple[str
         s.pin(f"{id}-call")
     for old, new in (('"s1"', f'"{id}"'), ('"call_1"', f'"{id}-call"'), ('"call_3"', f'"{id}-new"')):
         text = text.replace(old, new)
+    if COMMIT in text:
+        delta = '{"type":"user","message":{"content":"Why?"}}\n'
+        text = text.replace(COMMIT, client.commit_checkpoint("claude-code-v1", delta, session=id).commit.commit)
     if "box-1" in text:
         text = text.replace("box-1", client.sandbox_register([id]).sandbox.sandbox)
     return id, text
