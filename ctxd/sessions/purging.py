@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
-from ctxd.objects.generated_ids import UNPURGEABLE_PREFIXES, component_texts_prefix, session_of
+from ctxd.objects.generated_ids import UNPURGEABLE_PREFIXES, component_texts_prefix, is_hash, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.chat import read_pages
@@ -92,11 +92,15 @@ async def purge(
 
 
 async def _quoting(store: VersionStore, id: str) -> list[str]:
-    """The component texts, of all sessions, that were made from ``id``. Cost: linear in the texts that are stored."""
+    """The component texts that were made from ``id``, a file or an entry: nothing else is a source of one. Cost: linear
+    in the texts of its session for an entry, in those of all sessions for a file."""
     found: list[str] = []
+    session = session_of(id)
+    if session is None and not is_hash(id):
+        return found
     after: str | None = None
     while True:
-        page = await store.scan(component_texts_prefix(), page=Page(after=after, limit=_HISTORY))
+        page = await store.scan(component_texts_prefix(session or ""), page=Page(after=after, limit=_HISTORY))
         quoting = [each.document for each in page if id in each.document.payload.get("sources", ())]
         found += [document.id for document in quoting if not is_purged(document)]
         if len(page) < _HISTORY:

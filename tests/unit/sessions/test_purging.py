@@ -170,7 +170,7 @@ async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
 
         async def scanned(prefix: str, *args: Any, **rest: Any) -> list[Stored]:
             found: list[Stored] = await scan(prefix, *args, **rest)
-            if prefix == component_texts_prefix() and not found:
+            if prefix == component_texts_prefix("s") and not found:
                 wanted = Wanted("anthropic-messages", "m", None)
                 await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
             return found
