@@ -36,6 +36,8 @@ def _session(record: Record) -> str:
     lines += [f"- {name}: {cell(str(record[name]))}" for name in ("agent", "state", "workdir", "turn_count")]
     lines += [f"- {name}: {moment(record[name])}" for name in ("created_at", "updated_at")]
     lines += [f"- label {_code(key)}: {_code(value)}" for key, value in record["labels"].items()]
+    for key, value in record["entries"].items():
+        lines.append(f"- entry {_code(key)}: {_code(json.dumps(value, ensure_ascii=False))}")
     return "\n".join(lines) + "\n"
 
 

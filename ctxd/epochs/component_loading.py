@@ -15,12 +15,13 @@ from ctxd.epochs.component_changes import Components
 from ctxd.epochs.epoch_state import ComponentText
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Document, Stored, text_of
-from ctxd.objects.generated_ids import component_text_id, entry_id
+from ctxd.objects.generated_ids import component_text_id
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.session_objects import entries
 from ctxd.store.store import VersionStore
 from ctxd_protocol.session_types import ComponentName
 
@@ -128,15 +129,8 @@ class ComponentObserver:
         return Loaded(msgspec.convert(kept, component.value_type), loaded.sources)
 
     async def _entries(self, live: LiveSession) -> list[Component[Any]]:
-        ids = {name: entry_id(live.session, name) for name in live.settings.entries}
-        heads = await self._store.heads(ids.values())
-        refs = {id: head.content_ref for id, head in heads.items() if head is not None and head.content_ref is not None}
-        contents = await self._store.contents(refs.values())
-        return [
-            EntryComponent(name, head, text_of(contents[refs[id]]))
-            for name, id in ids.items()
-            if id in refs and (head := heads[id]) is not None
-        ]
+        found = await entries(self._store, live.session, live.settings.entries)
+        return [EntryComponent(name, head, text) for name, (head, text) in found.items()]
 
     def address(self, text: ComponentText) -> str:
         """The address of ``text``."""

@@ -22,6 +22,7 @@ from ctxd.sessions.chat import read_pages
 from ctxd.sessions.secret_capture import captured, off_loop
 from ctxd.sessions.segments import events_size
 from ctxd.sessions.session import LiveSession
+from ctxd.sessions.session_objects import entries
 from ctxd.sessions.state import Place, SessionState
 from ctxd.store.store import VersionStore
 from ctxd_protocol.event_types import Event, message_of
@@ -164,14 +165,14 @@ class Exports:
     async def page(self, live: LiveSession, cursor: str | None, limit: int) -> tuple[list[Record], str | None]:
         """At most ``limit`` records of ``live`` from ``cursor`` on, and the cursor to go on from; None at the end.
 
-        They are the session's settings, its system prompt, every message with the tool call that it stands for behind
-        it, and then what else the session knows: tool calls, files by their metadata, and the usage of requests. What
-        comes in after the first page is left out. Raises: CtxdError invalid_params for a cursor that no export gave,
-        corrupt, store_failed. Cancel: safe.
+        They are the session's settings and entries, its system prompt, every message with the tool call that it stands
+        for behind it, and then what else the session knows: tool calls, files by their metadata, and the usage of
+        requests. What comes in after the first page is left out. Raises: CtxdError invalid_params for a cursor that no
+        export gave, corrupt, store_failed. Cancel: safe.
         """
         if cursor is None:
             reach = self._begun(live).reach
-            return await self._redacted([_session(live)]), cursor_of(live.session, START, reach)
+            return await self._redacted([await _session(self._store, live)]), cursor_of(live.session, START, reach)
         at, reach = read_cursor(live.session, cursor)
         steps = list(islice(self._shared(live).outline.steps(live.state, at, reach), limit + 1))
         records: list[Record] = []
@@ -228,8 +229,9 @@ class _Shared:
         self.under_way = 0
 
 
-def _session(live: LiveSession) -> Record:
+async def _session(store: VersionStore, live: LiveSession) -> Record:
     settings = live.settings
+    found = await entries(store, live.session, settings.entries)
     return {
         "record": "session",
         "session": live.session,
@@ -240,6 +242,7 @@ def _session(live: LiveSession) -> Record:
         "turn_count": live.state.turn,
         "workdir": settings.workdir,
         "labels": dict(settings.labels),
+        "entries": {key: msgspec.json.decode(value) for key, (_, value) in found.items()},
     }
 
 

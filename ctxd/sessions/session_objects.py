@@ -4,14 +4,15 @@ Neither is stored in that shape: each version is the fold of the segments up to 
 version of its object, and every write that adds messages is one of its chat.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import LATEST, NOW, AsOf, Document, Page, Stored
+from ctxd.objects.document import LATEST, NOW, AsOf, Document, Page, Stored, text_of
+from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions.loading import pages
 from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, text_size
@@ -28,6 +29,22 @@ def session_of(id: str) -> str | None:
     """The session whose object or chat ``id`` is; None for every other id."""
     kind, _, session = id.partition(":")
     return session if kind in ("session", "chat") and session else None
+
+
+async def entries(store: VersionStore, session: str, keys: Iterable[str]) -> dict[str, tuple[Stored, str]]:
+    """The entries of ``session`` at ``keys`` that are not purged: each with its version, and its value as JSON text.
+
+    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    """
+    ids = {key: entry_id(session, key) for key in keys}
+    heads = await store.heads(ids.values())
+    refs = {id: head.content_ref for id, head in heads.items() if head is not None and head.content_ref is not None}
+    contents = await store.contents(refs.values())
+    return {
+        key: (head, text_of(contents[refs[id]]))
+        for key, id in ids.items()
+        if id in refs and (head := heads[id]) is not None
+    }
 
 
 async def version(store: VersionStore, id: str, at: AsOf = NOW, *, size_max: int | None = None) -> Stored | None:

@@ -49,6 +49,22 @@ def test_an_export_tells_all_in_order_and_no_secret_whatever_the_policy(
 
 
 @pytest.mark.requirement("SEC-11")
+def test_an_export_has_the_entries_of_the_session_without_their_secrets(daemon: Running, start: Start) -> None:
+    s = start(secrets="off")
+    s.set_entry("mode", {"name": "Plan only.", "limits": [3]})
+    s.set_entry("token", f"Use {TOKEN}.")
+    s.set_entry("gone", "Not any more.")
+    s.delete_entry("gone")
+    entries = s.client.session_export(s.id).records[0]["entries"]
+    assert entries.pop("token").startswith("Use [REDACTED:github-token:")
+    assert entries == {"mode": {"name": "Plan only.", "limits": [3]}}
+    shown = ctx(daemon.socket, "session", "export", s.id).stdout
+    assert '- entry `mode`: `{"limits": [3], "name": "Plan only."}`\n' in shown and TOKEN not in shown
+    s.client.object_purge(f"session_entry:{s.id}#mode")
+    assert list(s.client.session_export(s.id).records[0]["entries"]) == ["token"]
+
+
+@pytest.mark.requirement("SEC-11")
 def test_a_page_of_an_export_ends_where_it_would_be_long(start: Start) -> None:
     s = start()
     for number in range(4):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
 from tests.spec.secrecy import OTHER, PASSWORD, TOKEN, Start, ctx, say
@@ -71,6 +72,36 @@ def test_ctx_scan_finds_secrets_in_turns_metadata_paths_and_earlier_versions(
         assert any(".txt" in place and rule == "github-token" for place, rule in places), "a path is looked at too"
         assert not any(place.startswith(was) for place, _ in places)
         assert any(place.startswith(was) for place, _ in found(*which, "--history")[1])
+
+
+@pytest.mark.requirement("SEC-7")
+def test_ctx_scan_finds_secrets_in_entries_and_in_declared_tools(daemon: Running, start: Start) -> None:
+    s = start(secrets="off")
+    s.set_entry("was", f"Use {OTHER}.")
+    s.set_entry("was", "Use none.")
+    s.set_entry("token", f"Use {TOKEN}.")
+    tool = ToolDeclaration(name="push", description=f"Pushes with {OTHER}.", input_schema={"type": "object"})
+    for number in range(3):
+        s.user(f"Turn {number}.")
+        s.assemble(format="anthropic-messages", model="claude-sonnet-4-5", tools=[tool])
+    entry, declared = f"session_entry:{s.id}#token entry token", f"session:{s.id} tools declared in assembly 1"
+    for which in (("-s", s.id), ("--all",)):
+        done = ctx(daemon.socket, "scan", *which, "--json")
+        assert done.returncode == 8 and TOKEN not in done.stdout and OTHER not in done.stdout
+        places = [item["place"] for item in json.loads(done.stdout)["items"] if s.id in item["place"]]
+        assert sorted(places) == sorted((entry, declared)), "equal declarations are named once"
+        history = ctx(daemon.socket, "scan", *which, "--history", "--json").stdout
+        assert f"session_entry:{s.id}#was entry was" in history
+    rows, cursor = [], None
+    while True:
+        page = s.client.object_scan(session=s.id, limit=1, cursor=cursor)
+        rows += page.objects
+        if (cursor := page.next_cursor) is None:
+            break
+    assert {(row.object, row.label) for row in rows} == {
+        (f"session_entry:{s.id}#token", "entry token"),
+        (f"session:{s.id}", "tools declared in assembly 1"),
+    }
 
 
 @pytest.mark.requirement("SEC-7")

@@ -6,9 +6,18 @@ from heapq import nsmallest
 from itertools import groupby
 from typing import Final, TypeVar, cast
 
+import msgspec
+
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Page
-from ctxd.objects.generated_ids import INNER_PREFIXES
+from ctxd.objects.generated_ids import (
+    INNER_PREFIXES,
+    assemblies_prefix,
+    assembly_id,
+    entries_prefix,
+    number_of,
+    session_of,
+)
 from ctxd.offload import Lane
 from ctxd.rpc.caller import Caller
 from ctxd.secrets.guard import Capture, Guard
@@ -26,6 +35,8 @@ from ctxd_protocol.object_types import ObjectType, source_label
 
 _SCANNED_AT_ONCE: Final = 32
 _CHATS: Final = "chat:"
+_INNER: Final = ("assembly:", "session_entry:")
+"""Prefixes of the entities beside objects that are searched: entries, and assemblies, which have the declared tools."""
 
 T = TypeVar("T")
 
@@ -82,11 +93,20 @@ class SecretCalls:
         rows: list[wire.Scanned] = []
         for first in range(0, len(ids), _SCANNED_AT_ONCE):
             some = ids[first : first + _SCANNED_AT_ONCE]
-            versions = await self._store.bulk([id for id in some if not id.startswith(_CHATS)], content=True)
+            before = {id: before_id for id in some if (before_id := _assembly_before(id)) is not None}
+            read = dict.fromkeys((*(id for id in some if not id.startswith(_CHATS)), *before.values()))
+            versions = await self._store.bulk(list(read), content=True)
             for id in some:
                 if id.startswith(_CHATS):
                     rows += await self._chat(id)
-                elif (stored := versions.get(id)) is not None:
+                elif (stored := versions.get(id)) is None:
+                    continue
+                elif stored.document.type == "assembly":
+                    last = versions.get(before.get(id, ""))
+                    # Most requests declare the tools of the one before. What the record refers to is searched anyway.
+                    if last is None or last.document.content != stored.document.content:
+                        rows += await self._object(msgspec.structs.replace(stored.document, payload={}), history=False)
+                else:
                     rows += await self._object(stored.document, history=params.history)
         return wire.ObjectScanResult(objects=tuple(rows), scanned=len(ids), next_cursor=ids[-1] if more else None)
 
@@ -100,13 +120,19 @@ class SecretCalls:
         return SessionExportResult(records=tuple(records), next_cursor=cursor)
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
-        """Return at most ``limit`` ids of objects beyond ``after``, in order: those of ``session``, else all."""
+        """Return at most ``limit`` ids of objects, entries and assemblies beyond ``after``, in order: those of
+        ``session``, else all."""
+        inner: list[str] = []
+        for prefix in _INNER if session is None else (assemblies_prefix(session), entries_prefix(session)):
+            if after < prefix or after.startswith(prefix):
+                page = Page(after=after if after.startswith(prefix) else None, limit=limit)
+                inner += [each.document.id for each in await self._store.scan(prefix, page=page)]
         if session is not None:
             live = await self._sessions.live(session)
             own = (chat_id(session), session_object_id(session), system_prompt_id(session))
-            return nsmallest(limit, (id for id in {*live.state.index, *map(str, own)} if id > after))
+            return nsmallest(limit, (id for id in {*live.state.index, *map(str, own), *inner} if id > after))
         found, _ = await self._objects.of_all(type=None, after=after, limit=limit)
-        return [listed.stored.document.id for listed in found]
+        return sorted((*(listed.stored.document.id for listed in found), *inner))[:limit]
 
     async def _object(self, newest: Document, *, history: bool) -> list[wire.Scanned]:
         guard = self._sessions.guard
@@ -140,12 +166,25 @@ class SecretCalls:
         ]
 
 
+def _assembly_before(id: str) -> str | None:
+    """The id of the assembly before the assembly ``id``; None for the first one, and for every other entity."""
+    if not id.startswith(_INNER[0]) or (number := number_of(id)) == 1:
+        return None
+    return assembly_id(session_of(id) or "", number - 1)
+
+
 def _row(guard: Guard, document: Document, told: Found) -> wire.Scanned:
     source = document.source
-    label = str(document.payload.get("tool", document.type)) if source is None else source_label(source)
+    id, type = document.id, document.type
+    label = str(document.payload.get("tool", type)) if source is None else source_label(source)
+    if type == "session_entry":
+        type, label = "session", f"entry {document.payload['key']}"
+    elif type == "assembly":
+        label, type = f"tools declared in assembly {number_of(id)}", "session"
+        id = str(session_object_id(session_of(id) or ""))
     return wire.Scanned(
-        object=document.id,
-        type=cast(ObjectType, document.type),
+        object=id,
+        type=cast(ObjectType, type),
         # A path can hold a secret as well.
         label=guard.redacted(label),
         found=told.found,

@@ -90,11 +90,11 @@ class SessionExportParams(SessionParams, frozen=True, kw_only=True):
 class SessionExportResult(Result, frozen=True, kw_only=True):
     """One page of transcript records; no ``next_cursor`` at the end.
 
-    Every secret is replaced by ``[REDACTED:rule:tag]``. Member ``record`` is the kind: ``session`` first, then
-    ``system_prompt``, then by turn each ``message``, followed by the ``toolcall`` it stands for, and each ``event``
-    that is no message, then the other objects of the session: ``toolcall``, and ``file`` without content, then the
-    ``usage`` of each request. An ``object`` of state ``unknown`` has no version any more. Messages that arrive after
-    the first page are left out.
+    Every secret is replaced by ``[REDACTED:rule:tag]``. Member ``record`` is the kind: ``session`` with its ``entries``
+    first, then ``system_prompt``, then by turn each ``message``, followed by the ``toolcall`` it stands for, and each
+    ``event`` that is no message, then the other objects of the session: ``toolcall``, and ``file`` without content,
+    then the ``usage`` of each request. An ``object`` of state ``unknown`` has no version any more. Messages that
+    arrive after the first page are left out.
     """
 
     records: tuple[dict[str, Any], ...]
