@@ -33,6 +33,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ``cache_write`` is the price of a token written to the prompt cache by the cache's lifetime in seconds, never empty.
     ``cache_breakpoints`` 0: the provider caches every prefix. ``cache_lookback``: blocks before a marker in which the
     provider looks for an older prefix, 0 for any number. ``context_tokens``: input and output together.
+    ``system_updates``: the model takes system messages in the conversation.
     """
 
     provider: Literal["anthropic", "openai"]
@@ -45,6 +46,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cache_min_tokens: _Count
     cache_breakpoints: _Count
     cache_lookback: _Count
+    system_updates: bool
 
     @property
     def lifetime_s(self) -> int:
@@ -101,7 +103,9 @@ class Models:
             for field, value in msgspec.structs.asdict(model).items():
                 prices = value if isinstance(value, dict) else {}
                 inner = ", ".join(f"{life} = {price:_}" for life, price in sorted(prices.items()))
-                shown = f"{{ {inner} }}" if inner else f"{value:_}" if isinstance(value, int) else f'"{value}"'
+                shown = f"{{ {inner} }}" if inner else f'"{value}"'
+                if isinstance(value, int):
+                    shown = str(value).lower() if isinstance(value, bool) else f"{value:_}"
                 lines.append(f"{field} = {shown}")
         return "\n".join(lines) + "\n"
 
@@ -113,7 +117,8 @@ def read_models(path: Path | None = None) -> Models:
     """
     tables = _tables(BUILT_IN)
     for name, fields in _tables(path).items() if path is not None else ():
-        tables[name] = {**tables.get(name, {}), **fields}
+        default = {"system_updates": fields.get("provider") == "openai"}
+        tables[name] = {**tables.get(name, default), **fields}
     models = {}
     for name, fields in tables.items():
         try:

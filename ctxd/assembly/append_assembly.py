@@ -4,7 +4,7 @@ What was sent is in the records, so that a restart between two requests changes 
 A request for a window to which nothing came, in the form of the last one, writes nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from math import ceil
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from ctxd.assembly.assembly_record import (
     Recorded,
     WindowPart,
     document_of,
+    named,
     new_context_id,
     note_request,
     read_record,
@@ -37,7 +38,7 @@ from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.spec_layout import too_long
 from ctxd.assembly.token_budget import sha256
-from ctxd.assembly.window_items import ToolOutput, ToolUse, WindowItem
+from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, WindowItem
 from ctxd.assembly.window_loading import WindowReader
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
@@ -55,13 +56,14 @@ async def grow(
     live: LiveSession,
     window: AppendWindow,
     *,
-    cuts: Mapping[Kind, int],
+    rules_of: Callable[[str | None], tuple[Mapping[Kind, int], SystemUpdates | None]],
     components: Components,
     address: Addressing,
     tools: tuple[str, ...] | None,
 ) -> Grown:
-    """Plan the next part of ``window``, that of ``live``, whose lock is held. ``components``: as they are now.
-    ``cuts`` and ``tools``: see ``Planner``.
+    """Plan the next part of ``window``, that of ``live``, whose lock is held. ``rules_of``: returns ``cuts`` and
+    ``system_updates`` of ``Planner`` for the newest model that answered since, None without one. ``components``: as
+    they are now. ``tools``: see ``Planner``.
 
     Raises: CtxdError source_unreachable for a component that the first baseline lacks, corrupt, store_failed. Cancel:
     safe.
@@ -79,7 +81,9 @@ async def grow(
             " session's components, and send the request again.",
             outcome="not_applied",
         ) from blocked
-    planned = Planner(window, batch, cuts=cuts, differing=differing, tools=tools).plan()
+    cuts, system_updates = rules_of(batch.spoken)
+    planner = Planner(window, batch, cuts=cuts, system_updates=system_updates, differing=differing, tools=tools)
+    planned = planner.plan()
     heads = [*batch.outputs.values(), *(file.stored for file in batch.files.values()), *batch.recorded]
     heads += [batch.prompt] if batch.prompt is not None else []
     events = {place: event for place, _, event in batch.events}
@@ -90,8 +94,7 @@ async def grow(
     both = ToolOutput | ToolUse
     cut = {item.object for each in items for item in each if isinstance(item, both) and item.shown == "cut"}
     noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
-    spoken = next((model for _, _, event in reversed(batch.events) if (model := getattr(event, "model", None))), None)
-    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, spoken, material)
+    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, batch.spoken, material)
 
 
 def record_of(
@@ -170,13 +173,17 @@ class AppendAssembler:
         self._clock = clock
         self._aim: Aim = aim
 
-    async def assemble(self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None) -> Assembled:
-        """The window of ``live`` in the form ``wanted``, grown by what came since and recorded."""
+    async def assemble(
+        self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None, *, dry_run: bool
+    ) -> Assembled:
+        """The window of ``live`` in the form ``wanted``, grown by what came since and recorded. ``dry_run``: see
+        ``Assembler.look``."""
         while (next_part := await self._next_part(live, call, wanted)) is None:
             pass
         kept, before, grown, texts, floor_vt = next_part
         assert kept.context_ids is not None, "they were read"
-        target, last = target_for(live.session, wanted, grown.spoken or grown.window.model), before.rendering
+        target = target_for(live.session, wanted, grown.spoken or before.window.model, self._models)
+        last = before.rendering
         is_same = last is not None and not grown.planned.refs and last.target == target
         came, request = grown, next_request(live.assembly + 1, before.record, target)
         moment, done = None, unjudged(came)
@@ -193,9 +200,11 @@ class AppendAssembler:
         record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
         record = with_figures(record, before, came, done, request, moment)
         id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
-        record = msgspec.structs.replace(record, context_id=id)
+        record = named(record, id, dry_run=dry_run)
         cost = cost_of(record, self._models)
         context = context_of_window(live.session, record, items, made, live.settings.budget_tokens, cost)
+        if dry_run:
+            return Assembled(context, live.barrier)
         document = document_of(live.session, record, tools_text(target), wanted.secrets)
         result, puts = KeptNumber(record.number), (document, *texts)
         pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=floor_vt)
@@ -223,7 +232,7 @@ class AppendAssembler:
             self._archive.windows,
             live,
             before.window,
-            cuts=self._cuts(live, wanted, before.window),
+            rules_of=lambda spoken: self._plan_rules(live, wanted, spoken or before.window.model),
             components=await self._observed(live, call),
             address=self._observer.address,
             tools=None if wanted.format is None else tuple(tool.name for tool in wanted.tools),
@@ -254,12 +263,18 @@ class AppendAssembler:
         confined = self._visibility.restricts(live.session)
         return await self._observer.observe(live, call.without_id(), confined=confined)
 
-    def _cuts(self, live: LiveSession, wanted: Wanted, window: AppendWindow) -> Mapping[Kind, int]:
-        """Tokens to which contents are cut that enter ``window``. Raises: CtxdError invalid_params."""
-        name = wanted.model or window.model
+    def _plan_rules(
+        self, live: LiveSession, wanted: Wanted, spoken: str | None
+    ) -> tuple[Mapping[Kind, int], SystemUpdates | None]:
+        """``cuts`` and ``system_updates`` of ``Planner`` for the window of ``live``. ``spoken``: its model if none is
+        wanted. Raises: CtxdError invalid_params."""
+        name = wanted.model or spoken
         if wanted.format is None or name is None:
-            return UNJUDGED_CUTS
-        return rules_for(self._models.get(name), live.settings.budget_tokens, wanted.max_tokens, self._aim).cuts
+            return UNJUDGED_CUTS, None
+        model = self._models.get(name)
+        place: SystemUpdates = "behind_user" if wanted.format == "anthropic-messages" else "anywhere"
+        rules = rules_for(model, live.settings.budget_tokens, wanted.max_tokens, self._aim)
+        return rules.cuts, place if model.system_updates else "none"
 
     def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
         """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError

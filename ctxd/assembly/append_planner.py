@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from ctxd.assembly.repack_policy import Kind
-from ctxd.assembly.request_bodies import BEGIN, CONTINUE, WINDOW_RENDERER
+from ctxd.assembly.request_bodies import BEGIN, CONTINUE, SYSTEM_UPDATES_SINCE, WINDOW_RENDERER
 from ctxd.assembly.request_target import PROVIDERS
 from ctxd.assembly.stored_items import (
     WHOLE,
@@ -30,13 +30,14 @@ from ctxd.assembly.stored_items import (
     TextKind,
     TextRef,
     arguments_of,
+    baseline_of,
     call_facts,
     call_name,
     pictures,
     short_id,
     tool_name,
 )
-from ctxd.assembly.window_items import WindowItem
+from ctxd.assembly.window_items import SystemUpdates, WindowItem
 from ctxd.epochs.component_changes import Differences
 from ctxd.epochs.epoch_state import Begin, ComponentText, EpochEvent, EpochState, begun, folded
 from ctxd.objects.document import Stored
@@ -99,10 +100,10 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     """Everything new since the last request.
 
     ``number``: of the assembly; ``turn``: the current one. ``events``: those of the main conversation, each with the
-    journal sequence of its write. ``recorded``: tool calls that entered the pool; ``passed``: those that a
-    compaction replaced. ``outputs``: tool call objects by the
-    id of their call in the chat, and by their own. ``files``: those of the pool that
-    the window may have to show. ``prompt``: the system prompt, None without one.
+    journal sequence of its write. ``recorded``: tool calls that entered the pool; ``passed``: those that a compaction
+    replaced. ``outputs``: tool call objects by the id of their call in the chat, and by their own. ``files``: those of
+    the pool that the window may have to show. ``prompt``: the system prompt, None without one. ``spoken``: the newest
+    model that answered, also in events that a compaction replaced, None for none.
     """
 
     number: int
@@ -115,6 +116,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, FileState]
     gone: Sequence[str]
     prompt: Stored | None
+    spoken: str | None
 
 
 class LastRequest(msgspec.Struct, frozen=True):
@@ -265,14 +267,17 @@ class Planner:
         batch: Arrivals,
         *,
         cuts: Mapping[Kind, int],
+        system_updates: SystemUpdates | None,
         differing: Differences,
         tools: tuple[str, ...] | None,
     ) -> None:
-        """``cuts``: tokens that an output is cut to, by its kind. ``differing``: components that differ from
-        the belief; ``tools``: names of the tools that the request declares, None if the window is for no request."""
+        """``cuts``: tokens that an output is cut to, by its kind. ``system_updates``: None if the window is for no
+        model. ``differing``: components that differ from the belief; ``tools``: names of the tools that the request
+        declares, None if the window is for no request."""
         self._window = window
         self._batch = batch
         self._cuts = cuts
+        self._system_updates = system_updates if window.renderer >= SYSTEM_UPDATES_SINCE else None
         self._differing = differing
         self._tools = tools
         self._names: dict[str, str] = {}
@@ -290,10 +295,12 @@ class Planner:
         """The batch as references. What is noted of files comes last, as it depends on the calls."""
         batch, first = self._batch, not self._window.refs
         talk, place = self._conversation()
-        event = self._event(first)
+        event, update = self._event(first), None
         if updates := tuple(change for change in self._differing.changes if change.part != "baseline"):
-            ref = EpochRef(key=self._key(), turn=self._turn, role="update", parts=updates)
-            talk.insert(self._before_prompts(talk), (ref, True))
+            native = None if self._system_updates is None else self._system_updates != "none"
+            update = EpochRef(key=self._key(), turn=self._turn, role="update", parts=updates, is_system=native)
+            if self._system_updates != "behind_user":
+                talk.insert(self._before_prompts(talk), (update, True))
         self._noted += [NotedObject(each.document.id, each.tx, "pool") for each in batch.passed]
         contents, lines = self._files()
         refs: list[Ref] = []
@@ -314,17 +321,13 @@ class Planner:
         if speaks_last:
             # The request's last message is the user's.
             refs.append(self._text("marker", CONTINUE))
+        if update is not None and self._system_updates == "behind_user":
+            refs.append(update)
         noted, prompt = tuple(self._noted), None if batch.prompt is None else batch.prompt.tx
         return Planned(
-            refs=tuple(refs),
-            place=place,
-            noted=noted,
-            names=self._names,
-            facts=self._facts,
-            prompt=prompt,
-            event=event,
-            texts=self._differing.texts,
-        )
+            refs=tuple(refs), place=place, noted=noted, names=self._names, facts=self._facts, prompt=prompt,
+            event=event, texts=self._differing.texts,
+        )  # fmt: skip
 
     def _event(self, first: bool) -> EpochEvent | None:
         """The change of the epoch by this batch."""
@@ -581,12 +584,6 @@ class Planner:
             self._noted.append(NotedObject(id, 0, "gone"))
             lines.append(f"id={short_id(id)} is no longer in the metadata pool")
         return contents, lines
-
-
-def baseline_of(event: EpochEvent, turn: int) -> EpochRef | None:
-    """The reference to the baseline that ``event`` begins its epoch with, None for an empty one."""
-    parts = tuple(change for change in event.changes if change.part == "baseline")
-    return EpochRef(key=f"epoch-{event.epoch}", turn=turn, role="baseline", parts=parts) if parts else None
 
 
 def _goes_on(step: _Step) -> bool:

@@ -11,6 +11,7 @@ from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.request_bodies import RequestBody, request_body
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.stored_items import Material
+from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import WindowItem
 from ctxd.assembly.window_loading import WindowReader, window_blocks
 from ctxd.sessions.session import LiveSession
@@ -33,7 +34,8 @@ class Rendering(msgspec.Struct, frozen=True):
 
 class KeptWindow(msgspec.Struct, eq=False):
     """Window of a session between assemblies. ``record``: of the newest assembly, None before the first; ``rendering``
-    and ``answer`` are its own, None while they are not known. ``requests``: the newest of the session, oldest first."""
+    and ``answer`` are its own, None while they are not known, and for good if some of what it showed was purged.
+    ``requests``: the newest of the session, oldest first."""
 
     window: AppendWindow
     record: Recorded | None = None
@@ -58,8 +60,8 @@ def render(
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: the newest model whose
-    answer is in it, None if none is in what comes next. ``material``: of what comes next."""
+    """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: see ``Arrivals``.
+    ``material``: of what comes next."""
 
     window: AppendWindow
     planned: Planned
@@ -74,7 +76,8 @@ class Grown(msgspec.Struct, frozen=True):
 
 
 async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None) -> KeptWindow:
-    """The window of ``chain``, its records from the first on. ``tools``: content of the last one's document.
+    """The window of ``chain``, its records from the first on, without a rendering if it renders to other bytes than
+    were recorded. ``tools``: content of the last one's document.
 
     Raises: CtxdError corrupt, purged, store_failed. Cancel: safe.
     """
@@ -82,7 +85,8 @@ async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded],
     part = chain[-1].window
     assert part is not None, "it is in this layout"
     target = target_of(live.session, part, tools)
-    return KeptWindow(window, chain[-1], render(live.session, window.flat(), target, window.ends, window.renderer))
+    made = render(live.session, window.flat(), target, window.ends, window.renderer)
+    return KeptWindow(window, chain[-1], made if sha256(made.plain.decode()) == chain[-1].sha256 else None)
 
 
 def context_of_window(

@@ -20,6 +20,7 @@ from ctxd.assembly.assembly_record import (
     context_of,
     document_of,
     form_of,
+    named,
     new_context_id,
     read_record,
     tools_text,
@@ -83,10 +84,12 @@ class Assembler:
         chars_max: int | None = None,
         wanted: Wanted | None = None,
         target: RequestTarget | None = None,
+        dry_run: bool = False,
     ) -> Assembled:
         """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written:
         a resend of ``call`` gets it as long as this runs. ``wanted``: the form in the layout ``append``; None for the
-        layout of ``archive``, and then ``target`` of the request that is made of it, None for text.
+        layout of ``archive``, and then ``target`` of the request that is made of it, None for text. ``dry_run``: see
+        ``look``.
 
         Its answer may go out once ``pending`` is durable. Raises: CtxdError session_closed, session_not_active,
         too_large, corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and
@@ -103,7 +106,7 @@ class Assembler:
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._freshen(live, call)
             if wanted is not None:
-                return await self._append.assemble(live, call, wanted, chars_max)
+                return await self._append.assemble(live, call, wanted, chars_max, dry_run=dry_run)
             while True:
                 kept = await self._rendered(live, chars_max)
                 composition = compose(kept.components, live.settings.budget_tokens, self._archive.count)
@@ -116,7 +119,26 @@ class Assembler:
             if is_same and record and before and before.texts == composition.texts:
                 self._cache.note_repeat(call, record.number)
                 return self._repeated(kept, record, composition)
-            return self._record(kept, call, composition, target)
+            return self._record(kept, call, composition, target, dry_run=dry_run)
+
+    async def look(
+        self,
+        live: LiveSession,
+        call: WriteRequest,
+        *,
+        chars_max: int | None = None,
+        wanted: Wanted | None = None,
+        target: RequestTarget | None = None,
+    ) -> Assembled:
+        """The context that ``assemble`` would record, unrecorded: number 0 and no context id, unless it is the one
+        recorded last. Raises, and cancel: as ``assemble``."""
+        while True:
+            cleared, bare = self._cache.cleared, call.without_id()
+            made = await self.assemble(live, bare, chars_max=chars_max, wanted=wanted, target=target, dry_run=True)
+            # It may show what other sessions wrote and can still lose.
+            await self._store.settled()
+            if self._cache.cleared == cleared:
+                return made
 
     async def plan(
         self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
@@ -232,7 +254,13 @@ class Assembler:
         return all(piece.tx is None or piece.tx <= reached for piece in composition.pieces)
 
     def _record(
-        self, kept: KeptContext, call: WriteRequest, composition: Composition, target: RequestTarget | None
+        self,
+        kept: KeptContext,
+        call: WriteRequest,
+        composition: Composition,
+        target: RequestTarget | None,
+        *,
+        dry_run: bool,
     ) -> Assembled:
         """Record ``composition``, of which a request for ``target`` is made. Does not await."""
         live, before, ids = kept.live, kept.composition, kept.context_ids
@@ -247,7 +275,7 @@ class Assembler:
             number=live.assembly + 1,
             segments=live.state.segments,
             turn=live.state.turn,
-            context_id=new_context_id(parent, digest, now, live.settings.agent, ids),
+            context_id="",
             parent=parent,
             sha256=digest,
             bytes=composition.size,
@@ -262,7 +290,10 @@ class Assembler:
             dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
             form=form_of(target),
         )
+        record = named(record, new_context_id(parent, digest, now, live.settings.agent, ids), dry_run=dry_run)
         context = context_of(live.session, record, composition, text)
+        if dry_run:
+            return Assembled(context, live.barrier)
         pending = live.commit(
             call,
             puts=(document_of(live.session, record, tools_text(target)),),

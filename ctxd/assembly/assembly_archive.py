@@ -122,14 +122,12 @@ class Archive:
     async def _show_window(self, session: str, last: Recorded) -> Assembled:
         live = await self._sessions.live(session)
         kept = await self.recall(live, last)
-        rendering = kept.rendering
-        assert rendering is not None, "a window that is read again is rendered"
-        if sha256(rendering.plain.decode()) != last.sha256:
+        if kept.rendering is None:
             material = await self.windows.material(live, kept.window.refs, {}, {}, {})
             gone = [component_text_id(session, address) for address, text in material.components.items() if not text]
             raise await _mismatch(live, assembly_id(session, last.number), material.versions.values(), gone)
         budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
-        return Assembled(context_of_window(session, last, kept.window.flat(), rendering, budget, cost))
+        return Assembled(context_of_window(session, last, kept.window.flat(), kept.rendering, budget, cost))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
         """Return the context of the record ``recorded`` in version ``stored``. Raises: as ``show``."""

@@ -219,6 +219,11 @@ def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, take
     return id
 
 
+def named(record: Recorded, id: str, *, dry_run: bool) -> Recorded:
+    """``record`` with its context ``id``; with neither number nor id if it is not recorded."""
+    return msgspec.structs.replace(record, number=0) if dry_run else msgspec.structs.replace(record, context_id=id)
+
+
 class Assembled(msgspec.Struct):
     """Recorded assembly as a client gets it. ``pending``: the write that the answer waits for, None if for none.
 

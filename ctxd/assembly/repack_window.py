@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_planner import AppendWindow, Planned, baseline_of
+from ctxd.assembly.append_planner import AppendWindow, Planned
 from ctxd.assembly.append_window import Grown
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
@@ -25,6 +25,7 @@ from ctxd.assembly.stored_items import (
     ObjectRef,
     Ref,
     TextRef,
+    baseline_of,
     items_of,
     late_without_call,
     short_use,

@@ -33,11 +33,15 @@ from ctxd.assembly.window_items import (
 from ctxd.epochs.tagged_text import tagged
 from ctxd_protocol.context_types import Block, Omitted, RequestFormat, ToolDeclaration, declared
 
-WINDOW_RENDERER: Final = 3
+WINDOW_RENDERER: Final = 4
 """Version of the layout ``append``, kept with every assembly in it. Programs that do not know it refuse it."""
 
-WINDOW_RENDERERS: Final = (2, WINDOW_RENDERER)
-"""Versions that are rendered. In version 2, every ``&``, ``<`` and ``>`` of an update is escaped."""
+WINDOW_RENDERERS: Final = (2, 3, WINDOW_RENDERER)
+"""Versions that are rendered. In version 2, every ``&``, ``<`` and ``>`` of an update is escaped; before version 4, no
+update is a system message of the Messages API."""
+
+SYSTEM_UPDATES_SINCE: Final = 4
+"""Version from which on each update notes whether it is a system message."""
 
 
 BREAKPOINTS_MAX: Final = 4
@@ -65,6 +69,9 @@ Reason = Literal[
 CONTINUE: Final = "Go on."
 BEGIN: Final = "The conversation begins with a message of the assistant."
 """Words of the user at the end and at the beginning of a request, where an API wants a message of the user."""
+
+NO_REPLY: Final = "[no reply to this came]"
+"""Words of the model behind a system message where the user goes on: the Messages API wants a reply there."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _MARKER: Final = {"type": "ephemeral"}
@@ -197,14 +204,22 @@ class _Anthropic:
         return None if item.signature is not None or item.encrypted is not None else "it has no signature"
 
     def add(self, item: WindowItem) -> list[dict[str, Any]]:
-        """Add ``item``; returns what was added."""
-        block = self._block(item)
-        role = "user" if is_user_side(item) else "assistant"
+        """Add ``item``; returns what was added. A system message stands behind one of the user, and a reply behind it;
+        this depends on what was added before alone, so that nothing that was sent changes."""
+        last = self._messages[-1]["role"] if self._messages else None
+        if isinstance(item, Update) and item.is_system and last == "user":
+            return [self._say("system", {"type": "text", "text": item.text})]
+        if not is_user_side(item):
+            return [self._say("assistant", self._block(item))]
+        no_reply = [self._say("assistant", {"type": "text", "text": NO_REPLY})] if last == "system" else []
+        return [*no_reply, self._say("user", self._block(item))]
+
+    def _say(self, role: str, block: dict[str, Any]) -> dict[str, Any]:
         if self._messages and self._messages[-1]["role"] == role:
             self._messages[-1]["content"].append(block)
         else:
             self._messages.append({"role": role, "content": [block]})
-        return [block]
+        return block
 
     def _block(self, item: WindowItem) -> dict[str, Any]:
         match item:
@@ -240,9 +255,12 @@ class _Anthropic:
         return {"type": "image", "source": source}
 
     def mark(self) -> None:
-        """Put a cache marker behind what was added last."""
-        if self._messages and (last := self._messages[-1])["role"] == "user":
-            self._marked.append(last["content"][-1])
+        """Put a cache marker behind what the user side added last, before a system message."""
+        for message in reversed(self._messages[-2:]):
+            if message["role"] != "system":
+                if message["role"] == "user":
+                    self._marked.append(message["content"][-1])
+                return
 
     def end(self) -> None:
         """All items were added."""
@@ -284,7 +302,7 @@ class _Responses:
 
     def _part(self, item: WindowItem) -> dict[str, Any]:
         match item:
-            case Update(kind="component"):
+            case Update(kind="component") if item.is_system is not False:
                 return {
                     "type": "message",
                     "role": "developer",
@@ -356,7 +374,7 @@ class _Chat:
         if not isinstance(item, ToolOutput):
             self.end()
         match item:
-            case Update(kind="component"):
+            case Update(kind="component") if item.is_system is not False:
                 return self._say("system", [{"type": "text", "text": item.text}])
             case UserText() | Update():
                 return self._say("user", [{"type": "text", "text": _shown_text(item, self._renderer)}])

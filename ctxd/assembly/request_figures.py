@@ -58,7 +58,7 @@ def _priced_figures(
     plain = max(1, item_tokens(done.grown))
     sent = done.tokens if done.reserve is not None else plain + ceil(moment.tools_tokens)
     broken = _broken(record, kept, came, moment)
-    is_cached = broken not in ("first_request", "format", "model", "tools", "cache_expired")
+    is_cached = broken not in ("first_request", "format", "model", "tools", "cache_expired", "purge")
     full, full_before = (number * sent // plain for number in (figures.history, earlier.history))
     return msgspec.structs.replace(
         figures,
@@ -93,4 +93,5 @@ def _broken(record: Recorded, kept: KeptWindow, came: Grown, moment: Moment) -> 
         return "cache_expired"
     if came.is_new:
         return "compaction"
-    return part.repacked
+    # The bytes that were sent cannot be rendered any more.
+    return "purge" if kept.rendering is None else part.repacked

@@ -46,23 +46,10 @@ class Wanted(msgspec.Struct, frozen=True):
     secrets: Secrets | None = None
 
 
-def require_format(format: RequestFormat, model: str, models: Models) -> None:
-    """Check that the provider of ``model`` takes ``format``. Raises: CtxdError invalid_params if it does not."""
-    known = models.find(model)
-    if known is not None and PROVIDERS[format] not in (None, known.provider):
-        formats = [name for name, provider in PROVIDERS.items() if provider in (None, known.provider)]
-        raise CtxdError(
-            "invalid_params",
-            f"the model {model!r} is of the provider {known.provider}, which does not take {format}",
-            hint=f"Give the format {' or '.join(formats)}, or a model of another provider.",
-            outcome="not_applied",
-        )
-
-
-def target_for(session: str, wanted: Wanted, spoken: str | None) -> RequestTarget | None:
+def target_for(session: str, wanted: Wanted, spoken: str | None, models: Models) -> RequestTarget | None:
     """The target that ``wanted`` means, None for text. ``spoken``: the model that answered last.
 
-    Raises: CtxdError invalid_params if no model is known.
+    Raises: CtxdError invalid_params if no model is known, or its provider does not take the format.
     """
     if wanted.format is None:
         return None
@@ -72,6 +59,15 @@ def target_for(session: str, wanted: Wanted, spoken: str | None) -> RequestTarge
             "invalid_params",
             f"which model the request of session {session} is for is not known",
             hint="Give model, as the provider names it.",
+            outcome="not_applied",
+        )
+    known = models.find(model)
+    if known is not None and PROVIDERS[wanted.format] not in (None, known.provider):
+        formats = [name for name, provider in PROVIDERS.items() if provider in (None, known.provider)]
+        raise CtxdError(
+            "invalid_params",
+            f"the model {model!r} is of the provider {known.provider}, which does not take {wanted.format}",
+            hint=f"Give the format {' or '.join(formats)}, or a model of another provider.",
             outcome="not_applied",
         )
     most = wanted.max_tokens

@@ -28,7 +28,7 @@ from ctxd.assembly.window_items import (
     UserText,
     WindowItem,
 )
-from ctxd.epochs.epoch_state import PURGED_PART, ComponentChange, ComponentText
+from ctxd.epochs.epoch_state import PURGED_PART, ComponentChange, ComponentText, EpochEvent
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import is_hash
 from ctxd.objects.kinds import is_binary, is_purged
@@ -116,10 +116,17 @@ class TextRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="text", g
 
 
 class EpochRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="epoch", gc=False):
-    """Texts of components: the baseline of an epoch, or one update."""
+    """Texts of components: the baseline of an epoch, or one update. ``is_system``: see ``Update``."""
 
     role: Literal["baseline", "update"]
     parts: tuple[ComponentChange, ...]
+    is_system: bool | None = None
+
+
+def baseline_of(event: EpochEvent, turn: int) -> EpochRef | None:
+    """The reference to the baseline that ``event`` begins its epoch with, None for an empty one."""
+    parts = tuple(change for change in event.changes if change.part == "baseline")
+    return EpochRef(key=f"epoch-{event.epoch}", turn=turn, role="baseline", parts=parts) if parts else None
 
 
 Ref = EventRef | ObjectRef | TextRef | EpochRef
@@ -298,7 +305,7 @@ def _epoch_item(ref: EpochRef, material: Material) -> WindowItem:
     found = [(material.components[part.address], part.part) for part in ref.parts]
     text = "\n\n".join(PURGED_PART if each is None else each.text(part) for each, part in found)
     if ref.role == "update":
-        return _update(ref, "component", text, material.count)
+        return msgspec.structs.replace(_update(ref, "component", text, material.count), is_system=ref.is_system)
     return SystemText(key=ref.key, turn=ref.turn, tokens=material.count(text) + ITEM_TOKENS, text=text)
 
 

@@ -20,6 +20,10 @@ file; a new system prompt; a late output; a notice of the harness; the summary o
 order of roles valid; changed components of the system context."""
 
 
+SystemUpdates = Literal["none", "anywhere", "behind_user"]
+"""Places at which a model takes system messages in the conversation."""
+
+
 class Picture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Image in the window: its bytes, or an address. Exactly one of the two is given."""
 
@@ -120,6 +124,8 @@ class Update(Item, frozen=True, kw_only=True, gc=False):
     """Message of ctxd: a change since the items before it.
 
     ``full_tokens``, ``stub`` and ``stub_tokens``: as in ``ToolOutput``; the item's own where no policy may remove it.
+    ``is_system``: it is a system message if the API allows one at its place, None if that was not decided when it
+    entered the window, which the format of a request decides then.
     """
 
     kind: UpdateKind
@@ -128,6 +134,7 @@ class Update(Item, frozen=True, kw_only=True, gc=False):
     stub_tokens: float
     stub: str
     shown: Shown = "whole"
+    is_system: bool | None = None
 
 
 WindowItem = SystemText | UserText | ImageItem | AssistantText | Reasoning | ToolUse | ToolOutput | Update

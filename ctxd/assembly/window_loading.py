@@ -94,6 +94,7 @@ class WindowReader:
         """
         state, since = live.state, 0
         events = await self._events(live, window.place)
+        spoken = next((model for _, _, event in reversed(events) if (model := getattr(event, "model", None))), None)
         if not window.refs or any(isinstance(event, CompactionEvent) for _, _, event in events):
             compacted = await self._compacted(live, events)
             if compacted is not None:
@@ -130,6 +131,7 @@ class WindowReader:
             if len(state.pool) == len(window.pool) + len(fresh)
             else _in_order(window.pool, window.pool.keys() - state.pool.keys()),
             prompt=heads[prompt],
+            spoken=spoken,
         )
 
     async def _events(self, live: LiveSession, first: Place) -> list[tuple[Place, int, Event]]:

@@ -55,6 +55,7 @@ class _Options(NamedTuple):
     layout: Layout | None
     model: str | None
     why: str | None
+    is_recorded: bool
 
     def require_compatible(self) -> None:
         """Check that no option would be ignored. Raises: ``Stop``."""
@@ -66,13 +67,15 @@ class _Options(NamedTuple):
             raise Stop(USAGE, "--layout is of a new assembly", hint="leave it out: a recorded one keeps its own")
         if self.model is not None and self.form is None:
             raise Stop(USAGE, "--model is of a request", hint="add --format, or leave it out")
+        if self.is_recorded and self.form is None:
+            raise Stop(USAGE, "--record is of a request", hint="add --format, or leave it out")
         if self.as_text and any(each is not None for each in made):
             raise Stop(USAGE, "--text excludes --format, --diff, --plan and --why", hint="leave it out")
 
     def key(self, client: SyncClient, found: Located) -> AssemblyKey:
         """Return the recorded assembly to show; empty for a new one. Raises: ``Stop`` if it is named twice."""
         key = assembly(client, found)
-        if key and any(each is not None for each in self[1:]):
+        if key and any(each is not None for each in self[1:-1]):
             reason = ": --why explains the newest window" if self.why is not None else ""
             message = f"a moment of a session excludes all options but --text{reason}"
             raise Stop(USAGE, message, hint=f"write {found.session}")
@@ -98,6 +101,7 @@ class _Options(NamedTuple):
 @click.option("--format", "form", type=click.Choice(FORMATS), help="The request body for a provider's API.")
 @click.option("--layout", type=click.Choice(get_args(Layout)), help="Order of the window; append for a request.")
 @click.option("--model", metavar="NAME", help="The model of the request; by default the one that answered last.")
+@click.option("--record", "is_recorded", is_flag=True, help="Record the request, as the harness that sends it does.")
 @click.option("--why", metavar="ID", help="Why the newest window has an object or a PATH or not, and since when.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="What a budget would leave out.")
 @common
@@ -113,6 +117,7 @@ def context(
     layout: Layout | None,
     model: str | None,
     why: str | None,
+    is_recorded: bool,
 ) -> None:
     """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
 
@@ -120,11 +125,11 @@ def context(
     session as it is now assembles its context, as its harness would, and the daemon records that. A turn or a time
     means the newest request of that turn, the newest text if it has none; --why explains requests, if there are any.
 
-    --format makes the session's next request: it is recorded, the request of the harness continues it, and another
-    model, provider or list of tools than the harness's breaks its prompt cache and begins a context epoch. To see what
-    the model got, name a turn or an assembly.
+    --format shows the session's next request and records nothing. With --record it is that request: the next one
+    continues it, and another model, provider or list of tools than the harness's breaks its prompt cache and begins a
+    context epoch. To see what the model got, name a turn or an assembly.
     """
-    options = _Options(as_text, turn, number, diff, plan, form, layout, model, why)
+    options = _Options(as_text, turn, number, diff, plan, form, layout, model, why, is_recorded)
     options.require_compatible()
     with run.client() as client:
         if diff is not None and revision is None:
@@ -133,7 +138,8 @@ def context(
         found = locate(client, revision)
         id, key = found.session, options.key(client, found)
         if form is not None:
-            _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model))
+            dry_run = not is_recorded
+            _show_request(run, client.context_assemble(id, format=form, layout=layout, model=model, dry_run=dry_run))
         elif why is not None:
             explained = client.context_why(id, object_id(client, id, why))
             show_why(run, explained, labels_of(client, id, [explained.object])[explained.object])

@@ -21,6 +21,7 @@ _BROKEN: Final[dict[CacheBreak, str]] = {
     "tools": "the last request had other tools",
     "compaction": "a compaction began a new window",
     "cache_expired": "the cache's lifetime had passed",
+    "purge": "something that the last request showed was purged",
     "budget": "a repack for the budget",
     "cost": "a repack, as carrying old content had cost too much",
 }
@@ -83,9 +84,9 @@ def cost_lines(shown: AssembledContext) -> list[str]:
     error = "not calibrated" if cost.reserve is None else f"± {count(cost.reserve)}"
     share = cost.shared_bytes / cost.before_bytes if cost.before_bytes else 0.0
     broken = "" if cost.broken_by is None else f"; the rest is new: {_BROKEN[cost.broken_by]}"
+    name = f"assembly {shown.number}" if shown.number else "the next one"
     return [
-        f"request       assembly {shown.number} for {cell(cost.model)}: "
-        f"{count(cost.tokens, 'token')} ({error}), {price}",
+        f"request       {name} for {cell(cost.model)}: {count(cost.tokens, 'token')} ({error}), {price}",
         f"prefix        {share:.1%} of the last request ({size(cost.shared_bytes)}, "
         f"{count(cost.shared_tokens, 'token')}) unchanged, {count(cost.cache_read, 'token')} from the cache{broken}",
         f"full history  {count(cost.history_tokens, 'token')}, {history}",

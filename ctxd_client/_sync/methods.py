@@ -1024,12 +1024,15 @@ class SyncClientMethods(ABC):
         model: str | None = None,
         max_tokens: int | None = None,
         tools: Sequence[ToolDeclaration] = (),
+        dry_run: bool = False,
     ) -> AssembledContext:
-        """Assemble what the model sees now, and record it.
+        """Assemble what the model sees now, and record it unless it is a dry run.
 
         ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
         request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
-        by default it is for the model that answered last, and declares no tools.
+        by default it is for the model that answered last (``spec`` wants one), and declares no tools. ``dry_run``:
+        nothing is recorded and no epoch begins; a context that is not the one recorded last has ``number`` 0 and no
+        ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, purged); ``Unavailable`` (source_unreachable).
@@ -1049,6 +1052,7 @@ class SyncClientMethods(ABC):
                     model=model,
                     max_tokens=max_tokens,
                     tools=tuple(tools),
+                    dry_run=dry_run,
                 ),
                 AssembledContext,
             )
@@ -1837,12 +1841,15 @@ class SyncSessionMethods:
         model: str | None = None,
         max_tokens: int | None = None,
         tools: Sequence[ToolDeclaration] = (),
+        dry_run: bool = False,
     ) -> AssembledContext:
-        """Assemble what the model sees now, and record it.
+        """Assemble what the model sees now, and record it unless it is a dry run.
 
         ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
         request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
-        by default it is for the model that answered last, and declares no tools.
+        by default it is for the model that answered last (``spec`` wants one), and declares no tools. ``dry_run``:
+        nothing is recorded and no epoch begins; a context that is not the one recorded last has ``number`` 0 and no
+        ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, purged); ``Unavailable`` (source_unreachable).
@@ -1859,6 +1866,7 @@ class SyncSessionMethods:
             model=model,
             max_tokens=max_tokens,
             tools=tools,
+            dry_run=dry_run,
         )
 
     def plan(self, *, budget_tokens: int | None = None) -> PlanResult:

@@ -71,9 +71,12 @@ RepackReason = Literal["cache_expired", "budget", "cost"]
 """Reason of a repack: the provider's cache had expired, the budget forced it, or it costs less than to go on."""
 
 
-CacheBreak = Literal["first_request", "format", "model", "tools", "compaction", "cache_expired", "budget", "cost"]
+CacheBreak = Literal[
+    "first_request", "format", "model", "tools", "compaction", "cache_expired", "purge", "budget", "cost"
+]
 """Reason for which a request does not begin with all that the provider has cached of the last one: there was none, its
-format, model or tools were others, a compaction began a new window, the cache's lifetime has passed, or a repack."""
+format, model or tools were others, a compaction began a new window, the cache's lifetime has passed, something that it
+showed was purged, or a repack."""
 
 
 class RequestCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,12 +174,14 @@ class Omitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One assembly. ``number`` counts the session's recorded assemblies from 1; an unchanged repeat keeps its number.
+    """One assembly. ``number`` counts the session's recorded assemblies from 1; an unchanged repeat keeps its number,
+    and one that a dry run did not record has 0 and no ``context_id``.
 
     ``stable_prefix``: the number of leading bytes equal to the session's previous assembly in the same layout and
-    format, cache markers not counted; None for the first. ``sha256`` is the hash of ``text``, or of the request's JSON
-    text without cache markers, of which ``bytes`` is the length. ``text`` and ``blocks`` are empty if the caller left
-    them out. ``receipt``: the receipt of the recording write; None if nothing was written.
+    format, cache markers not counted; None for the first, and after a purge of what that showed. ``sha256`` is the hash
+    of ``text``, or of the request's JSON text without cache markers, of which ``bytes`` is the length. ``text`` and
+    ``blocks`` are empty if the caller left them out. ``receipt``: the receipt of the recording write; None if nothing
+    was written.
     ``request``: the body to send, None without a request format. ``omitted``: what it leaves out. ``repacked``: the
     reason for which contents that were sent before are stubs now, None if nothing changed. ``cost``: that of a
     request in the layout ``append``; its ``tokens`` are calibrated, those of sections and blocks are not.

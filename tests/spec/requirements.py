@@ -142,8 +142,9 @@ REQ-5 | A reply is sent once each of its calls has an output; if the conversatio
 REQ-6 | New files in the metadata pool, activations, changed files and notices are appended as updates, with short ids; their content is exact, but for a `<` that could open or close an update's tag. | ctxd
 REQ-7 | `toolcall.record` with `chat` records a tool call and the events that describe it in one write: the next request has the call with its result, also after a kill, and a repeat adds nothing. | ctxd
 REQ-8 | Long arguments of a new call are cut, as outputs are: a line in them gives the number of tokens and how to load them; activating the call shows its arguments and its output. | ctxd
-REQ-9 | A request in a format that the provider of the named model does not take is refused with the formats that it takes, and nothing is recorded. OpenAI Chat Completions is taken for every model. | ctxd
-EPO-1 | Entries that a client sets are in the baseline of the first request; an entry that is new or changed later is an update behind the last reply: a system or developer message of the OpenAI APIs, a `<system-update>` elsewhere. Several changes are one update. | ctxd
+REQ-9 | A request in a format that the provider of its model, named or the one that answered last, does not take is refused with the formats that it takes, and nothing is recorded. OpenAI Chat Completions is taken for every model. | ctxd
+REQ-10 | A dry run of `context.assemble`, as `ctx context --format` makes one, gives what would be recorded and records nothing: no number, no epoch, and the next request is what it would have been. | ctxd
+EPO-1 | Entries that a client sets are in the baseline of the first request; an entry that is new or changed later is an update behind the last reply: a system or developer message of the OpenAI APIs, a `<system-update>` elsewhere (but see EPO-14). Several changes are one update. | ctxd
 EPO-2 | The model is told once that a component it knew of is gone. | ctxd
 EPO-3 | An update never stands between a tool call and its output. | ctxd
 EPO-4 | A compaction, a repack, and another model or provider begin an epoch whose baseline is what the model believes by then; what differs is an update behind it. | ctxd
@@ -156,6 +157,7 @@ EPO-10 | For any schedule of changes, unavailable sources, lost races and crashe
 EPO-11 | A request whose session or components were overtaken while they were observed observes all of them again. | ctxd
 EPO-12 | An unavailable component refuses only the first request of a session, by name and with nothing written; later it keeps its last value. | ctxd
 EPO-13 | A session that moves to another host, or becomes a branch, keeps its entries and what its model believes. | ctxd
+EPO-14 | For a model of Anthropic that takes system messages in the conversation (`system_updates` in the table of models), an update is one: behind the user's message, last or followed by a reply, and where it was also if the user goes on without one. | ctxd
 EPO-20 | The component `instructions` has the files that the session's harness would read (Claude Code, codex, pi, opencode), in its order and within its bounds, one component for each. | ctxd
 EPO-21 | A line of Claude Code's files imports other files by `@path`, five deep and each once; files of a project import files of the project alone. | ctxd
 EPO-22 | A path that is no regular file does not count and is never waited for; a file too long for a component is named with its size and not read; bytes that are no UTF-8 are replaced. | ctxd
@@ -195,7 +197,7 @@ CMT-16 | Two commits that continue the same one are independent branches. | spec
 CMT-17 | `ctx checkpoint`, `log` (with its graph), `show`, `diff`, `branch`, `materialize`, `resolve`, `annotate` and `tag` work on commits named by id, tag, `HEAD`, session or `PRINCIPAL@TIME`, and `~N` goes N parents back. | ctxd
 CMT-18 | Deltas of several formats in one chain are translated to the requested format, the first one by default; the answer names the tier and what was lost. | spec3 Format Versioning and Translation
 WHY-1 | `context.why` and `ctx context --why` give what the newest window has of an object, since which assembly, and by which rule; for files and tool calls, in both layouts, also in a sandbox. Where a session has requests, they alone count: text that somebody looks at changes no answer. | ctxd
-WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart, after later changes and in a branch of its session, but for what was purged; format, layout, model and version of the repack policy are recorded with it. | ctxd
+WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart, after later changes and in a branch of its session, but for what was purged: then it is refused, and the next one is recorded anew; format, layout, model and version of the repack policy are recorded with it. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd
 BUD-2 | The plan can be requested for any budget without assembling. | ctxd
 BUD-3 | Objects left out for the budget stay in their sets. | ctxd
@@ -277,13 +279,13 @@ SEC-3 | A redacted file's source hash is keyed, so that it cannot be guessed; in
 SEC-4 | A capture under one policy is not replaced by another session's capture under a laxer one; a session that redacts reads unredacted captures again. | ctxd
 SEC-5 | Rules are RE2, scanned in time linear in the text; an invalid rule file prevents the daemon from starting, and the error names rule and reason. | ctxd
 SEC-6 | No log line contains a secret that matches a rule. | ctxd
-SEC-7 | `ctx scan` searches files, standard input, a session or the store, including chats, metadata and earlier versions; it exits with 8 if it finds a secret, and never shows it. | ctxd
+SEC-7 | `ctx scan` searches files, standard input, a session or the store, including chats, entries, declared tools, metadata and earlier versions; it exits with 8 if it finds a secret, and never shows it. | ctxd
 SEC-8 | `object.purge` destroys an object's text in every version, and wherever equal text is stored: no file of the state directory contains it, and `ctxd verify --absent` searches them all. A tool call is purged with the messages of its session that hold its text or its arguments; the chat of a session that moved to another host is reported as residue. A purged file gets no version at a past time. The chain stays verifiable, and reads return `purged`. A purge takes as long in a large store as in a small one. | ctxd
 SEC-9 | A purge that is killed at any step is either complete or not begun, and the next start completes it. | ctxd
 SEC-10 | The messages of a chat, or of some of its turns, can be purged with the same proof: turns, roles and tool calls remain, messages read `[purged]`, the session continues, and no listing, bundle or earlier assembly shows the text. | ctxd
 SEC-12 | Secrets in any content of a typed event (text, reasoning, arguments, output, summary, attachment, metadata) are subject to the policy, found by a scan, redacted in an export, and purged with their turn. | ctxd
 SEC-13 | Secrets in the declarations of tools are subject to the session's policy: under `redact` neither the request nor any file of the state has them. | ctxd
-SEC-11 | `session.export` and `ctx session export` return a session's prompt, turns, tool calls and file metadata in order, page by page; every secret that matches a rule is redacted, whatever the policy. | ctxd
+SEC-11 | `session.export` and `ctx session export` return a session's entries, prompt, turns, tool calls and file metadata in order, page by page; every secret that matches a rule is redacted, whatever the policy. | ctxd
 CLI-1 | Every `ctx` command takes `--json`, and ends with a documented exit code. | ctxd
 CLI-2 | Errors are one line with cause, place and remedy, on standard error. | ctxd
 CLI-3 | `ctx context` shows the context by path and command, with the reason and cost of each part, and compares two turns. | ctxd

@@ -64,6 +64,81 @@ def test_an_entry_is_in_the_baseline_and_its_changes_are_updates(s: SyncSession,
     ]
 
 
+def roles(made: AssembledContext) -> list[str]:
+    assert made.request is not None
+    return [message["role"] for message in made.request["messages"]]
+
+
+def system_request(s: SyncSession) -> AssembledContext:
+    """A request for a model of Anthropic that takes system messages in the conversation."""
+    made = s.assemble(format="anthropic-messages", model="claude-opus-5")
+    assert made.request is not None
+    check_request("anthropic-messages", made.request)
+    assert s.client.context_show(s.id, number=made.number).request == made.request
+    return made
+
+
+def continues(made: AssembledContext, before: AssembledContext) -> bool:
+    return made.stable_prefix is not None and made.stable_prefix >= before.bytes - len("]}]}")
+
+
+@pytest.mark.requirement("EPO-14")
+def test_an_update_is_a_system_message_behind_the_user_where_the_model_takes_one(s: SyncSession) -> None:
+    s.set_entry("mode", "Plan only.")
+    s.user("Begin.")
+    first = system_request(s)
+    s.append(events=[ToolCallEvent(call="t1", tool="bash", args={}), ToolResultEvent(call="t1", text="a.py")])
+    s.set_entry("mode", "Write <code>.")
+    second = system_request(s)
+    assert continues(second, first) and roles(second) == ["user", "assistant", "user", "system"]
+    assert second.request is not None
+    said = [{"type": "text", "text": "mode is now: Write <code>."}]
+    assert second.request["messages"][-1] == {"role": "system", "content": said}
+    output = second.request["messages"][2]["content"][-1]
+    assert "cache_control" in output, "the marker stands before what may change places with a reply"
+    s.append(events=[ResponseEvent(text="Done."), PromptEvent(text="Why?")])
+    s.set_entry("limits", 3)
+    third = system_request(s)
+    assert continues(third, second)
+    assert roles(third) == ["user", "assistant", "user", "system", "assistant", "user", "system"]
+
+
+@pytest.mark.requirement("EPO-14")
+def test_a_system_message_stays_where_it_was_though_the_user_goes_on_without_a_reply(s: SyncSession) -> None:
+    s.set_entry("mode", "Plan only.")
+    s.user("Begin.")
+    system_request(s)
+    s.append(events=[ResponseEvent(text="Ready."), PromptEvent(text="Go on.")])
+    s.set_entry("mode", "Write.")
+    first = system_request(s)
+    s.set_entry("mode", "Stop.")
+    second = system_request(s)
+    s.user("Wait.")
+    third = system_request(s)
+    assert continues(second, first) and continues(third, second)
+    assert roles(second) == ["user", "assistant", "user", "system", "assistant", "user"]
+    assert "<system-update>" in body(second) and "[no reply to this came]" in body(second)
+    assert roles(third) == roles(second) and body(third).count("no reply") == 1
+
+
+@pytest.mark.requirement("EPO-14")
+def test_only_a_model_that_takes_system_messages_gets_them(s: SyncSession) -> None:
+    s.set_entry("mode", "Plan only.")
+    s.append(events=[PromptEvent(text="Begin."), ResponseEvent(text="Ready.", model="claude-opus-5")])
+    s.user("Go on.")
+    s.assemble(format="anthropic-messages")
+    s.set_entry("mode", "Write.")
+    s.append(events=[ResponseEvent(text="Done.", model="claude-sonnet-4-5"), PromptEvent(text="And now?")])
+    made = s.assemble(format="anthropic-messages")
+    assert made.request is not None and made.request["model"] == "claude-sonnet-4-5"
+    check_request("anthropic-messages", made.request)
+    assert "system" not in roles(made) and "<system-update>" in body(made)
+    s.append(events=[ResponseEvent(text="Done.", model="claude-opus-5"), CompactionEvent(summary="All was said.")])
+    s.set_entry("mode", "Stop.")
+    after = s.assemble(format="anthropic-messages")
+    assert after.request is not None and after.request["model"] == "claude-opus-5" and roles(after)[-1] == "system"
+
+
 @pytest.mark.requirement("EPO-2")
 def test_a_deleted_entry_is_announced_once(s: SyncSession) -> None:
     s.set_entry("mode", "Plan only.")

@@ -145,6 +145,45 @@ def test_reasoning_goes_back_to_its_model_behind_its_messages_only(s: SyncSessio
     assert [each.place for each in request(s).omitted] == [(2, 1)]
 
 
+@pytest.mark.requirement("REQ-10")
+@pytest.mark.parametrize("layout", ["append", "spec"])
+def test_a_dry_run_gives_the_next_request_and_records_nothing(s: SyncSession, layout: str) -> None:
+    s.set_entry("mode", "Plan only.")
+    s.user("Begin.")
+    first = request(s, layout=layout)
+    s.append(events=[ResponseEvent(text="Ready.", model=MODEL), PromptEvent(text="Go on.")])
+    s.set_entry("mode", "Write.")
+    before = (s.client.context_list(s.id), s.epoch() if layout == "append" else None)
+    for format in ("openai-chat", "openai-responses", "anthropic-messages"):
+        looked = request(s, format, layout=layout, dry_run=True)
+        assert (looked.number, looked.context_id, looked.receipt) == (0, "", None)
+        assert (s.client.context_list(s.id), s.epoch() if layout == "append" else None) == before
+    made = request(s, layout=layout)
+    assert (made.request, made.sha256, made.cost) == (looked.request, looked.sha256, looked.cost)
+    assert (made.number, made.stable_prefix) == (first.number + 1, looked.stable_prefix)
+    again = request(s, layout=layout, dry_run=True)
+    assert (again.number, again.context_id) == (made.number, made.context_id), "it is the one recorded last"
+
+
+@pytest.mark.requirement("REQ-10")
+def test_a_dry_run_of_text_records_nothing_and_its_operation_id_stays_free(s: SyncSession) -> None:
+    s.user("Begin.")
+    looked = s.assemble(dry_run=True, op_id="look")
+    assert looked.number == 0 and "Begin." in looked.text and not s.client.context_list(s.id).assemblies
+    made = s.assemble(op_id="look")
+    assert (made.number, made.text) == (1, looked.text)
+
+
+@pytest.mark.requirement("REQ-9")
+def test_a_format_that_the_model_that_answered_last_does_not_take_is_refused(s: SyncSession) -> None:
+    s.append(events=[PromptEvent(text="Begin."), ResponseEvent(text="Ready.", model=MODEL), PromptEvent(text="Go.")])
+    with pytest.raises(InvalidCall) as refused:
+        s.assemble(format="openai-responses")
+    assert refused.value.code == "invalid_params" and MODEL in str(refused.value)
+    assert not s.client.context_list(s.id).assemblies
+    assert s.assemble(format="openai-chat").number == 1
+
+
 @pytest.mark.requirement("REQ-5")
 def test_a_reply_waits_for_its_outputs_until_the_conversation_goes_on(s: SyncSession) -> None:
     s.user("Run it.")

@@ -46,6 +46,7 @@ def test_an_operators_file_changes_fields_of_models_and_adds_models(tmp_path):
     before = read_models().get("claude-sonnet-4-5")
     assert models.get("claude-sonnet-4-5") == msgspec.structs.replace(before, input=7)
     assert models.get("own/model:1").cache_write == {60: 4}
+    assert models.get("own/model:1").system_updates, "as all models of OpenAI"
     assert models.get("gpt-5") == read_models().get("gpt-5")
 
 

@@ -9,7 +9,7 @@ from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.explanation import explain
 from ctxd.assembly.request_bodies import spec_request
-from ctxd.assembly.request_target import Wanted, require_format, target_for
+from ctxd.assembly.request_target import Wanted, target_for
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.id_resolution import resolve
@@ -51,8 +51,6 @@ class ContextCalls:
     async def context_assemble(self, caller: Caller, params: AssembleParams, call: WriteRequest) -> Accepted:
         live = await self._sessions.live(params.session)
         wanted = None if params.format == "blocks" or params.format == "text" else params.format
-        if wanted is not None and params.model is not None:
-            require_format(wanted, params.model, self._archive.models)
         form = Wanted(wanted, params.model, params.max_tokens)
         if params.tools:
             confined = caller.capability != "host"
@@ -60,8 +58,8 @@ class ContextCalls:
             tools, secrets = await declarations_captured(guard, live.settings.secrets, params.tools, confined=confined)
             form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
         layout = params.layout or ("spec" if wanted is None else "append")
-        target = target_for(params.session, form, None) if wanted is not None and layout == "spec" else None
-        assembled = await self._assembler.assemble(
+        target = target_for(params.session, form, None, self._archive.models) if layout == "spec" else None
+        assembled = await (self._assembler.look if params.dry_run else self._assembler.assemble)(
             live,
             call,
             chars_max=caller.answer_bytes_max,

@@ -39,7 +39,8 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
 
     ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
     request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body; by
-    default it is for the model that answered last, and declares no tools.
+    default it is for the model that answered last (``spec`` wants one), and declares no tools. ``dry_run``: nothing is
+    recorded and no epoch begins; a context that is not the one recorded last has ``number`` 0 and no ``context_id``.
     """
 
     text: bool = True
@@ -50,6 +51,7 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: Annotated[tuple[ToolDeclaration, ...], msgspec.Meta(max_length=512)] = ()
+    dry_run: bool = False
 
 
 class PlanParams(SessionParams, frozen=True, kw_only=True):
@@ -144,7 +146,7 @@ ROWS: Final = (
         access="assemble",
         writes=True,
         handle="assemble",
-        summary="Assemble what the model sees now, and record it.",
+        summary="Assemble what the model sees now, and record it unless it is a dry run.",
         errors=(*ACTIVE_ERRORS, "source_unreachable", "purged"),
         example={"session": "s1", "blocks": False},
         shows=".text",

@@ -1,10 +1,12 @@
 """A store, its sessions and real files, for tests of assemblies and for their bench."""
 
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_archive import Archive
@@ -15,6 +17,8 @@ from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.objects import document as documents
+from ctxd.objects.generated_ids import entry_id
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions import chat_operations, file_operations, membership_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -27,8 +31,20 @@ from ctxd_protocol.ids import chat_id
 from ctxd_protocol.session_types import Message, Mount
 
 HOST = "host-filesystem"
-MODELS = Models({"m": read_models().get("claude-sonnet-4-5")}, (BUILT_IN,))
-"""A table with one model, which the tests request."""
+_MODEL = read_models().get("claude-sonnet-4-5")
+MODELS = Models(
+    {
+        "m": _MODEL,
+        "s": msgspec.structs.replace(_MODEL, system_updates=True),
+        "g": msgspec.structs.replace(_MODEL, provider="openai", system_updates=True),
+    },
+    (BUILT_IN,),
+)
+"""The models that the tests request: ``m`` and ``s`` of Anthropic, of which ``s`` takes system messages in the
+conversation, and ``g`` of OpenAI."""
+
+MODELS_OF = {"anthropic-messages": "m", "openai-responses": "g", "openai-chat": "m"}
+"""A model for each format."""
 
 
 class TestClock:
@@ -115,6 +131,25 @@ class Household:
             live.state, live.session, list(map(event_of, messages)), live.settings.collapse
         )
         live.commit(WriteRequest("session.append", "p"), delta)
+
+    async def set_entry(self, live: LiveSession, key: str, value: str | None) -> None:
+        """Set an entry to ``value``, or delete it."""
+        id, entries = entry_id(live.session, key), dict.fromkeys((*live.settings.entries, key))
+        if value is None:
+            del entries[key]
+        payload, content = {"key": key, "deleted": value is None}, None if value is None else json.dumps(value)
+        document = documents.Document(
+            id=id,
+            type="session_entry",
+            identity_hash=identity_hash("session_entry", None, id),
+            content_hash=content_hash(payload, content),
+            payload=payload,
+            content=content,
+        )
+        head = (await self.store.heads((id,)))[id]
+        settings = msgspec.structs.replace(live.settings, entries=tuple(entries))
+        floor_vt = 0 if head is None else head.valid_time + 1
+        live.commit(WriteRequest("session.set_entry", "p"), puts=(document,), settings=settings, floor_vt=floor_vt)
 
     def activate(self, live: LiveSession, id: str) -> None:
         live.commit(WriteRequest("session.activate", "p"), membership_operations.activate_delta(live.state, id))

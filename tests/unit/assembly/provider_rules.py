@@ -43,13 +43,18 @@ def _consume(value: object) -> None:
 def _check_messages(body: dict[str, Any]) -> None:
     messages = body["messages"]
     roles = [message["role"] for message in messages]
-    assert roles[0] == "user" and roles[-1] == "user", roles
-    assert all(a != b for a, b in zip(roles, roles[1:], strict=False)), "roles alternate"
+    assert roles[0] == "user" and roles[-1] in ("user", "system"), roles
+    follows = {"user": ("assistant", "system"), "assistant": ("user",), "system": ("assistant",)}
+    assert all(b in follows[a] for a, b in zip(roles, roles[1:], strict=False)), roles
     seen: set[str] = set()
     asked: list[str] = []
     for message in messages:
         blocks = message["content"]
         assert blocks, "no message is empty"
+        if message["role"] == "system":
+            assert all(block["type"] == "text" and block["text"].strip() for block in blocks)
+            assert not asked, "the call has its output"
+            continue
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
         assert sorted(results) == sorted(asked), "each call has one output, in the next message"
         assert [b["type"] for b in blocks[: len(results)]] == ["tool_result"] * len(results), "outputs come first"
@@ -99,7 +104,8 @@ def _check_responses(body: dict[str, Any]) -> None:
 
 def _check_chat(body: dict[str, Any]) -> None:
     messages = body["messages"]
-    assert messages[-1]["role"] in ("user", "tool")
+    # A system message can stand anywhere in the list.
+    assert messages[-1]["role"] in ("user", "tool", "system")
     at, seen = 0, set()
     while at < len(messages):
         message = messages[at]

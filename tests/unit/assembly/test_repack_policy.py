@@ -29,6 +29,7 @@ def model(read=100, write=1250, lifetime_s=LIFETIME_S):
     return Model(
         provider="anthropic", context_tokens=10**6, output_tokens_max=1, input=1000, output=5000, cache_read=read,
         cache_write={lifetime_s: write}, cache_min_tokens=0, cache_breakpoints=4, cache_lookback=20,
+        system_updates=False,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from ctxd.sessions import chat_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext, RequestFormat
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
-from tests.unit.assembly.household import Household, TestClock, household
+from tests.unit.assembly.household import MODELS_OF, Household, TestClock, household
 from tests.unit.assembly.provider_rules import FORMATS, check_request
 
 pytestmark = pytest.mark.anyio
@@ -40,10 +40,10 @@ def step(live: LiveSession, call: str, command: str, output: str) -> None:
     )
 
 
-async def ask(home: Household, format: RequestFormat = "anthropic-messages", model: str = "m") -> AssembledContext:
+async def ask(home: Household, format: RequestFormat = "anthropic-messages", model: str = "") -> AssembledContext:
     live = await home.sessions.live("s")
     assembled = await home.assembler.assemble(
-        live, WriteRequest("context.assemble", "p"), wanted=Wanted(format, model, 1000)
+        live, WriteRequest("context.assemble", "p"), wanted=Wanted(format, model or MODELS_OF[format], 1000)
     )
     if assembled.pending is not None:
         await assembled.pending.wait()
@@ -279,6 +279,6 @@ async def test_the_first_request_of_a_long_session_fits_the_budget_and_keeps_the
 async def test_a_request_for_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         await home.create()
-        with pytest.raises(CtxdError, match="unknown model 'q'; known are m") as caught:
+        with pytest.raises(CtxdError, match="unknown model 'q'; known are g, m, s") as caught:
             await ask(home, model="q")
         assert caught.value.code == "invalid_params"

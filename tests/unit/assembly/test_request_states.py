@@ -33,7 +33,7 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.household import MODELS_OF, Household, household
 from tests.unit.assembly.provider_rules import FORMATS, check_request
 
 CALLS = ("a", "b", "call|odd one", "d" * 60)
@@ -46,6 +46,7 @@ DELTAS = {
     "pin": membership_operations.pin_delta,
 }
 TEXTS = st.sampled_from(("", " ", "\n", "text", "<system-update>", "é\u2028x", "WINDOW_ITEM kind=user"))
+ASKED = (("anthropic-messages", "m"), ("anthropic-messages", "s"), ("openai-responses", "g"), ("openai-chat", "m"))
 IMAGE = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
 OTHER = Attachment(media_type="application/pdf", data=b"%PDF-")
 call_ids = st.sampled_from(CALLS)
@@ -54,7 +55,7 @@ arguments = st.sampled_from((None, {}, {"command": "ls"}, {"file_path": "main.py
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(PromptEvent, text=st.sampled_from(("Go", " ", "Fix main.py"))),
     st.just(PromptEvent(text="", attachments=(IMAGE, OTHER))),
-    st.builds(ResponseEvent, text=TEXTS, model=st.sampled_from((None, "m"))),
+    st.builds(ResponseEvent, text=TEXTS, model=st.sampled_from((None, "m", "s"))),
     st.builds(ThinkingEvent, text=TEXTS, signature=st.sampled_from((None, "sig")), id=st.sampled_from((None, "rs_1"))),
     st.just(ThinkingEvent(encrypted="secret", id="rs_2")),
     st.builds(ToolCallEvent, call=call_ids, tool=st.sampled_from(("bash", "my tool/x")), args=arguments),
@@ -72,8 +73,10 @@ operations = st.one_of(
     st.tuples(st.just("refer"), call_ids),
     st.tuples(st.sampled_from(("read", "write", "delete", "discover")), st.sampled_from(FILES)),
     st.tuples(st.sampled_from(("activate", "deactivate", "pool_add", "pool_remove", "pin")), st.integers(0, 5)),
-    st.tuples(st.just("request"), st.sampled_from(FORMATS)),
-    st.tuples(st.just("request"), st.just("anthropic-messages")),
+    st.tuples(st.just("entry"), st.tuples(st.sampled_from(("mode", "limits")), st.sampled_from(("a", "b", None)))),
+    st.tuples(st.just("request"), st.sampled_from(ASKED)),
+    st.tuples(st.just("request"), st.sampled_from(ASKED[:2])),
+    st.tuples(st.just("purge"), st.integers(0, 5)),
     st.tuples(st.just("restart"), st.none()),
 )
 
@@ -83,7 +86,7 @@ class Life:
 
     def __init__(self, home: Household) -> None:
         self.home = home
-        self.last: dict[str, bytes] = {}
+        self.last: dict[tuple[str, str], bytes] = {}
         self.compacted = False
 
     async def live(self) -> LiveSession:
@@ -98,18 +101,26 @@ class Life:
                 self.home.record(live, argument, f"output of {argument}", say=False)
             case "refer" if argument in live.state.index:
                 self.append(live, [ToolResultEvent(object=argument, call=argument)])
+            case "entry":
+                await self.home.set_entry(live, *argument)
             case "request":
-                await self.request(live, argument)
+                await self.request(live, *argument)
             case "read" | "write" | "delete" | "discover":
                 await self.file(live, what, self.home.files / argument)
-            case "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin" if live.state.index:
-                id = list(live.state.index)[argument % len(live.state.index)]
-                try:
-                    delta = DELTAS[what](live.state, id)
-                except CtxdError:
-                    return
-                if delta:
-                    live.commit(WriteRequest(f"session.{what}", "p"), delta)
+            case "purge" | "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin" if live.state.index:
+                await self.object(live, what, list(live.state.index)[argument % len(live.state.index)])
+
+    async def object(self, live: LiveSession, what: str, id: str) -> None:
+        if what == "purge":
+            await purge(self.home.store, self.home.sessions.guard, WriteRequest("object.purge", "p"), id)
+            self.last.clear()
+            return
+        try:
+            delta = DELTAS[what](live.state, id)
+        except CtxdError:
+            return
+        if delta:
+            live.commit(WriteRequest(f"session.{what}", "p"), delta)
 
     async def file(self, live: LiveSession, what: str, path: Path) -> None:
         if what == "write":
@@ -125,25 +136,27 @@ class Life:
         delta = chat_operations.append_delta(live.state, "s", said, live.settings.collapse)
         live.commit(WriteRequest("session.append", "p"), delta)
 
-    async def request(self, live: LiveSession, format: RequestFormat) -> None:
-        made = await ask(self.home, live, format)
+    async def request(self, live: LiveSession, format: RequestFormat, model: str) -> None:
+        made = await ask(self.home, live, format, model)
         assert made.request is not None
         check_request(format, made.request)
         body = plain(format, made.request)
-        before = self.last.get(format, b"")
+        before = self.last.get((format, model), b"")
         is_new = self.compacted or made.repacked is not None
         assert is_new or body.startswith(before), (before, body)
         if is_new:
             self.last.clear()
             self.compacted = False
-        self.last[format] = body
+        self.last[format, model] = body
         shown = await self.home.archive.show("s", number=made.number)
         assert shown.context.request == made.request
 
 
-async def ask(home: Household, live: LiveSession, format: RequestFormat, **wanted: Any) -> AssembledContext:
-    call = WriteRequest("context.assemble", "p")
-    assembled = await home.assembler.assemble(live, call, wanted=Wanted(format, "m", **wanted))
+async def ask(
+    home: Household, live: LiveSession, format: RequestFormat, model: str | None = None, **wanted: Any
+) -> AssembledContext:
+    call, form = WriteRequest("context.assemble", "p"), Wanted(format, model or MODELS_OF.get(format, "m"), **wanted)
+    assembled = await home.assembler.assemble(live, call, wanted=form)
     if assembled.pending is not None:
         await assembled.pending.wait()
     return assembled.context
@@ -171,8 +184,8 @@ def test_every_state_gives_valid_requests_each_of_which_continues_the_last(
     todo: list[tuple[str, Any]], prompt: str
 ) -> None:
     async def run(root: Path) -> None:
-        remaining = [*todo, *(("request", format) for format in FORMATS), ("restart", None)]
-        remaining += [("append", [PromptEvent(text="Next")]), *(("request", format) for format in FORMATS)]
+        remaining = [*todo, *(("request", asked) for asked in ASKED), ("restart", None)]
+        remaining += [("append", [PromptEvent(text="Next")]), *(("request", asked) for asked in ASKED)]
         life: Life | None = None
         while remaining:
             async with household(root) as home:
@@ -219,6 +232,43 @@ async def test_an_output_of_a_failed_call_is_valid_without_text_and_with_images(
             check_request(format, made.request or {})
             assert (text.strip() or "the tool failed") in json.dumps(made.request)
             assert not attachments or "iVBOR" in json.dumps(made.request)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("REQ-5")
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_call_id_that_is_used_again_keeps_its_late_output_and_its_new_one_apart(
+    tmp_path: Path, format: RequestFormat, is_restarted: bool
+) -> None:
+    called = ToolCallEvent(call="a", tool="bash", args={"command": "make"})
+    steps: list[list[Event]] = [
+        [PromptEvent(text="Go"), called, PromptEvent(text="Well?")],
+        [ToolResultEvent(call="a", text="the late output")],
+        [ResponseEvent(text="Again."), called, ToolResultEvent(call="a", text="the second output")],
+        [ToolResultEvent(call="a", text="never asked for"), PromptEvent(text="Thanks")],
+    ]
+    made: list[AssembledContext] = []
+    async with household(tmp_path) as home:
+        live = await home.create()
+        for said in steps[:2] if is_restarted else steps:
+            Life(home).append(live, said)
+            made.append(await ask(home, live, format))
+    async with household(tmp_path) as home:
+        live = await home.sessions.live("s")
+        for said in steps[len(made) :]:
+            Life(home).append(live, said)
+            made.append(await ask(home, live, format))
+        assert [(await home.archive.show("s", number=each.number)).context.request for each in made] == [
+            each.request for each in made
+        ]
+    texts = [json.dumps(each.request) for each in made]
+    for each, before in zip(made[1:], made, strict=False):
+        check_request(format, each.request or {})
+        assert plain(format, each.request or {}).startswith(plain(format, before.request or {}))
+    assert "no output of this call" in texts[0] and "Late output of bash make (ok)" in texts[1]
+    assert texts[2].count("the second output") == texts[2].count("the late output") == 1
+    assert "Late output" not in texts[3].partition("the second output")[2], "both calls have their output"
 
 
 @pytest.mark.anyio
@@ -277,6 +327,34 @@ def test_a_request_with_much_reasoning_copies_no_tail_of_the_window_for_each() -
     items.append(UserText(key="z", tokens=1, turn=0, text="Go"))
     request_body(items, RequestTarget(format="anthropic-messages", model="m", max_tokens=1))
     assert items.copied <= len(items)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WHY-2")
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_request_that_a_purge_changed_is_recorded_anew(
+    tmp_path: Path, format: RequestFormat, is_restarted: bool
+) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        home.record(live, "t1", "swordfish", say=False)
+        first = await ask(home, live, format)
+        await purge(home.store, home.sessions.guard, WriteRequest("object.purge", "p"), "t1")
+        again = first if is_restarted else await ask(home, live, format)
+    async with household(tmp_path) as home:
+        live = await home.sessions.live("s")
+        if is_restarted:
+            again = await ask(home, live, format)
+        assert "swordfish" in json.dumps(first.request) and "swordfish" not in json.dumps(again.request)
+        assert again.number == first.number + 1 and again.cost is not None
+        assert (again.stable_prefix, again.cost.broken_by, again.cost.cache_read) == (None, "purge", 0)
+        assert (await home.archive.show("s", number=again.number)).context.request == again.request
+        with pytest.raises(CtxdError) as gone:
+            await home.archive.show("s", number=first.number)
+        assert gone.value.code == "purged"
+        same = await ask(home, live, format)
+        assert (same.number, same.request) == (again.number, again.request)
 
 
 @pytest.mark.anyio

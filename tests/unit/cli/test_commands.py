@@ -111,18 +111,22 @@ def test_a_turn_or_time_without_an_assembly_is_refused_with_those_that_there_are
 def test_the_context_of_a_session_with_requests_shows_what_the_newest_one_costs(real, session):
     model = "claude-sonnet-4-5"
     assert "request " not in real("context").out, "there is none yet"
-    first = real("context", "--format", "anthropic-messages", "--model", model)
+    first = real("context", "--record", "--format", "anthropic-messages", "--model", model)
     assert f"request       assembly 3 for {model}: " in first.err
     assert "the rest is new: it is the first request" in first.err
     session.user("third")
-    ran = real("context", "--format", "anthropic-messages", "--model", model, "--json").json
+    looked = real("context", "--format", "anthropic-messages", "--model", model)
+    assert f"request       the next one for {model}: " in looked.err
+    ran = real("context", "--record", "--format", "anthropic-messages", "--model", model, "--json").json
     cost = ran["cost"]
+    assert ran["number"] == 4, "a look records nothing"
+    assert ran["request"] == json.loads(looked.out)
     assert 0 < cost["shared_bytes"] < cost["before_bytes"] < ran["bytes"]
     assert (cost["broken_by"], cost["reserve"], cost["model"]) == (None, None, model)
     assert 0 < cost["price"] <= cost["history_price"]
     session.usage({"input_tokens": 5_000, "output_tokens": 10})
     session.user("fourth")
-    billed = real("context", "--format", "anthropic-messages", "--model", model, "--json").json["cost"]
+    billed = real("context", "--record", "--format", "anthropic-messages", "--model", model, "--json").json["cost"]
     assert billed["tokens"] > 5_000
     assert billed["reserve"] > 0
     lines = real("context").out.splitlines()

@@ -145,6 +145,7 @@ def test_a_write_that_may_have_been_applied_says_so(scripted, daemon):
         (["context", "s1", "--diff", "1", "2", "--layout", "append"], "--layout is of a new assembly"),
         (["context", "s1", "--plan", "--layout", "append"], "--layout is of a new assembly"),
         (["context", "s1", "--model", "m"], "--model is of a request; add --format"),
+        (["context", "s1", "--record"], "--record is of a request; add --format"),
         (["context", "s1", "--text", "--format", "openai-chat"], "--text excludes --format, --diff, --plan and --why"),
         (["context", "s1", "--text", "--plan"], "--text excludes --format, --diff, --plan and --why"),
         (["object", "as-of", "f", "tomorrow"], "invalid time: 'tomorrow'"),

@@ -15,7 +15,7 @@ from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
-from tests.unit.assembly.household import MODELS
+from tests.unit.assembly.household import MODELS, MODELS_OF
 from tests.unit.sessions.world import record, say
 from tests.unit.sharing.test_session_import import Host, host, two
 from tests.unit.store.running import verified
@@ -29,7 +29,7 @@ async def request(
     host: Host, tool: ToolDeclaration, session: str = "s1", format: RequestFormat = "openai-responses"
 ) -> dict[str, Any]:
     live = await host.w.sessions.live(session)
-    wanted = Wanted(format, "m", tools=(tool,))
+    wanted = Wanted(format, MODELS_OF[format], tools=(tool,))
     made = await host.assembler.assemble(live, WriteRequest("context.assemble", "host"), wanted=wanted)
     assert made.context.request is not None
     return made.context.request
@@ -109,7 +109,7 @@ async def test_every_request_renders_again_under_another_name_of_its_session(
         sent.append(await request(a, tool, format=format))
         assert "activate c to load it" in json.dumps(sent[-1])
         live = await a.w.sessions.live("s1")
-        target = target_for("s1", Wanted(format, "m", tools=(tool,)), None)
+        target = target_for("s1", Wanted(format, MODELS_OF[format], tools=(tool,)), None, MODELS)
         made = await a.assembler.assemble(live, WriteRequest("context.assemble", "host"), target=target)
         assert target is not None
         sent.append(spec_request(made.context.blocks, target).body)
@@ -144,7 +144,7 @@ async def test_requests_render_again_after_settings_and_the_table_of_models_chan
         await a.w.call("session.set_system_prompt", session="s1", content="Be long.")
         a.w.sessions.unload("s1")
         small = msgspec.structs.replace(MODELS.get("m"), context_tokens=20, output_tokens_max=10, provider="openai")
-        for table in ({}, {"m": small}):
+        for table in ({}, {MODELS_OF[format]: small}):
             archive = Archive(a.w.store, a.w.sessions, spec, estimate_tokens, Models(table, (BUILT_IN,)))
             shown = [(await archive.show("s1", number=number)).context.request for number in (1, 2)]
             assert shown == sent
