@@ -28,6 +28,7 @@ from ctxd_protocol.status import ProjectionStatus
 from tests.crash.daemon import DaemonProcess, NotReady, daemon_process
 from tests.crash.storm import Storm
 from tests.unit.projection.projecting import compared, level, projecting
+from tests.unit.projection.test_system_context import told_and_changed
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
 from tests.waiting import block_until
@@ -324,3 +325,10 @@ class TestCommands:
 
         kept.kill()
         assert (await run_sync(lambda: ctxd(*compare))).returncode == 69
+
+
+@pytest.mark.requirement("PRJ-10")
+async def test_entries_and_component_texts_are_the_same_at_a_real_node_and_gone_after_a_purge(
+    tmp_path: Path, memory_node: Node
+) -> None:
+    await told_and_changed(tmp_path / "state", XtdbClient, memory_node.url)
