@@ -45,7 +45,7 @@ KINDS: Final = (
     EntityKind(
         "session_entry", "session_entry:", visible=False, of_session=True, stored=True, cached=True, purge="erase"
     ),
-    EntityKind("commit", "commit:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
+    EntityKind("commit", "commit:", visible=False, of_session=False, stored=True, cached=True, purge="erase"),
     EntityKind("sandbox", "sandbox:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
     EntityKind("fence", "fence:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
 )

@@ -42,13 +42,17 @@ _PENDING: Final = "purge.pending"
 _KEPT: Final = ("file_type", "tool", "status", "chat_ref")
 """Fields of a payload that a purged version still has: what its line in a context is made of."""
 
+_OF_CONTENT: Final = frozenset({"summary", "secrets"})
+"""Fields of a commit's payload that a purged version lacks: the others are its place in a chain."""
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 def purged_document(document: Document, keyed: Callable[[str], str]) -> Document:
     """Return the replacement of ``document`` in a purge: with a keyed source hash, without text."""
-    payload: dict[str, Any] = {name: document.payload[name] for name in _KEPT if name in document.payload}
+    kept = document.payload.keys() - _OF_CONTENT if document.type == "commit" else _KEPT
+    payload: dict[str, Any] = {name: value for name, value in document.payload.items() if name in kept}
     if document.type == "file":
         payload["char_count"] = 0
     payload["purged"] = True

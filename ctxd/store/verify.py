@@ -168,6 +168,9 @@ def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
         if path.suffix == ".pack" and _in_pack(path, texts, wanted):
             found.append(str(path.relative_to(root)))
             continue
+        if path == root / "state.db" and _in_compressed_content(path, wanted):
+            found.append(str(path.relative_to(root)))
+            continue
         with suppress(FileNotFoundError), path.open("rb") as file:
             kept = b""
             while data := file.read(_SEARCHED_BYTES):
@@ -189,6 +192,17 @@ def _in_pack(path: Path, texts: Iterable[bytes], wanted: Iterable[bytes]) -> boo
         for record in records(path)
         if isinstance(record, PackRecord)
     )
+
+
+def _in_compressed_content(database: Path, wanted: Iterable[bytes]) -> bool:
+    """True if a compressed row of content holds one of ``wanted``."""
+    parts = tuple(wanted)
+    connection = dbfile.open_reader(database)
+    try:
+        rows = connection.execute("SELECT size, bytes FROM content WHERE length(bytes)<size")
+        return any(part in data for size, stored in rows for data in (_unpacked(size, stored),) for part in parts)
+    finally:
+        connection.close()
 
 
 def _samples(text: bytes) -> Iterator[bytes]:

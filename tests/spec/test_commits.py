@@ -472,3 +472,36 @@ def test_commits_of_sessions_do_not_hide_who_has_a_tag_without_one(client: SyncC
         client.commit_tag(other.commit, "shared-name", expected="")
     client.commit_tag(other.commit, "shared-name", expected=loose.commit)
     assert client.commit_show(loose.commit).commit.tags == ()
+
+
+@pytest.mark.requirement("CMT-19")
+@pytest.mark.parametrize("size", [1, 40_000])
+def test_a_purged_commit_keeps_its_place_and_loses_its_text(kept: Running, size: int) -> None:
+    secret = "the-leaked-value " * size
+    with connect_sync(kept.socket) as client:
+        session = client.session("s", agent="a")
+        one, two, three = chain(client, "one", secret, "three", session="s", summary="the-leaked-value is in it")
+        text = client.commit_checkpoint("plain", f"shared {secret}", session="s", parent=three.commit).commit
+        after = commit(client, "after", session="s", parent=text.commit)
+        client.commit_materialize(two.commit)
+        proof = client.object_purge(f"commit:{two.commit}")
+        assert (proof.objects, proof.complete) == ((f"commit:{two.commit}",), True)
+        call = session.record("call", "bash", f"shared {secret}").object
+        client.object_purge(call)
+        for each in (two, text):
+            shown = client.commit_show(each.commit).commit
+            assert (shown.artifact_ref, shown.summary, shown.parent) == (None, "", each.parent)
+            with refused("purged"):
+                client.commit_materialize(each.commit)
+        assert context(client, after.commit, stop=after.commit) == ["after"]
+        assert context(client, one.commit) == ["one"]
+        assert len(client.commit_history(after.commit).commits) == 5
+        client.commit_annotate(one.commit, "")
+        client.commit_annotate(three.commit, "")
+        assert client.commit_annotate(two.commit, "purged").commit.artifact_ref is None
+        commit(client, "goes on", session="s", parent=two.commit)
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        assert client.commit_show(two.commit).commit.depth == 1
+        assert len(client.commit_list(session="s").commits) == 6

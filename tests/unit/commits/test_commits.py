@@ -13,11 +13,12 @@ from ctxd.clock import SystemClock
 from ctxd.commits.commit_operations import Commits
 from ctxd.objects.commit_fields import entity_id
 from ctxd.objects.hashing import content_hash
+from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.store import commit_index
 from ctxd.store.rebuild import rebuild_tables
-from ctxd.store.verify import verified
+from ctxd.store.verify import search, verified
 from ctxd.store.writes import Write
 from tests.unit.sessions.world import World, code_of, world
 
@@ -146,3 +147,21 @@ async def test_a_context_that_does_not_fit_into_memory_is_refused(
         assert (await made.call("commit.materialize", commit=second)).content == TEXT + TEXT
         assert await code_of(made.call("commit.materialize", commit=third)) == "too_large"
         assert (await made.call("commit.materialize", commit=third, stop=second)).content == TEXT + TEXT
+
+
+@pytest.mark.requirement("CMT-19")
+async def test_the_index_is_made_again_over_a_purged_commit(tmp_path: Path) -> None:
+    async with committing(tmp_path) as made:
+        root = await checkpoint(made, TEXT, summary="found")
+        await checkpoint(made, TEXT * 2, parent=root)
+        leaked = await checkpoint(made, '{"key":"the-leaked-value"}\n' * 20, parent=root)
+        assert await in_thread(search, tmp_path, [b"the-leaked-value"], lambda *_: None) == ["state.db"]
+        await made.call("object.purge", object=entity_id(leaked))
+        assert await in_thread(search, tmp_path, [b"the-leaked-value"], lambda *_: None) == []
+        await made.call("object.purge", object=entity_id(root))
+        assert await code_of(made.call("commit.materialize", commit=root)) == "purged"
+    rebuild_tables(tmp_path / "state.db", lambda _: None)
+    assert verified(tmp_path, lambda *_: None).worst is None
+    async with committing(tmp_path) as made:
+        assert (await made.call("commit.show", commit=root)).commit.summary == ""
+        assert len((await made.call("commit.list")).commits) == 3
