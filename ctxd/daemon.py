@@ -69,6 +69,7 @@ from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
 from ctxd.trackers.tracker import file_trackers
 from ctxd_protocol.default_paths import SANDBOXES_NAME
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.session_types import ComponentName
 from ctxd_protocol.status import DaemonStatus
 
@@ -130,6 +131,7 @@ class Daemon:
         async with AsyncExitStack() as running:
             # The store first: it takes the lock, so that of two daemons only its holder touches the socket.
             store = VersionStore(options.state_dir, clock)
+            store.on_health(self._note_health)
             store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
             ownership = Ownership(store.heads)
             projection = self._projected(store, ownership)
@@ -266,6 +268,13 @@ class Daemon:
         )  # fmt: skip
         await hosts.start()
         return hosts
+
+    def _note_health(self, code: ErrorCode | None) -> None:
+        # The reason may name an object: it is in the status, not in the log.
+        if code is None:
+            self._log.info("store.writable")
+        else:
+            self._log.error("store.read_only", code=code)
 
     def _log_event(self, what: str, fields: dict[str, Any]) -> None:
         self._log.warning(what, **fields)

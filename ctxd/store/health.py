@@ -3,6 +3,7 @@
 Loss and damage are found elsewhere: ``witness`` at the start, ``scrub`` while the daemon runs, ``verify`` on demand.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 from ctxd.errors import CtxdError
@@ -13,7 +14,9 @@ class Health:
     """The store's state: in order, read-only for want of space, read-only for lost data, or failed; and whether it
     drains."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[ErrorCode | None], None]) -> None:
+        """``changed`` is called with the code when writes begin to be refused, with None when they are taken again."""
+        self._changed = changed
         self.state: Literal["ok", "read_only", "failed"] = "ok"
         self.reason = ""
         self.writable = True
@@ -35,18 +38,23 @@ class Health:
             self._hint = hint
             self.state, self.code, self.reason = "read_only", "disk_full", f"disk_full: {reason}"
             self.writable = False
+            self._changed(self.code)
 
     def resume(self) -> None:
         """The disk has room again."""
         if self.code == "disk_full":
             self.state, self.code, self.reason = "ok", None, ""
             self.writable = not self._draining
+            self._changed(None)
 
     def lose(self, reason: str) -> None:
         """The journal is behind what was acknowledged, or damaged: nothing may be written on top of it."""
         if self.state != "failed":
+            is_new = not self.lost
             self.state, self.code, self.reason = "read_only", "data_loss", f"data_loss: {reason}"
             self.writable = False
+            if is_new:
+                self._changed(self.code)
 
     def fail(self, reason: str) -> None:
         """The disk failed: nothing may be written or believed until it was read afresh."""

@@ -48,6 +48,7 @@ from ctxd.store.writes import (
     StoreFailed,
     Write,
 )
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.status import StoreStatus
 
@@ -65,7 +66,6 @@ class VersionStore:
 
     def __init__(self, root: Path | None, clock: Clock) -> None:
         """``root`` is the state directory; ``None`` keeps everything in a fresh one that is removed at the end."""
-        self._health = Health()
         self._bloom = BloomFilter()
         self.is_new_operation: Callable[[Operation], bool] = self._bloom.lacks
         """True if an operation is certainly new. False may be a false positive."""
@@ -82,6 +82,7 @@ class VersionStore:
         self._attached: list[Callable[..., Coroutine[Any, Any, None]]] = []
         self._admissions: list[Callable[[], None]] = []
         self._listeners = Listeners()
+        self._health = Health(self._listeners.health)
         self._commits = CommitQueue(self._health, self._note_landed, self._note_lost, self._listeners.fault)
         self._times = ValidTimes()
         self._under_way: dict[Operation, QueuedWrite] = {}
@@ -380,6 +381,10 @@ class VersionStore:
     def note_fault(self, fault: Exception) -> None:
         """Report ``fault``, raised by an attached part that goes on, to the ``on_fault`` listeners."""
         self._listeners.fault(fault)
+
+    def on_health(self, callback: Callable[[ErrorCode | None], None]) -> None:
+        """Call ``callback`` with the code when writes begin to be refused, with None when they are taken again."""
+        self._listeners.on_health.append(callback)
 
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
         """Register a callback for exceptions of other callbacks and of ``Pending``'s: the store goes on."""

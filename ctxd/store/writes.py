@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from ctxd.objects.document import Artifact, Document, encode_content, encode_document
 from ctxd.store import journal
+from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.object_types import Receipt
 
@@ -251,6 +252,7 @@ class Listeners:
     def __init__(self) -> None:
         self.on_lost: list[Callable[[frozenset[str]], None]] = []
         self.on_durable: list[tuple[Callable[[Landed], None], Collection[str] | None]] = []
+        self.on_health: list[Callable[[ErrorCode | None], None]] = []
         self.on_fault: list[Callable[[Exception], None]] = []
 
     def lost(self, sessions: frozenset[str]) -> None:
@@ -271,6 +273,14 @@ class Listeners:
                     callback(landed)
                 except Exception as raised:  # noqa: BLE001 - a write stands whatever a listener does
                     self.fault(raised)
+
+    def health(self, code: ErrorCode | None) -> None:
+        """Report the code with which writes are refused from now on, None if they are taken again."""
+        for callback in self.on_health:
+            try:
+                callback(code)
+            except Exception as raised:  # noqa: BLE001 - the store refuses writes whatever a listener does
+                self.fault(raised)
 
     def fault(self, raised: Exception) -> None:
         """Report what a callback raised."""

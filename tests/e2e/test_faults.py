@@ -98,6 +98,8 @@ async def test_a_full_disk_refuses_writes_answers_reads_and_takes_writes_again_b
             await until_kept(wire, kept)
             assert (await wire.call("daemon.status"))["store"]["state"] == "ok"
             assert await read_list(wire, "s", "index") == tuple(kept)
+            # The log was on the full disk too when writes began to be refused.
+            assert "store.writable" in daemon.log.read_text()
         assert await daemon.stop() == 0
         assert (await daemon.verify())[0] == 0
 

@@ -229,7 +229,7 @@ RPC-10 | Parameters are closed: an unknown member is refused at every level, as 
 RPC-11 | Replies in preparation, and replies that a client has not read, are bounded in bytes per connection, per sandbox and for the daemon: a call that would exceed the bound waits, and a reply too long for a sandbox is refused as `too_large`. Whatever one sandbox does, the daemon stays within 256 MB above idle: the figure is `memory`. | ctxd
 DUR-1 | An acknowledged write survives a kill at any moment; none is applied twice. | ctxd
 DUR-2 | Every acknowledged write carries a receipt: its sequence, the chain hash there and its valid time. | ctxd
-DUR-3 | A full disk, quota or file at its size limit makes the daemon read-only with an error that names the remedy; reads continue, and writes resume automatically. | ctxd
+DUR-3 | A full disk, quota or file at its size limit makes the daemon read-only with an error that names the remedy; reads continue, and writes resume automatically; both are logged. | ctxd
 DUR-4 | After a failed flush no write is acknowledged any more, and the daemon exits with 74. | ctxd
 DUR-5 | A second daemon on the same state directory is refused; the error names the process that holds it. | ctxd
 DUR-6 | `ctxd verify` recomputes every hash and the chain and finds every change of a byte that matters. | ctxd

@@ -18,7 +18,7 @@ from ctxd.store.health import Health
     ],
 )
 def test_a_refused_write_is_told_the_remedy(befall: Callable[[Health], None], code: str, remedy: str) -> None:
-    health = Health()
+    health = Health(lambda code: None)
     health.require_writable()
     befall(health)
     with pytest.raises(CtxdError) as caught:
@@ -29,3 +29,15 @@ def test_a_refused_write_is_told_the_remedy(befall: Callable[[Health], None], co
 
 def test_a_remedy_of_the_place_comes_before_that_of_the_code() -> None:
     assert CtxdError("store_failed", "a write was lost", hint="Send it again.").hint == "Send it again."
+
+
+def test_each_change_is_reported_once() -> None:
+    reported: list[str | None] = []
+    health = Health(reported.append)
+    health.fill("no space left")
+    health.fill("no space left")
+    health.resume()
+    health.resume()
+    health.lose("the journal ends early")
+    health.lose("an index is damaged")
+    assert reported == ["disk_full", None, "data_loss"]
