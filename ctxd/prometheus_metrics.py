@@ -64,7 +64,12 @@ def families(figures: Figures) -> Iterator[Metric]:
     info = GaugeMetricFamily("ctxd_build_info", "The version that runs.", labels=["version"])
     info.add_metric([status.version], 1)
     yield info
-    yield _by("ctxd_state", "1 for the state that the daemon is in.", "state", _states(status.state))
+    yield _by(
+        "ctxd_state",
+        "1 for the state that the daemon is in.",
+        "state",
+        [(each, int(each == status.state)) for each in ("ready", "degraded", "draining")],
+    )
     yield GaugeMetricFamily("ctxd_uptime_seconds", "Since it was ready.", value=status.uptime_s)
     yield from _store(figures)
     yield from _calls(figures)
@@ -127,10 +132,6 @@ def _trackers(figures: Figures) -> Iterator[Metric]:
     yield CounterMetricFamily("ctxd_watch_events", "Changes that watching told of.", value=watching.events)
     yield CounterMetricFamily("ctxd_tracked_versions", "Versions that were stored for them.", value=watching.versions)
     yield CounterMetricFamily("ctxd_watch_overflows", "How often events were dropped.", value=watching.overflows)
-
-
-def _states(state: str) -> list[tuple[str, int]]:
-    return [(each, int(each == state)) for each in ("ready", "degraded", "draining")]
 
 
 def _by(name: str, meaning: str, label: str, counts: Iterable[tuple[str, int]]) -> GaugeMetricFamily:

@@ -310,11 +310,9 @@ def marked(delta: SessionDelta) -> tuple[SessionDelta, int]:
     else:
         return delta, 0
     chars = sum([chars_of(operation.events) for operation in delta if isinstance(operation, AppendChat)])
-    return tuple([_marked(each) if isinstance(each, AppendChat) else each for each in delta]), chars
-
-
-def _marked(operation: AppendChat) -> AppendChat:
-    return AppendChat(tuple(map(_event_mark, operation.events)))
+    return tuple(
+        [AppendChat(tuple(map(_event_mark, each.events))) if isinstance(each, AppendChat) else each for each in delta]
+    ), chars
 
 
 def _event_mark(event: Event) -> Event:

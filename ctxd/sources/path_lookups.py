@@ -61,7 +61,9 @@ class Lookups:
         mounts = self.mount_points
         groups: dict[str, dict[int, str]] = {}
         for number, path in enumerate(paths):
-            groups.setdefault(_pool_of(path, mounts), {})[number] = path
+            # A path belongs to the mount of its directory, unless it is a mount point itself.
+            mount = path if path in mounts else mount_of(os.path.dirname(path), mounts)
+            groups.setdefault(mount, {})[number] = path
         results: dict[int, T] = {}
         raised: list[BaseException] = []
 
@@ -303,11 +305,6 @@ def mount_of(path: str, mounts: Container[str]) -> str:
     """The innermost of ``mounts`` that ``path`` is at or below by its name; the root if it is below none."""
     above = list(ancestors(f"{path}/"))
     return next((directory for directory in reversed(above) if directory in mounts), "/")
-
-
-def _pool_of(path: str, mounts: Container[str]) -> str:
-    """The mount whose threads look ``path`` up: that of its directory, unless it is a mount point itself."""
-    return path if path in mounts else mount_of(os.path.dirname(path), mounts)
 
 
 def _is_at(path: str, places: Sequence[str]) -> bool:

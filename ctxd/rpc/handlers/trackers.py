@@ -26,7 +26,7 @@ class TrackerCalls:
         return TrackerListResult(
             trackers=tuple(_row(tracking, row) for row in shown),
             watching=watching_of(tracking),
-            next_cursor=_encoded(shown[-1]) if len(rows) > len(shown) else None,
+            next_cursor=place_of(*shown[-1]).encode().hex() if len(rows) > len(shown) else None,
         )
 
 
@@ -66,10 +66,6 @@ def watching_of(tracking: Tracking | None) -> Watching:
         events=trackers.events,
         versions=tracking.versions,
     )
-
-
-def _encoded(row: Row) -> str:
-    return place_of(*row).encode().hex()
 
 
 def _decoded(cursor: str | None) -> str:

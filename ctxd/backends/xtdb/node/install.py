@@ -53,7 +53,15 @@ def fetch_jars(maven: Path, into: Path, listed: Mapping[str, str], say: Say, env
         shutil.copy(PROGRAM / "pom.xml", folder)
         fetched = Path(folder, "lib")
         _run_maven(
-            [str(maven), "-B", "-f", f"{folder}/pom.xml", "dependency:copy-dependencies", *_flags(fetched)],
+            [
+                str(maven),
+                "-B",
+                "-f",
+                f"{folder}/pom.xml",
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={fetched}",
+                "-DincludeScope=runtime",
+            ],
             say,
             environ,
         )
@@ -67,10 +75,6 @@ def fetch_jars(maven: Path, into: Path, listed: Mapping[str, str], say: Say, env
         if into.exists():
             os.replace(into, Path(folder, "former"))
         os.replace(fetched, into)
-
-
-def _flags(into: Path) -> list[str]:
-    return [f"-DoutputDirectory={into}", "-DincludeScope=runtime"]
 
 
 def _run_maven(command: list[str], say: Say, environ: Mapping[str, str]) -> None:

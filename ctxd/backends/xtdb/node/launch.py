@@ -19,7 +19,6 @@ from ctxd.backends.xtdb.node.installation import (
     PROGRAM,
     Installation,
     NodeFailure,
-    Record,
     java_path,
 )
 
@@ -148,7 +147,7 @@ def command(installation: Installation, launch: Launch, environ: Mapping[str, st
     limits = ["--limits", launch.limits] if launch.limits else []
     return [
         str(java),
-        *java_flags(installation, launch.heap, scratch, archive=_fits(record, java)),
+        *java_flags(installation, launch.heap, scratch, archive=record.java == str(java)),
         *launch.java_options,
         *("-cp", installation.class_path(), "ctxd_node"),
         *("--config", str(launch.config), "--data", str(launch.data.absolute()), *served, *limits),
@@ -203,10 +202,6 @@ def start(
     told = log.read_text(errors="replace").strip().splitlines()
     why = "\n".join(told[-5:]) or f"it did not serve within {ready_s:.0f} s"
     raise NodeFailure(f"the node did not start:\n{why}", remedy=f"Its log is {log}.", exit_code=EXIT_CONFIG)
-
-
-def _fits(record: Record, java: Path) -> bool:
-    return record.java == str(java)
 
 
 def _private(path: Path) -> Path:
