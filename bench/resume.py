@@ -125,7 +125,7 @@ async def measured(place: Path, objects: int, rounds: int) -> tuple[float, float
     """Least seconds of opening and of the floor, taken in turn: what other programs take of the machine only adds."""
     root = place / f"state{objects}"
     await build(root, objects)
-    (database,) = root.glob("*.db")
+    (database,) = root.glob("state.db")
     pairs = []
     for _ in range(rounds):
         seconds, ids = await opened(root, objects)
