@@ -290,7 +290,7 @@ class Objects:
 
     async def _version(self, id: str, at: AsOf, *, content: bool, size_max: int | None = None) -> Stored | None:
         if session_objects.session_of(id) is not None:
-            return await session_objects.version(self._store, id, at, size_max=size_max)
+            return await session_objects.version(self._store, id, at, lane=self._sessions.folding, size_max=size_max)
         stored = await self._store.get(id, at, content=content)
         if stored is not None and self._undurable((stored,)):
             # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.

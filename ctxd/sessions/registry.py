@@ -223,7 +223,8 @@ class Sessions:
         """True if other hosts have sessions in the same log."""
         self._creating = SessionLock()
         self._ordinal = 0
-        self._folding = Lane("session.load", inline=SEGMENTS_INLINE_MAX)
+        self.folding = Lane("session.load", inline=SEGMENTS_INLINE_MAX)
+        """Folds sessions of many segments, one at a time."""
         self._on_live: list[Callable[[LiveSession], None]] = []
         store.on_lost(self._drop)
         store.on_durable(self._note, types=("session",))
@@ -297,7 +298,7 @@ class Sessions:
 
     async def as_of(self, session: str, at: AsOf = NOW) -> LiveSession:
         """``session`` as it was at ``at``, for reading only. Raises and cancel: as ``live``."""
-        found = await load(self.store, session, at, host_filesystem_id=self.host_filesystem_id, lane=self._folding)
+        found = await load(self.store, session, at, host_filesystem_id=self.host_filesystem_id, lane=self.folding)
         if found is None:
             raise no_session(session, shared=self.shared)
         return found

@@ -14,6 +14,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import LATEST, NOW, AsOf, Document, Page, Stored, text_of
 from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.offload import Lane
 from ctxd.sessions.loading import pages
 from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, text_size
 from ctxd.sessions.state import SessionState, fold
@@ -47,9 +48,12 @@ async def entries(store: VersionStore, session: str, keys: Iterable[str]) -> dic
     }
 
 
-async def version(store: VersionStore, id: str, at: AsOf = NOW, *, size_max: int | None = None) -> Stored | None:
+async def version(
+    store: VersionStore, id: str, at: AsOf = NOW, *, lane: Lane, size_max: int | None = None
+) -> Stored | None:
     """The version of ``id``, a session's object or chat, as of ``at``; None without a version.
 
+    ``lane`` folds long ones, for which others would wait.
     Its content is None for a session, empty for a chat. Raises: CtxdError too_large if a chat's messages have more than
     ``size_max`` characters, before the rest is read; corrupt, store_failed. Cancel: safe.
     """
@@ -69,20 +73,24 @@ async def version(store: VersionStore, id: str, at: AsOf = NOW, *, size_max: int
                 message = f"{id} has more than {size_max:,} characters"
                 raise CtxdError("too_large", message, hint="Read it page by page with session.chat.")
             newest = [newest, *(some for some in segments if not is_chat or speaks(some.document.payload))][-1]
-    state = fold(deltas)
     if not is_chat:
         head = await store.get(session_object_id(session), at if at.tx != LATEST else AsOf(at.valid_time, newest.tx))
         newest = max(newest, head or newest, key=lambda stored: stored.tx)
-    payload = _chat(session, state, deltas) if is_chat else _session(session, state)
-    kind, content = ("chat", "") if is_chat else ("session", None)
-    document = Document(
-        id=id,
-        type=kind,
-        identity_hash=identity_hash(kind, None, id),
-        content_hash=content_hash(payload, content),
-        payload=payload,
-        content=content,
-    )
+
+    def folded() -> Document:
+        state = fold(deltas)
+        payload = _chat(session, state, deltas) if is_chat else _session(session, state)
+        kind, content = ("chat", "") if is_chat else ("session", None)
+        return Document(
+            id=id,
+            type=kind,
+            identity_hash=identity_hash(kind, None, id),
+            content_hash=content_hash(payload, content),
+            payload=payload,
+            content=content,
+        )
+
+    document = await lane.run(folded, size=len(deltas))
     return Stored(
         document=document, content_ref=None, valid_time=newest.valid_time, tx=newest.tx, tx_time=newest.tx_time
     )

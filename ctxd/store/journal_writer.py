@@ -261,7 +261,7 @@ class JournalWriter:
             try:
                 found = os.stat(path)
                 same = (found.st_dev, found.st_ino) == was
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 same = False
             if not same:
                 raise StateRemoved(

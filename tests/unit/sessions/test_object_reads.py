@@ -2,6 +2,8 @@
 one that is confined to nothing, nothing.
 """
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,7 +11,10 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import NOW
+from ctxd.sessions import session_objects
 from ctxd.sessions.object_reads import Objects
+from ctxd.sessions.segments import SessionDelta
+from ctxd.sessions.state import SessionState, fold
 from ctxd_protocol.ids import chat_id, session_object_id
 from tests.unit.sessions.world import CALLER, code_of, filled, record, say, world
 
@@ -202,3 +207,24 @@ async def test_an_object_that_is_named_many_times_is_read_once(tmp_path: Path, m
             assert [each.id for each in found.objects] == ["chat:s1"] and found.missing == ("no-such",)
             nothing = await w.call("object.bulk", session="s1", objects=[], content=content)
             assert (nothing.objects, nothing.missing) == ((), ())
+
+
+@pytest.mark.requirement("RPC-9")
+@pytest.mark.parametrize("id", ["session:s1", "chat:s1"])
+async def test_a_long_session_is_folded_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id: str
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(deltas: Sequence[SessionDelta]) -> SessionState:
+        threads.append(threading.current_thread())
+        return fold(deltas)
+
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        for n in range(5):
+            await say(w, "s1", ("user", f"question {n}"))
+        monkeypatch.setattr(session_objects, "fold", noted)
+        monkeypatch.setattr(w.sessions.folding, "inline", 3)
+        assert (await w.call("object.get", session="s1", object=id)).object.id == id
+    assert threads and threading.main_thread() not in threads

@@ -441,15 +441,15 @@ async def test_a_log_at_the_limit_of_a_files_size_is_emptied_to_make_room(root, 
 
 
 @pytest.mark.requirement("DUR-9")
-@pytest.mark.parametrize("what", ["everything", "state.db-wal", "replaced"])
+@pytest.mark.parametrize("what", ["everything", "state.db-wal", "replaced", "replaced by a file"])
 async def test_once_the_state_directory_is_removed_the_next_write_is_refused_and_says_what_is_left(root, what):
     async with running(root) as store:
         await store.submit(write(document("t1", "kept"))).wait()
         if what == "everything":
             shutil.rmtree(root)
-        elif what == "replaced":
+        elif what.startswith("replaced"):
             root.rename(root.with_name("elsewhere"))
-            root.mkdir()
+            root.touch() if what.endswith("file") else root.mkdir()
         else:
             (root / what).unlink()
         assert await failure(store.submit(write(document("t2", "lost")))) == ("data_loss", "not_applied")
