@@ -42,7 +42,17 @@ from ctxd.process_settings import has_terminal, have_descriptors, return_large_b
 from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection_loop import Projection
 from ctxd.rpc.dispatch import Handler, complete
-from ctxd.rpc.handlers import commits, context, epochs, events, file_lookups, objects, purge_scan_export, trackers
+from ctxd.rpc.handlers import (
+    artifacts,
+    commits,
+    context,
+    epochs,
+    events,
+    file_lookups,
+    objects,
+    purge_scan_export,
+    trackers,
+)
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import sessions as session_methods
@@ -346,6 +356,7 @@ class Daemon:
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),
+            artifacts.ArtifactCalls(store, self._clock),
         )
 
     # --- figures

@@ -4,13 +4,14 @@ It is derived: ``store.ArtifactStore`` rebuilds it from the packs if it is missi
 flushed; a power cut may undo the newest ones, and the packs behind them are read again at the next start.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ctxd import dbfile
-from ctxd.artifacts.packs import Location
+from ctxd.artifacts.packs import DamagedRecord, Location, PackRecord, Packs, parts_of, records
 
 VERSION: Final = 1
 """``PRAGMA user_version``. Another one is rebuilt."""
@@ -28,6 +29,10 @@ CREATE TABLE IF NOT EXISTS chunk(
 CREATE INDEX IF NOT EXISTS chunk_unused ON chunk(hash) WHERE uses=0;
 CREATE TABLE IF NOT EXISTS pack(number INTEGER PRIMARY KEY, size INTEGER NOT NULL);
 """
+
+
+_LOOKED_UP: Final = 256
+"""Artifacts that are looked up at a time."""
 
 
 class IndexEntry(NamedTuple):
@@ -94,9 +99,9 @@ class Index:
         found = self._connection.execute(query, (hash,)).fetchone()
         return None if found is None else IndexEntry(found[0], Location(*found[1:]))
 
-    def artifacts(self, after: bytes, limit: int) -> list[bytes]:
-        """Return at most ``limit`` hashes of artifacts beyond ``after``, in order."""
-        query = "SELECT hash FROM artifact WHERE hash>? ORDER BY hash LIMIT ?"
+    def artifacts(self, after: bytes, limit: int, *, inclusive: bool = False) -> list[bytes]:
+        """Return at most ``limit`` hashes of artifacts beyond ``after``, with it if ``inclusive``, in order."""
+        query = f"SELECT hash FROM artifact WHERE hash{'>=' if inclusive else '>'}? ORDER BY hash LIMIT ?"
         return [hash for (hash,) in self._connection.execute(query, (after, limit))]
 
     def chunks(self, hashes: Iterable[bytes]) -> dict[bytes, Location]:
@@ -180,3 +185,47 @@ class Index:
     def chunk_uses(self) -> dict[bytes, int]:
         """Return the number of uses of each chunk."""
         return dict(self._connection.execute("SELECT hash, uses FROM chunk"))
+
+
+def entry_of(record: PackRecord) -> IndexEntry:
+    """Return the entry of the artifact whose ``record`` this is."""
+    parts = parts_of(record)
+    return IndexEntry(sum(size for _, size in parts) if parts else len(record.data), record.location)
+
+
+def record_faults(packs: Packs, index: Index) -> Iterator[str]:
+    """Yield a sentence for each place of a pack that holds no record. Blocks. Raises: OSError; ``apsw``'s errors."""
+    for number, size in index.pack_sizes().items():
+        path, end = packs.path(number), 0
+        try:
+            found = list(records(path))
+        except FileNotFoundError:
+            if number in index.pack_sizes():
+                yield f"pack {path.name} is missing"
+            continue
+        for record in found:
+            if isinstance(record, DamagedRecord):
+                if record.location.at < size:
+                    yield f"{path.name}, offset {record.location.at}: {record}"
+            else:
+                end = max(end, record.location.end)
+        if end < size:
+            yield f"the index says that {path.name} has {size} bytes, but its records end at {end}"
+
+
+def use_faults(packs: Packs, index: Index) -> Iterator[str]:
+    """Yield a sentence for each chunk whose uses are miscounted. Blocks. Raises: OSError; ``apsw``'s errors."""
+    with index.snapshot():
+        counted: Counter[bytes] = Counter()
+        after = b""
+        while batch := index.artifacts(after, _LOOKED_UP):
+            after = batch[-1]
+            for hash in batch:
+                # What cannot be read is named by the pass over all artifacts.
+                with suppress(DamagedRecord, FileNotFoundError):
+                    entry = index.artifact(hash)
+                    assert entry is not None, "a snapshot does not change"
+                    counted.update({part for part, _ in parts_of(packs.read(entry.location))})
+        for hash, uses in index.chunk_uses().items():
+            if uses != counted[hash]:
+                yield f"the index counts {uses} uses of chunk {hash.hex()}, not {counted[hash]}"

@@ -4,6 +4,7 @@ A pack grows at its end up to a bound, then the next one begins. What is removed
 a dead record of the same length. Everything else about artifacts can be rebuilt from their packs.
 """
 
+import errno
 import os
 import struct
 import sys
@@ -37,6 +38,7 @@ DEAD: Final = b"D"
 
 _MAGIC: Final = b"CTXP"
 _HEADER: Final = struct.Struct("<4scBxxII32s")
+_PART: Final = struct.Struct("<32sI")
 _CHECK_BYTES: Final = 16
 _HEADER_BYTES: Final = _HEADER.size + _CHECK_BYTES
 _RAW: Final = 0
@@ -62,7 +64,7 @@ class Location(NamedTuple):
 class PackRecord(NamedTuple):
     """One record; ``data`` is uncompressed."""
 
-    kind: bytes
+    kind: Kind
     hash: bytes
     data: bytes
     location: Location
@@ -83,6 +85,16 @@ def encode(kind: Kind, hash: bytes, data: bytes) -> bytes:
         payload, encoding = data, _RAW
     header = _HEADER.pack(_MAGIC, kind, encoding, len(payload), len(data), hash)
     return b"".join((header, _check(header, payload), payload))
+
+
+def manifest_of(parts: Iterable[tuple[bytes, int]]) -> bytes:
+    """Return the manifest of an artifact with these chunks, in order: the hash and the size of each."""
+    return b"".join(_PART.pack(*part) for part in parts)
+
+
+def parts_of(record: PackRecord) -> list[tuple[bytes, int]]:
+    """The chunks of a manifest in order: hash and size. Of another record none."""
+    return list(_PART.iter_unpack(record.data)) if record.kind == MANIFEST else []
 
 
 def _dead(length: int) -> bytes:
@@ -261,6 +273,15 @@ class Packs:
                     os.fdatasync(descriptor)
                 finally:
                     os.close(descriptor)
+
+    def bury(self, locations: Iterable[Location]) -> None:
+        """Erase records that were replaced. One on a bad sector stays as it is. Raises: OSError."""
+        for location in locations:
+            try:
+                self.erase((location,))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
 
     def remove(self, number: int) -> None:
         """Overwrite and remove a pack that is not the newest. Raises: OSError."""

@@ -10,7 +10,6 @@ Chunks that a writer has found or written are pinned until its artifact refers t
 
 import errno
 import re
-import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from ctxd import dbfile
 from ctxd.artifacts import index as indexes
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker
 from ctxd.artifacts.disk import erase, sync_folder
-from ctxd.artifacts.index import Index, IndexEntry
+from ctxd.artifacts.index import Index, IndexEntry, entry_of, record_faults, use_faults
 from ctxd.artifacts.packs import (
     CHUNK,
     MANIFEST,
@@ -35,6 +34,8 @@ from ctxd.artifacts.packs import (
     PackRecord,
     Packs,
     encode,
+    manifest_of,
+    parts_of,
     records,
     sync,
 )
@@ -48,9 +49,6 @@ _TEMPORARY: Final = ".tmp-*"
 _PIECE_BYTES: Final = 1024 * 1024
 _LOOKED_UP: Final = 256
 """Chunks that are looked up at a time."""
-
-_PART: Final = struct.Struct("<32sI")
-"""A chunk in a manifest: its hash and its size."""
 
 
 class ArtifactStore:
@@ -121,7 +119,8 @@ class ArtifactStore:
                     if record.kind == CHUNK:
                         self._index.put_chunks([(record.hash, record.location)])
                     elif record.kind in (WHOLE, MANIFEST):
-                        artifacts.append(_entry(record))
+                        chunks = {part for part, _ in parts_of(record)}
+                        artifacts.append((record.hash, entry_of(record), chunks))
                 self._index.set_pack_size(number, end)
             # A chunk may stand behind the manifest that names it.
             for hash, entry, chunks in artifacts:
@@ -175,7 +174,7 @@ class ArtifactStore:
             locations = self._packs.append(list(missing.values())) if missing else []
             with self._index.transaction():
                 self._index.put_chunks(list(zip(missing, locations, strict=True)))
-            self._bury(known[hash] for hash in missing if hash in known)
+            self._packs.bury(known[hash] for hash in missing if hash in known)
         return hashes
 
     def add_artifact(self, hash: bytes, size: int, kind: Kind, data: bytes, chunks: Collection[bytes]) -> Artifact:
@@ -204,7 +203,20 @@ class ArtifactStore:
                 else:
                     # Another writer of the same bytes was first.
                     replaced = location
-                self._bury(() if replaced is None else (replaced,))
+                self._packs.bury(() if replaced is None else (replaced,))
+        return artifact
+
+    def hold(self, ref: str) -> Artifact | None:
+        """Return a hold on the artifact ``ref``; None if it is not there. Raises: ``apsw``'s errors."""
+        with self._changed:
+            self._changed.wait_for(lambda: ref not in self._removing)
+            self._holds[ref] += 1
+        artifact = Artifact(ref, 0, self._release)
+        size = self.size(ref)
+        if size is None:
+            artifact.used = True
+            return None
+        artifact.size = size
         return artifact
 
     def _release(self, artifact: Artifact) -> None:
@@ -239,15 +251,6 @@ class ArtifactStore:
             return False
         return (record.hash, record.data) == (hash, data)
 
-    def _bury(self, locations: Iterable[Location]) -> None:
-        """Overwrite records that were replaced. A bad sector stays as it is."""
-        for location in locations:
-            try:
-                self._packs.erase((location,))
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-
     # --- reading ---
 
     def read(self, ref: str) -> bytes:
@@ -260,6 +263,16 @@ class ArtifactStore:
         if blake3(data).hexdigest() != ref:
             raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
         return data
+
+    def check(self, ref: str) -> int:
+        """Compare the bytes of ``ref`` with their name, a chunk at a time. Returns: how many. Raises: as ``read``."""
+        hasher, size = blake3(), 0
+        for piece in self.pieces(ref):
+            hasher.update(piece)
+            size += len(piece)
+        if hasher.hexdigest() != ref:
+            raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
+        return size
 
     def pieces(self, ref: str, first: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield the bytes of ``ref`` from offset ``first`` up to ``end``, a chunk at a time, each as it was written.
@@ -279,12 +292,12 @@ class ArtifactStore:
             yield self._loose(hash.hex()).read_bytes()[first:end]
             return
         record = self._record(hash, entry.location, self._artifact_location)
-        if _entry(record)[1].size != entry.size:
+        if entry_of(record).size != entry.size:
             raise DamagedRecord(record.location, f"the index says that it has {entry.size} bytes")
         if record.kind == WHOLE:
             yield record.data[first:end]
             return
-        parts, at = _parts(record), 0
+        parts, at = parts_of(record), 0
         for batch in range(0, len(parts), _LOOKED_UP):
             wanted = parts[batch : batch + _LOOKED_UP]
             places = self._chunk_locations([part for part, _ in wanted])
@@ -341,6 +354,14 @@ class ArtifactStore:
         """True if ``ref`` is in the index, damaged or not."""
         return self.size(ref) is not None
 
+    def matching(self, prefix: str, limit: int) -> list[str]:
+        """At most ``limit`` names that begin with ``prefix``, hex digits. Raises: ``dbfile``'s errors."""
+        first = bytes.fromhex(prefix.ljust(64, "0"))
+        with dbfile.faults(), self._reading:
+            reader = self._opened()
+            found = [] if reader is None else reader.artifacts(first, limit, inclusive=True)
+        return [ref for hash in found if (ref := hash.hex()).startswith(prefix)]
+
     def names(self) -> Iterator[str]:
         """The names of all there are."""
         yield from self._loose_names()
@@ -392,7 +413,7 @@ class ArtifactStore:
         with suppress(DamagedRecord, FileNotFoundError):
             record = self._packs.read(entry.location)
             if record.kind == MANIFEST and record.hash == hash:
-                chunks = {part for part, _ in _parts(record)}
+                chunks = {part for part, _ in parts_of(record)}
         if chunks:
             # A crash behind this leaves chunks without a use, which the next start removes. Flushed: once a chunk is
             # overwritten, nothing may count on it.
@@ -432,6 +453,50 @@ class ArtifactStore:
         with self._writing:
             self._index.empty_log()
 
+    def repack(self) -> int:
+        """Move what is live in packs that are mostly dead into the newest one, and remove them. Returns: how many.
+
+        A crash leaves records twice, of which the index names one. Raises: OSError; ``apsw``'s errors.
+        """
+        removed = 0
+        with self._writing:
+            live = self._index.live_bytes()
+            sizes = self._index.pack_sizes()
+        for number, size in sizes.items():
+            if number == self._packs.writing or live.get(number, 0) * 2 > size:
+                continue
+            for record in records(self._packs.path(number)):
+                if isinstance(record, PackRecord) and record.kind in (CHUNK, WHOLE, MANIFEST):
+                    self._move(record)
+            with self._writing:
+                # Nothing can point there any more but what could not be read, which stays for a repair.
+                if self._index.live_bytes().get(number, 0) == 0:
+                    hit("art.repack")
+                    self._packs.remove(number)
+                    with self._index.transaction():
+                        self._index.remove_pack(number)
+                    removed += 1
+        return removed
+
+    def _move(self, record: PackRecord) -> None:
+        """Write a record that the index names to the newest pack, and let the index name it there."""
+        with self._writing:
+            if record.kind == CHUNK:
+                is_live = self._index.chunks((record.hash,)).get(record.hash) == record.location
+            else:
+                entry = self._index.artifact(record.hash)
+                is_live = entry is not None and entry.location == record.location
+            if not is_live:
+                return
+            (location,) = self._packs.append([encode(record.kind, record.hash, record.data)])
+            sync(self._packs.descriptor())
+            hit("art.index")
+            with self._index.transaction(synced=True):
+                if record.kind == CHUNK:
+                    self._index.put_chunks([(record.hash, location)])
+                else:
+                    self._index.put_artifact(record.hash, entry_of(record)._replace(location=location), ())
+
     # --- verification ---
 
     def faults(self) -> Iterator[str]:
@@ -445,49 +510,10 @@ class ArtifactStore:
             reader = Index(self._database, write=False)
             try:
                 yield from reader.integrity()
-                yield from self._record_faults(reader)
-                yield from self._use_faults(reader)
+                yield from record_faults(self._packs, reader)
+                yield from use_faults(self._packs, reader)
             finally:
                 reader.close()
-
-    def _record_faults(self, reader: Index) -> Iterator[str]:
-        for number, size in reader.pack_sizes().items():
-            path, end = self._packs.path(number), 0
-            try:
-                found = list(records(path))
-            except FileNotFoundError:
-                if number in reader.pack_sizes():
-                    yield f"pack {path.name} is missing"
-                continue
-            for record in found:
-                if isinstance(record, DamagedRecord):
-                    if record.location.at < size:
-                        yield f"{path.name}, offset {record.location.at}: {record}"
-                else:
-                    end = max(end, record.location.end)
-            if end < size:
-                yield f"the index says that {path.name} has {size} bytes, but its records end at {end}"
-
-    def _use_faults(self, reader: Index) -> Iterator[str]:
-        with reader.snapshot():
-            counted: Counter[bytes] = Counter()
-            after = b""
-            while batch := reader.artifacts(after, _LOOKED_UP):
-                after = batch[-1]
-                for hash in batch:
-                    with suppress(DamagedRecord, FileNotFoundError):
-                        # What cannot be read is named by the pass over all artifacts.
-                        counted.update({part for part, _ in self._manifest(reader, hash)})
-            for hash, uses in reader.chunk_uses().items():
-                if uses != counted[hash]:
-                    yield f"the index counts {uses} uses of chunk {hash.hex()}, not {counted[hash]}"
-
-    def _manifest(self, reader: Index, hash: bytes) -> list[tuple[bytes, int]]:
-        entry = reader.artifact(hash)
-        if entry is None:
-            return []
-        record = self._packs.read(entry.location)
-        return _parts(record) if record.kind == MANIFEST else []
 
     # --- artifacts of earlier versions, a file each ---
 
@@ -561,7 +587,7 @@ class ArtifactWriter:
             artifact = self._store.add_artifact(hash, self._size, WHOLE, self._head, ())
         else:
             self._add(self._chunker.end())
-            manifest = b"".join(_PART.pack(*part) for part in self._parts)
+            manifest = manifest_of(self._parts)
             artifact = self._store.add_artifact(hash, self._size, MANIFEST, manifest, self._pinned)
         self._is_kept = True
         return artifact
@@ -571,15 +597,3 @@ class ArtifactWriter:
         pinned, self._pinned = self._pinned, set()
         if pinned:
             self._store.unpin(pinned, drop=not self._is_kept)
-
-
-def _entry(record: PackRecord) -> tuple[bytes, IndexEntry, set[bytes]]:
-    """The hash, the entry and the chunks of the artifact whose ``record`` this is."""
-    parts = _parts(record)
-    size = sum(size for _, size in parts) if parts else len(record.data)
-    return record.hash, IndexEntry(size, record.location), {part for part, _ in parts}
-
-
-def _parts(record: PackRecord) -> list[tuple[bytes, int]]:
-    """The chunks of a manifest in order: hash and size. Of another record none."""
-    return list(_PART.iter_unpack(record.data)) if record.kind == MANIFEST else []

@@ -37,6 +37,8 @@ ANSWER_BYTES: Final = {
     "commit.history": 4 * _MIB,
     "commit.list": 4 * _MIB,
     "commit.materialize": 32 * _MIB,
+    "artifact.get": 6 * _MIB,
+    "artifact.list": _MIB,
     "context.assemble": 32 * _MIB,
     "context.plan": _MIB,
     "context.show": 32 * _MIB,

@@ -173,14 +173,17 @@ def _copy_artifacts(root: Path, destination: Path, step: Step, *, last: bool) ->
             hit("backup.copy")
             step("copying artifacts", done)
             try:
-                data = sources.read(ref.hex())
+                if not done:
+                    targets.create()
+                with targets.writer() as writer:
+                    for piece in sources.pieces(ref.hex()):
+                        writer.write(piece)
+                    if writer.finish().ref != ref.hex():
+                        raise CtxdError("corrupt", f"artifact {ref.hex()} does not match its hash")
             except CtxdError:
                 if last or sources.holds(ref.hex()):
                     raise
                 return False
-            if not done:
-                targets.create()
-            targets.keep(data)
         return True
     except CtxdError as error:
         raise StateDirError(error.message, exit_code=_EXIT_DAMAGED) from error

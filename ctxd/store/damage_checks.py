@@ -60,7 +60,7 @@ def check(reader: Reader, after: int) -> Checked:
     # The artifact of a purged text is gone before this snapshot ends: damage is what is still referred to.
     for ref in dict.fromkeys(unread):
         try:
-            reader.contents((ref,))
+            reader.check(ref)
         except CtxdError as error:
             if error.code == "corrupt":
                 damage.append(error.message)
@@ -89,7 +89,7 @@ def _damage_of(reader: Reader, row: journal.Row, unread: list[str]) -> Iterator[
 
 def _text_damage(reader: Reader, ref: str, unread: list[str]) -> Iterator[str]:
     try:
-        reader.contents((ref,))
+        reader.check(ref)
     except CtxdError as error:
         if reader.referenced((ref,)):
             unread.append(ref)

@@ -7,7 +7,7 @@ is removed: what a crash has left at the next start, what was kept for a write t
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
@@ -25,6 +25,8 @@ while a disk is slow."""
 
 READ_AT_ONCE: Final = 2
 """Artifacts that are read at once, each whole in memory."""
+
+T = TypeVar("T")
 
 _FAILURES: Final = (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed)
 
@@ -74,26 +76,53 @@ class LargeContent:
             return None
         return await self._kept(lambda: encode_content(content))
 
-    async def put_artifact(self, data: bytes) -> Artifact:
-        """Return a hold on ``data``, of whatever size, durable in the artifact store.
+    async def put_artifact(self, data: bytes | Callable[[], Iterable[bytes]]) -> Artifact:
+        """Return a hold on ``data``, or on the pieces that it returns on a thread, durable in the artifact store.
 
         A document that is submitted with ``artifact=`` the hold refers to it. It is removed once the hold has ended and
         no version refers to it. Raises and cancel: as ``keep``.
         """
-        return await self._kept(lambda: data)
+        return await self._kept((lambda: data) if isinstance(data, bytes) else data)
 
     async def get_artifact(self, ref: str) -> bytes:
         """Return the bytes of the artifact ``ref``, compared with their hash.
 
         Raises: CtxdError ``corrupt`` if they are not there or damaged; ``disk_full``. Cancel: waits for the disk.
         """
+        return await self.read_artifacts(lambda artifacts: artifacts.read(ref))
+
+    async def read_artifacts(self, work: Callable[[ArtifactStore], T]) -> T:
+        """Return what ``work`` returns, which reads from the artifact store on a thread.
+
+        Raises: CtxdError ``corrupt``, ``disk_full``. Cancel: waits for the disk.
+        """
         self._health.require_readable()
+        return await self._answered(self._reading, lambda: work(self._artifacts))
+
+    async def hold_artifact(self, ref: str) -> Artifact:
+        """Return a hold on an artifact that is there. Raises: CtxdError ``artifact_not_found``. Cancel: as ``keep``."""
+        held = await self._answered(self._reading, lambda: self._artifacts.hold(ref))
+        if held is None:
+            raise CtxdError("artifact_not_found", f"there is no artifact {ref}", outcome="not_applied")
+        return held
+
+    async def repack_artifacts(self) -> int:
+        """Rewrite packs that are mostly dead. Returns: how many are gone. Raises and cancel: as ``read_artifacts``."""
+        return await self._answered(self._collecting, self._artifacts.repack)
+
+    async def _answered(self, lane: Lane, work: Callable[[], T]) -> T:
+        def run() -> T:
+            with dbfile.faults():
+                return work()
+
         try:
-            return await self._reading.run(self._artifacts.read, ref)
+            return await lane.run(run)
         except dbfile.DiskFull as error:
             raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
+        except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
+            raise CtxdError("corrupt", f"the index of artifacts cannot be read: {error}") from error
 
-    async def _kept(self, data: Callable[[], bytes]) -> Artifact:
+    async def _kept(self, data: Callable[[], bytes | Iterable[bytes]]) -> Artifact:
         """Return a hold on what ``data`` returns, on a thread."""
         self._health.require_writable()
         try:
@@ -107,9 +136,12 @@ class LargeContent:
             self._failed(error)
             raise CtxdError("store_failed", str(error), outcome="not_applied") from error
 
-    def _keep(self, data: Callable[[], bytes]) -> Artifact:
-        with dbfile.faults():
-            return self._artifacts.keep(data())
+    def _keep(self, data: Callable[[], bytes | Iterable[bytes]]) -> Artifact:
+        with dbfile.faults(), self._artifacts.writer() as writer:
+            pieces = data()
+            for piece in (pieces,) if isinstance(pieces, bytes) else pieces:
+                writer.write(piece)
+            return writer.finish()
 
     async def collect(self, read: Read, referenced: Callable[[Sequence[str]], set[str]]) -> None:
         """Remove artifacts that no version refers to, until cancelled. ``referenced``, called by ``read``, returns

@@ -38,6 +38,12 @@ from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 KIND: Final = "object.purge"
 """The kind of a row that records a purge."""
 
+ARTIFACT: Final = "artifact:"
+"""Prefix of the ids of artifacts that were put; their address follows."""
+
+ARTIFACT_TAG: Final = "artifact_tag:"
+"""Prefix of the ids of tags of artifacts; their name follows."""
+
 _PENDING: Final = "purge.pending"
 _KEPT: Final = ("file_type", "tool", "status", "chat_ref")
 """Fields of a payload that a purged version still has: what its line in a context is made of."""
@@ -82,6 +88,8 @@ def apply(
     connection: dbfile.Connection, versions: SqliteBackend, purge: PurgeRequest, seq: int, request: bytes
 ) -> Purged:
     """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back."""
+    if purge.unreferenced:
+        purge.ids = _unreferenced(versions, purge.ids)
     found = _targets(versions, purge.ids)
     written = {_key(version): _instead(connection, version, purge) for version in found}
     shared = {version.content for version in written.values() if version.content is not None}
@@ -108,6 +116,24 @@ def apply(
     result = msgspec.msgpack.encode(Counted(ids, count, said))
     body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows)))
     return Purged(ids, count, texts, said, body)
+
+
+def _unreferenced(versions: SqliteBackend, ids: Iterable[str]) -> tuple[str, ...]:
+    """Those of the artifacts ``ids`` that are not pinned, that no tag names, and whose bytes nothing else has."""
+    tagged = {_payload(version).get("artifact") for version in versions.scan(ARTIFACT_TAG) if version.body is not None}
+    return tuple(
+        version.id
+        for version in versions.as_of(tuple(ids))
+        if version.content is not None
+        and _payload(version).get("policy") != "pin"
+        and version.content.hex() not in tagged
+        and all(other.id == version.id for other in versions.with_content((version.content,)))
+    )
+
+
+def _payload(version: Version) -> dict[str, Any]:
+    assert version.body is not None, "a deletion has no payload"
+    return decode_document(version.id, version.body).payload
 
 
 def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:

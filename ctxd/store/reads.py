@@ -238,6 +238,20 @@ class Reader:
         query = "SELECT 1 FROM content WHERE hash=?"
         return {ref for ref in refs if self.connection.execute(query, (bytes.fromhex(ref),)).fetchone() is not None}
 
+    def referring(self, ref: str) -> list[str]:
+        """The ids of the entities that have a version with the content ``ref``."""
+        return list(dict.fromkeys(version.id for version in self.versions.with_content((bytes.fromhex(ref),))))
+
+    def check(self, ref: str) -> None:
+        """Compare the content ``ref`` with its hash, without all of it in memory. Raises: as ``contents``."""
+        row = self.connection.execute(
+            "SELECT bytes IS NULL FROM content WHERE hash=?", (bytes.fromhex(ref),)
+        ).fetchone()
+        if row is not None and row[0]:
+            self._artifacts.check(ref)
+        else:
+            self.contents((ref,))
+
     def valid_time(self, tx: int) -> int:
         """The valid time of the newest journal row at or below ``tx``; 0 before the first."""
         query = "SELECT vt FROM journal WHERE seq<=? ORDER BY seq DESC LIMIT 1"

@@ -23,9 +23,10 @@ class PurgeRequest:
     entities ``within``: entity ids, or id prefixes that end in ``#``. ``keyed`` makes the hash that replaces
     a source hash, by which the same bytes are recognised. ``sharing`` returns the replacement of a
     version of another entity with the same text that cannot do without one; None: it is purged like them.
+    ``unreferenced``: ``ids`` are artifacts, of which only those are purged that nothing refers to by then.
     ``done`` is set once it is durable."""
 
-    __slots__ = ("done", "ids", "keyed", "messages", "restate", "sharing", "within")
+    __slots__ = ("done", "ids", "keyed", "messages", "restate", "sharing", "unreferenced", "within")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class PurgeRequest:
         restate: Restate | None = None,
         sharing: Restate | None = None,
         messages: int = 0,
+        unreferenced: bool = False,
     ) -> None:
         """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` removes
         ``messages`` messages."""
@@ -45,6 +47,7 @@ class PurgeRequest:
         self.restate = restate
         self.sharing = sharing
         self.messages = messages
+        self.unreferenced = unreferenced
         self.done: Purged | None = None
 
 

@@ -17,6 +17,24 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from ctxd_protocol.methods.artifacts import (
+    ArtifactFsckParams,
+    ArtifactFsckResult,
+    ArtifactGcParams,
+    ArtifactGcResult,
+    ArtifactGetParams,
+    ArtifactGetResult,
+    ArtifactListParams,
+    ArtifactListResult,
+    ArtifactParams,
+    ArtifactPutParams,
+    ArtifactPutResult,
+    ArtifactStatResult,
+    ArtifactTagParams,
+    ArtifactTagResult,
+    ArtifactUploadParams,
+    ArtifactUploadResult,
+)
 from ctxd_protocol.methods.chat import (
     ChatParams,
     ChatResult,
@@ -1307,6 +1325,126 @@ class SyncClientMethods(ABC):
                 CommitMaterializeResult,
             )
         )
+
+    def artifact_upload(self, upload: str, *, offset: int | None = None, data: bytes = b"") -> ArtifactUploadResult:
+        """Send a piece of a long artifact, or ask how much of it has arrived.
+
+        End it with ``artifact.put``. An upload that gets no piece for a day is removed.
+
+        The caller names the upload. What is answered is on the disk: after a lost connection or a restart, ask for the
+        offset and go on there.
+
+        Raises: ``Conflict`` (upload_offset_mismatch); ``Unavailable`` (disk_full).
+
+        Example: ``client.artifact_upload("backup-1", offset=0, data=b'text').offset``
+        """
+        return self.call(
+            Call("artifact.upload", ArtifactUploadParams(upload=upload, offset=offset, data=data), ArtifactUploadResult)
+        )
+
+    def artifact_put(
+        self,
+        *,
+        data: bytes | None = None,
+        upload: str | None = None,
+        policy: Literal["default", "pin", "ephemeral"] | None = None,
+        media_type: str | None = None,
+        blake3: str | None = None,
+        op_id: str | None = None,
+    ) -> ArtifactPutResult:
+        """Keep bytes of any size under their BLAKE3.
+
+        Equal chunks of all artifacts are stored once, compressed if that makes them smaller.
+
+        ``policy``: by default that of the artifact, ``default`` for a new one. ``blake3``: the address that the bytes
+        must have.
+
+        Raises: ``Conflict`` (upload_offset_mismatch, artifact_mismatch).
+
+        Example: ``client.artifact_put(data=b'text').artifact``
+        """
+        return self.call(
+            Call(
+                "artifact.put",
+                ArtifactPutParams(
+                    data=data, upload=upload, policy=policy, media_type=media_type, blake3=blake3, op_id=op_id
+                ),
+                ArtifactPutResult,
+            )
+        )
+
+    def artifact_get(self, artifact: str, *, offset: int = 0, limit: int = 1048576) -> ArtifactGetResult:
+        """Read an artifact, or a part of it.
+
+        Raises: ``NotFound`` (artifact_not_found); ``Conflict`` (ambiguous_id).
+
+        Example: ``client.artifact_get("tag:latest").data``
+        """
+        return self.call(
+            Call("artifact.get", ArtifactGetParams(artifact=artifact, offset=offset, limit=limit), ArtifactGetResult)
+        )
+
+    def artifact_stat(self, artifact: str) -> ArtifactStatResult:
+        """Show the size, policy, tags and references of an artifact.
+
+        Raises: ``NotFound`` (artifact_not_found); ``Conflict`` (ambiguous_id).
+
+        Example: ``client.artifact_stat("tag:latest").size``
+        """
+        return self.call(Call("artifact.stat", ArtifactParams(artifact=artifact), ArtifactStatResult))
+
+    def artifact_list(self, *, limit: int = 100, cursor: str | None = None) -> ArtifactListResult:
+        """List the artifacts that were put.
+
+        Example: ``client.artifact_list().artifacts``
+        """
+        return self.call(Call("artifact.list", ArtifactListParams(limit=limit, cursor=cursor), ArtifactListResult))
+
+    def artifact_tag(
+        self, tag: str, *, artifact: str | None = None, expected: str | None = None, op_id: str | None = None
+    ) -> ArtifactTagResult:
+        """Name an artifact, if the name is free or means what is expected.
+
+        ``expected``: the full address that the tag must have, or an empty text if it must not exist; by default any.
+
+        Raises: ``NotFound`` (artifact_not_found); ``Conflict`` (ambiguous_id, tag_moved).
+
+        Example: ``client.artifact_tag("latest", artifact="tag:latest").artifact``
+        """
+        return self.call(
+            Call(
+                "artifact.tag",
+                ArtifactTagParams(tag=tag, artifact=artifact, expected=expected, op_id=op_id),
+                ArtifactTagResult,
+            )
+        )
+
+    def artifact_gc(
+        self, *, grace_ms: int = 3600000, max_bytes: int | None = None, dry_run: bool = False
+    ) -> ArtifactGcResult:
+        """Remove artifacts that nothing refers to.
+
+        An artifact stays while a version of anything has its bytes, a tag names it, or it is pinned.
+
+        ``max_bytes``: only until no more than so many bytes of artifacts are left. ``dry_run``: list them, remove
+        nothing.
+
+        Example: ``client.artifact_gc(dry_run=True).removed``
+        """
+        return self.call(
+            Call(
+                "artifact.gc",
+                ArtifactGcParams(grace_ms=grace_ms, max_bytes=max_bytes, dry_run=dry_run),
+                ArtifactGcResult,
+            )
+        )
+
+    def artifact_fsck(self, *, limit: int = 100, cursor: str | None = None) -> ArtifactFsckResult:
+        """Compare every stored byte of artifacts with its hash.
+
+        Example: ``client.artifact_fsck().damaged``
+        """
+        return self.call(Call("artifact.fsck", ArtifactFsckParams(limit=limit, cursor=cursor), ArtifactFsckResult))
 
     def session_set_entry(self, session: str, key: str, value: Any, *, op_id: str | None = None) -> WriteResult:
         """Set an entry of the system context, such as a rule or a state of the harness.

@@ -91,6 +91,7 @@ def _example(method: Method) -> dict[str, Any]:
 
 _SCALARS: Final[dict[type, Any]] = {
     msgspec.inspect.StrType: "...",
+    msgspec.inspect.BytesType: "",
     msgspec.inspect.FloatType: 0.5,
     msgspec.inspect.BoolType: True,
     msgspec.inspect.DictType: {},

@@ -51,6 +51,8 @@ def prepared(client: SyncClient, folder: str, name: str, text: str) -> tuple[str
     s.user("fix the bug")
     s.record(f"{id}-call", "bash", "ok\n", args={"command": "make"})
     s.assemble()
+    if "tag:latest" in text:
+        client.artifact_tag("latest", artifact=client.artifact_put(data=b"bytes").artifact)
     if name.endswith(("usage", "epoch", "epoch_show")):
         s.assemble(format="anthropic-messages", model="claude-sonnet-5")
     if name.endswith("unpin"):

@@ -120,6 +120,9 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield client.commit_annotate(made.commit.commit, "It works.").receipt
     yield client.commit_tag(made.commit.commit, "works").receipt
     yield client.object_purge("c-1").receipt
+    artifact = client.artifact_put(data=b"bytes")
+    yield artifact.receipt
+    yield client.artifact_tag("latest", artifact=artifact.artifact).receipt
     box = client.sandbox_register([s.id], grants=(), ttl_s=600)
     yield box.receipt
     yield client.sandbox_renew(box.sandbox.sandbox).receipt

@@ -156,6 +156,7 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
     with connect_sync(daemon.socket) as host:
         box = {"sandbox": host.sandbox_register([s.id], grants=(), ttl_s=600).sandbox.sandbox}
         commit = host.commit_checkpoint("codex-v9", "before").commit.commit
+        artifact = host.artifact_put(data=b"before").artifact
     user, assistant = [{"role": "user", "content": "x"}], [{"role": "assistant", "content": "y"}]
     used = {"session": s.id, "context_id": s.assemble().context_id, "model": "claude-sonnet-5"}
     calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -180,6 +181,8 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("commit.checkpoint", {"format": "codex-v9", "session": s.id, "delta": "a"}, {"delta": "b"}),
         ("commit.annotate", {"commit": commit, "summary": "a"}, {"summary": "b"}),
         ("commit.tag", {"commit": commit, "tag": "a"}, {"tag": "b"}),
+        ("artifact.put", {"data": "YQ=="}, {"data": "Yg=="}),
+        ("artifact.tag", {"tag": "t", "artifact": artifact}, {"tag": "u"}),
         ("object.purge", {"object": f"{s.id}-c"}, {"object": "0" * 64}),
         ("sandbox.register", {"sessions": [s.id], "grants": [], "ttl_s": 600}, {"ttl_s": 60}),
         ("sandbox.renew", box, {"sandbox": "x"}),

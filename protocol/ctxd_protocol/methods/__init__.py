@@ -8,6 +8,7 @@ nothing, not even its ``op_id``: sent again later, it is decided anew.
 from typing import Any, Final, get_args
 
 from ctxd_protocol.methods import (
+    artifacts,
     chat,
     commits,
     context,
@@ -40,6 +41,7 @@ METHODS: Final[dict[str, Method]] = {
         objects,
         context,
         commits,
+        artifacts,
         epochs,
         events,
         sandboxes,

@@ -33,13 +33,22 @@ for ref in [artifact.ref for artifact in kept][::2]:
     kept = [artifact for artifact in kept if artifact.ref != ref]
     print("removing", ref, flush=True)
     store.remove_unused(store.claim_removal([ref]), ())
+store.repack()
 """
 
 
 def contents(round: int) -> list[bytes]:
     """Small and large contents, with chunks in common, others in each ``round``."""
     own = random.Random(round).randbytes(100_000)
-    return [own[:50], own + BASE, BASE[:200_000] + own, BASE, own[:70_000]]
+    return [
+        random.Random(-round - 1).randbytes(450_000),
+        own[:50],
+        own[:60],
+        own + BASE,
+        BASE[:200_000] + own,
+        BASE,
+        own[:70_000],
+    ]
 
 
 def live(root: Path) -> int:
@@ -47,7 +56,7 @@ def live(root: Path) -> int:
 
 
 @pytest.mark.requirement("ART-3")
-@pytest.mark.parametrize("place", ["art.write", "art.fsync", "art.index", "art.erase", "art.dirsync"])
+@pytest.mark.parametrize("place", ["art.write", "art.fsync", "art.index", "art.erase", "art.dirsync", "art.repack"])
 def test_a_kill_loses_no_acknowledged_artifact_and_leaves_no_part_of_another(tmp_path, place):
     root, acknowledged = tmp_path / "artifacts", set()
     killed = 0

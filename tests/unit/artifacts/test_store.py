@@ -383,3 +383,43 @@ def test_every_changed_value_of_the_index_is_found(store, root, seed):
                 opened.execute(f"UPDATE {table} SET {name}=? WHERE {key}=?", (value, changed))
                 opened.commit()
     assert list(store.faults()) == []
+
+
+@pytest.mark.requirement("ART-8")
+def test_packs_that_are_mostly_dead_are_rewritten_and_others_stay(store, root, monkeypatch):
+    monkeypatch.setattr(packs, "PACK_BYTES", 200_000)
+    kept = [store.keep(random.Random(number).randbytes(60_000 if number % 4 else 90_000)) for number in range(16)]
+    datas = {artifact.ref: store.read(artifact.ref) for artifact in kept}
+    before = len(list((root / "packs").iterdir()))
+    assert store.repack() == 0 and len(list((root / "packs").iterdir())) == before
+    gone = [artifact.ref for number, artifact in enumerate(kept) if number % 4]
+    kept = [artifact for artifact in kept if artifact.ref not in gone]
+    store.remove_unused(store.claim_removal(gone), ())
+    assert store.repack() >= 3
+    assert sum(path.stat().st_size for path in (root / "packs").iterdir()) < 16 * 60_000
+    for again_ in range(2):
+        assert {ref: store.read(ref) for ref in store.names()} == {ref: datas[ref] for ref in store.names()}
+        assert sorted(store.names()) == sorted(artifact.ref for artifact in kept) and list(store.faults()) == []
+        store = again(store, root) if not again_ else store
+
+
+def test_a_reader_finds_what_a_repack_moves_while_it_reads(store, root, monkeypatch):
+    monkeypatch.setattr(packs, "PACK_BYTES", 100_000)
+    kept, gone = store.keep(LARGE[:150_000]), [store.keep(random.Random(n).randbytes(90_000)) for n in range(3)]
+    refs = [artifact.ref for artifact in gone]
+    extra = store.keep(LARGE[:150_000] + LARGE[500_000:900_000])
+    refs.append(extra.ref)
+    del gone, extra
+    pieces = store.pieces(kept.ref)
+    first = next(pieces)
+    store.remove_unused(store.claim_removal(refs), ())
+    store.repack()
+    assert b"".join((first, *pieces)) == LARGE[:150_000]
+
+
+def test_the_beginning_of_a_name_finds_those_that_have_it(store):
+    refs = sorted(store.keep(b"%d" % number).ref for number in range(300))
+    for digits in (0, 1, 2, 3, 64):
+        prefix = refs[7][:digits]
+        assert store.matching(prefix, 1_000) == [ref for ref in refs if ref.startswith(prefix)]
+    assert store.matching("", 5) == refs[:5] and store.matching("f" * 64, 5) == []

@@ -34,10 +34,17 @@ def fullest(kind: inspect.Type) -> Any:
             return values[0]
         case inspect.DictType():
             return {}
-        case inspect.StrType(pattern=str(pattern)) if "ctx-" in pattern:
-            return "ctx-00000000"
+        case inspect.StrType():
+            return text(kind)
         case _:
             return SCALARS[type(kind)]
+
+
+def text(kind: inspect.StrType) -> str:
+    pattern = kind.pattern or ""
+    if "ctx-" in pattern:
+        return "ctx-00000000"
+    return "0" * 64 if "{64}" in pattern else "x1".ljust(kind.min_length or 0, "x")
 
 
 def structs(kind: inspect.Type, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

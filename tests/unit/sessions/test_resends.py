@@ -24,6 +24,8 @@ SAME_PARAMETERS = ("session.pin", "session.unpin", "session.deactivate", "sessio
 
 
 FIRST_PARAMETERS = {
+    "artifact.put": "data upload policy media_type blake3",
+    "artifact.tag": "tag artifact expected",
     "commit.annotate": "commit summary",
     "commit.checkpoint": "format delta session parent commit_type checkpoint delta_base64 template ticket_id thread_id"
     " summary message_count token_count valid_time",

@@ -1,0 +1,86 @@
+"""Uploads: artifacts that arrive in pieces, each on the disk before it is acknowledged, until they are complete.
+
+An upload outlives connections and restarts: its file has as many bytes as were acknowledged, or a torn piece more. Its
+end is where the next piece goes.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ctxd.artifacts.disk import erase, sync_folder
+from ctxd.errors import CtxdError
+from ctxd.failpoints import hit
+
+KEPT_MS: Final = 24 * 3_600_000
+"""Milliseconds after its newest piece that an upload is kept."""
+
+_READ_BYTES: Final = 1024 * 1024
+
+
+class Uploads:
+    """The uploads in one folder, a file each. Calls block; one at a time for each upload."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.upload"
+
+    def size(self, name: str) -> int:
+        """The bytes of the upload ``name``, 0 of a new one. Raises: OSError."""
+        try:
+            return self._path(name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def write(self, name: str, offset: int, data: bytes) -> int:
+        """Write a piece at ``offset``, which is no gap, and flush it. Returns: the bytes of the upload.
+
+        A piece that comes again is written again. Raises: CtxdError ``upload_offset_mismatch``; OSError.
+        """
+        size = self.size(name)
+        if offset > size:
+            hint = f"Go on at offset {size}."
+            message = f"upload {name} has {size} bytes, so offset {offset} leaves a gap"
+            raise CtxdError("upload_offset_mismatch", message, hint=hint, outcome="not_applied")
+        is_new = not self._path(name).exists()
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                hit("upload.write")
+                written = os.pwrite(descriptor, view, offset)
+                view, offset = view[written:], offset + written
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            sync_folder(self._folder)
+            sync_folder(self._folder.parent)
+        return max(size, offset)
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes of an upload. Raises: CtxdError ``upload_offset_mismatch`` for an unknown one; OSError."""
+        try:
+            with self._path(name).open("rb") as file:
+                while data := file.read(_READ_BYTES):
+                    yield data
+        except FileNotFoundError:
+            message, hint = f"there is no upload {name}", "Send its pieces with artifact.upload first."
+            raise CtxdError("upload_offset_mismatch", message, hint=hint, outcome="not_applied") from None
+
+    def remove(self, name: str) -> None:
+        """Overwrite and remove an upload. A missing one is no error. Raises: OSError."""
+        erase(self._path(name))
+
+    def remove_stale(self, now_ms: int) -> None:
+        """Remove the uploads whose newest piece is older than ``KEPT_MS``. Raises: OSError."""
+        if self._folder.is_dir():
+            for path in self._folder.glob("*.upload"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime_ns // 1_000_000 < now_ms - KEPT_MS:
+                        erase(path)

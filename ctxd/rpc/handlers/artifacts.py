@@ -1,0 +1,336 @@
+"""``artifact.*``: bytes of any size by their address, tags, and the collection of what nothing refers to.
+
+An artifact that was put is an entity, ``artifact:{address}``, whose versions have its bytes; a tag is one,
+``artifact_tag:{name}``, that names an address. A collection purges entities: the journal records it, and checks in the
+same transaction that nothing else has the bytes.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import anyio
+import msgspec
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.uploads import Uploads
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Artifact, Document, Page, Stored
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.kinds import is_purged
+from ctxd.offload import Lane
+from ctxd.rpc.caller import Caller
+from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
+from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG, KIND
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import Pending, PurgeRequest, Write
+from ctxd_protocol.methods import artifacts as wire
+
+T = TypeVar("T")
+
+_TAGGED: Final = "tag:"
+_ADDRESS_DIGITS: Final = 64
+_CANDIDATES: Final = 5
+_PAGE: Final = 1_000
+_REMOVED_MAX: Final = 1_000
+_REMOVED_AT_ONCE: Final = 100
+"""Artifacts that one transaction removes: the writes of others wait for it."""
+
+
+class ArtifactCalls:
+    """Handlers of ``artifact.*``."""
+
+    def __init__(self, store: VersionStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._uploads = Uploads(store.root / "artifacts" / "uploads")
+        self._uploading = Lane("artifact.upload", 2)
+        self._collecting = anyio.Lock()
+        self._read_ms: dict[str, int] = {}
+
+    # --- put ---
+
+    async def artifact_upload(self, _: Caller, params: wire.ArtifactUploadParams) -> wire.ArtifactUploadResult:
+        if params.offset is None:
+            return wire.ArtifactUploadResult(offset=await self._upload(partial(self._uploads.size, params.upload)))
+        write = partial(self._uploads.write, params.upload, params.offset, params.data)
+        return wire.ArtifactUploadResult(offset=await self._upload(write))
+
+    async def _upload(self, work: Callable[[], T]) -> T:
+        def run() -> T:
+            with dbfile.faults():
+                return work()
+
+        try:
+            return await self._uploading.run(run)
+        except dbfile.DiskFull as error:
+            raise CtxdError("disk_full", str(error), hint=error.hint, outcome="not_applied") from error
+        except dbfile.DiskFailed as error:
+            raise CtxdError("store_failed", f"the upload cannot be written: {error}", outcome="unknown") from error
+
+    async def artifact_put(self, _: Caller, params: wire.ArtifactPutParams, call: WriteRequest) -> Accepted:
+        if (replay := await find_replay(self._store, call)) is not None:
+            return again(replay, wire.ArtifactPutResult)
+        if params.data is not None and params.upload is None:
+            held = await self._store.put_artifact(params.data)
+        elif params.upload is not None and params.data is None:
+            held = await self._store.put_artifact(partial(self._uploads.pieces, params.upload))
+        else:
+            hint = "Give data, or upload after artifact.upload."
+            raise CtxdError("invalid_params", "an artifact is put from data or from an upload", hint=hint)
+        if params.blake3 not in (None, held.ref):
+            message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
+            raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
+        known = await self._put(held.ref)
+        policy = params.policy or (known.document.payload["policy"] if known is not None else "default")
+        result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=policy, receipt=None)
+        media_type = params.media_type or (known.document.payload.get("media_type") if known is not None else None)
+        document = _artifact_document(held, policy, media_type)
+        pending = None
+        if known is None or known.document.payload != document.payload:
+            pending = self._submit(call, result, document)
+        if params.upload is not None:
+            # What it holds is in the journal's hands now; the piece's file may go once it is durable.
+            if pending is not None:
+                await pending.wait()
+            await self._upload(partial(self._uploads.remove, params.upload))
+        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _put(self, ref: str) -> Stored | None:
+        """The newest version of the artifact ``ref`` that was put; None if it was not, or was purged."""
+        stored = (await self._store.heads((ARTIFACT + ref,)))[ARTIFACT + ref]
+        return None if stored is None or is_purged(stored.document) else stored
+
+    def _submit(
+        self, call: WriteRequest, result: msgspec.Struct, *puts: Document, deletes: tuple[str, ...] = ()
+    ) -> Pending:
+        heads = (self._store.peek(id) for id in (*(put.id for put in puts), *deletes))
+        floor = max((head.valid_time + 1 for head in heads if isinstance(head, Stored)), default=0)
+        pending = self._store.submit(
+            Write(
+                kind=call.kind,
+                principal=call.principal,
+                op_id=call.op_id,
+                request=call.request,
+                result=kept_result(call, result),
+                puts=puts,
+                deletes=deletes,
+                floor_vt=floor,
+            )
+        )
+        call.submitted = True
+        return pending
+
+    # --- read ---
+
+    async def artifact_get(self, caller: Caller, params: wire.ArtifactGetParams) -> wire.ArtifactGetResult:
+        ref = await self._resolve(params.artifact)
+        end = params.offset + params.limit
+
+        def read(artifacts: ArtifactStore) -> tuple[int, bytes]:
+            return artifacts.size(ref) or 0, b"".join(artifacts.pieces(ref, params.offset, end))
+
+        size, data = await self._store.read_artifacts(read)
+        self._read_ms[ref] = self._clock.wall_ms()
+        next_offset = end if end < size else None
+        return wire.ArtifactGetResult(artifact=ref, size=size, offset=params.offset, data=data, next_offset=next_offset)
+
+    async def _resolve(self, given: str) -> str:
+        """The address of the artifact ``given``. Raises: CtxdError artifact_not_found, ambiguous_id."""
+        if given.startswith(_TAGGED):
+            name = given.removeprefix(_TAGGED)
+            if (ref := await self._tagged(name)) is None:
+                raise CtxdError("artifact_not_found", f"there is no tag {name}", hint="ctx artifact list shows tags.")
+            return ref
+        prefix = given.removeprefix("art-").lower()
+        if len(prefix) > _ADDRESS_DIGITS or not prefix or set(prefix) - set("0123456789abcdef"):
+            hint = "Give hex digits of its address, or tag:NAME."
+            raise CtxdError("invalid_params", f"{given!r} is no address of an artifact", hint=hint)
+        found = await self._store.read_artifacts(lambda artifacts: artifacts.matching(prefix, _CANDIDATES + 1))
+        if not found:
+            raise CtxdError("artifact_not_found", f"there is no artifact {given}", hint="ctx artifact list shows all.")
+        if len(found) > 1:
+            listed = ", ".join(found[:_CANDIDATES]) + (", …" if len(found) > _CANDIDATES else "")
+            hint = f"Give more digits of one of {listed}."
+            raise CtxdError("ambiguous_id", f"{given} is the beginning of several artifacts", hint=hint)
+        return found[0]
+
+    async def artifact_stat(self, _: Caller, params: wire.ArtifactParams) -> wire.ArtifactStatResult:
+        ref = await self._resolve(params.artifact)
+        size = await self._store.read_artifacts(lambda artifacts: artifacts.size(ref))
+        known = await self._put(ref)
+        payload = {} if known is None else known.document.payload
+        referring = await self._store.referring(ref)
+        return wire.ArtifactStatResult(
+            artifact=ref,
+            size=size or 0,
+            policy=payload.get("policy"),
+            media_type=payload.get("media_type"),
+            created_at=None if known is None else known.tx_time,
+            tags=tuple(tag for tag, target in (await self._tags()).items() if target == ref),
+            references=len({*referring} - {ARTIFACT + ref}),
+        )
+
+    async def artifact_list(self, _: Caller, params: wire.ArtifactListParams) -> wire.ArtifactListResult:
+        tags: dict[str, list[str]] = {}
+        for tag, target in (await self._tags()).items():
+            tags.setdefault(target, []).append(tag)
+        found: list[wire.ArtifactListItem] = []
+        async for stored in self._scan(ARTIFACT, after=params.cursor):
+            if is_purged(stored.document):
+                continue
+            if len(found) == params.limit:
+                return wire.ArtifactListResult(artifacts=tuple(found), next_cursor=found[-1].artifact)
+            ref, payload = stored.document.id.removeprefix(ARTIFACT), stored.document.payload
+            found.append(
+                wire.ArtifactListItem(
+                    artifact=ref,
+                    size=payload["size"],
+                    policy=payload["policy"],
+                    created_at=stored.tx_time,
+                    tags=tuple(tags.get(ref, ())),
+                )
+            )
+        return wire.ArtifactListResult(artifacts=tuple(found), next_cursor=None)
+
+    async def _scan(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
+        last = None if after is None else prefix + after
+        while True:
+            page = await self._store.scan(prefix, page=Page(after=last, limit=_PAGE))
+            for stored in page:
+                yield stored
+            if len(page) < _PAGE:
+                return
+            last = page[-1].document.id
+
+    # --- tags ---
+
+    async def artifact_tag(self, _: Caller, params: wire.ArtifactTagParams, call: WriteRequest) -> Accepted:
+        if (replay := await find_replay(self._store, call)) is not None:
+            return again(replay, wire.ArtifactTagResult)
+        held = None
+        if params.artifact is not None:
+            held = await self._store.hold_artifact(await self._resolve(params.artifact))
+        known = None if held is None else await self._put(held.ref)
+        previous = await self._tagged(params.tag)
+        if params.expected is not None and params.expected != (previous or ""):
+            message = f"tag {params.tag} names {previous or 'no artifact'}, not {params.expected or 'nothing'}"
+            hint = "Read it again, and expect that."
+            raise CtxdError("tag_moved", message, hint=hint, outcome="not_applied")
+        ref = None if held is None else held.ref
+        result = wire.ArtifactTagResult(tag=params.tag, artifact=ref, previous=previous, receipt=None)
+        if ref == previous:
+            return Accepted(None, lambda _: result)
+        if held is None:
+            pending = self._submit(call, result, deletes=(ARTIFACT_TAG + params.tag,))
+        else:
+            # Content that is no artifact of its own yet becomes one: a tag keeps it.
+            puts = () if known is not None else (_artifact_document(held, "default", None),)
+            pending = self._submit(call, result, *puts, _document(ARTIFACT_TAG + params.tag, {"artifact": held.ref}))
+        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _tagged(self, name: str) -> str | None:
+        stored = (await self._store.heads((ARTIFACT_TAG + name,)))[ARTIFACT_TAG + name]
+        return None if stored is None else str(stored.document.payload["artifact"])
+
+    async def _tags(self) -> dict[str, str]:
+        return {
+            stored.document.id.removeprefix(ARTIFACT_TAG): stored.document.payload["artifact"]
+            async for stored in self._scan(ARTIFACT_TAG)
+        }
+
+    # --- collection ---
+
+    async def artifact_gc(self, caller: Caller, params: wire.ArtifactGcParams) -> wire.ArtifactGcResult:
+        async with self._collecting:
+            now = self._clock.wall_ms()
+            await self._upload(partial(self._uploads.remove_stale, now))
+            tagged = set((await self._tags()).values())
+            total, candidates = 0, list[Stored]()
+            async for stored in self._scan(ARTIFACT):
+                if is_purged(stored.document):
+                    continue
+                total += stored.document.payload["size"]
+                ref = stored.document.id.removeprefix(ARTIFACT)
+                is_kept = stored.document.payload["policy"] == "pin" or ref in tagged
+                if not is_kept and self._used_ms(stored) <= now - params.grace_ms:
+                    candidates.append(stored)
+            candidates.sort(key=lambda one: (one.document.payload["policy"] != "ephemeral", self._used_ms(one)))
+            chosen: dict[str, int] = {}
+            left, more = total, False
+            for stored in candidates:
+                if params.max_bytes is not None and left <= params.max_bytes:
+                    break
+                if len(chosen) == _REMOVED_MAX:
+                    more = True
+                    break
+                ref, size = stored.document.id.removeprefix(ARTIFACT), stored.document.payload["size"]
+                if set(await self._store.referring(ref)) == {ARTIFACT + ref}:
+                    chosen[ref] = size
+                    left -= size
+            removed = list(chosen) if params.dry_run else await self._remove(caller.principal, list(chosen))
+            if not params.dry_run:
+                await self._store.repack_artifacts()
+        freed = sum(chosen[ref] for ref in removed)
+        return wire.ArtifactGcResult(removed=tuple(removed), removed_bytes=freed, left_bytes=total - freed, more=more)
+
+    def _used_ms(self, stored: Stored) -> int:
+        return max(stored.tx_time, self._read_ms.get(stored.document.id.removeprefix(ARTIFACT), 0))
+
+    async def _remove(self, principal: str, refs: list[str]) -> list[str]:
+        removed: list[str] = []
+        for first in range(0, len(refs), _REMOVED_AT_ONCE):
+            ids = tuple(ARTIFACT + ref for ref in refs[first : first + _REMOVED_AT_ONCE])
+            asked = PurgeRequest(ids, str, unreferenced=True)
+            await self._store.submit(Write(kind=KIND, principal=principal, purge=asked)).wait()
+            assert asked.done is not None, "a purge that is durable was done"
+            removed += [id.removeprefix(ARTIFACT) for id in asked.done.ids]
+        for ref in removed:
+            self._read_ms.pop(ref, None)
+        await self._store.purge_residue()
+        return removed
+
+    # --- verification ---
+
+    async def artifact_fsck(self, _: Caller, params: wire.ArtifactFsckParams) -> wire.ArtifactFsckResult:
+        def check(artifacts: ArtifactStore) -> wire.ArtifactFsckResult:
+            names = artifacts.names_after(params.cursor or "", params.limit)
+            damaged, size = list[wire.DamagedArtifact](), 0
+            for ref in names:
+                try:
+                    size += artifacts.check(ref)
+                except CtxdError as error:
+                    # What is removed meanwhile is no damage.
+                    if artifacts.holds(ref):
+                        damaged.append(wire.DamagedArtifact(artifact=ref, fault=error.message))
+            is_last = len(names) < params.limit
+            return wire.ArtifactFsckResult(
+                checked=len(names),
+                checked_bytes=size,
+                damaged=tuple(damaged),
+                faults=tuple(artifacts.faults()) if is_last else (),
+                next_cursor=None if is_last else names[-1],
+            )
+
+        return await self._store.read_artifacts(check)
+
+
+def _artifact_document(held: Artifact, policy: str, media_type: str | None) -> Document:
+    payload: dict[str, Any] = {"artifact": held.ref, "size": held.size, "policy": policy}
+    if media_type is not None:
+        payload["media_type"] = media_type
+    return msgspec.structs.replace(_document(ARTIFACT + held.ref, payload), artifact=held)
+
+
+def _document(id: str, payload: dict[str, Any]) -> Document:
+    kind = id.partition(":")[0]
+    return Document(
+        id=id,
+        type=kind,
+        identity_hash=identity_hash(kind, None, id),
+        # Its bytes have a hash of their own, and may be too many for memory.
+        content_hash=content_hash(payload, None),
+        payload=payload,
+    )
