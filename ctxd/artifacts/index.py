@@ -196,19 +196,22 @@ def entry_of(record: PackRecord) -> IndexEntry:
 def record_faults(packs: Packs, index: Index) -> Iterator[str]:
     """Yield a sentence for each place of a pack that holds no record. Blocks. Raises: OSError; ``apsw``'s errors."""
     for number, size in index.pack_sizes().items():
-        path, end = packs.path(number), 0
+        path = packs.path(number)
         try:
             found = list(records(path))
+            damaged = [record for record in found if isinstance(record, DamagedRecord)]
+            # A record may have been overwritten while it was read: damage is what both looks find.
+            again = (
+                {record.location for record in records(path) if isinstance(record, DamagedRecord)} if damaged else ()
+            )
         except FileNotFoundError:
             if number in index.pack_sizes():
                 yield f"pack {path.name} is missing"
             continue
-        for record in found:
-            if isinstance(record, DamagedRecord):
-                if record.location.at < size:
-                    yield f"{path.name}, offset {record.location.at}: {record}"
-            else:
-                end = max(end, record.location.end)
+        for record in damaged:
+            if record.location in again and record.location.at < size:
+                yield f"{path.name}, offset {record.location.at}: {record}"
+        end = max((record.location.end for record in found if isinstance(record, PackRecord)), default=0)
         if end < size:
             yield f"the index says that {path.name} has {size} bytes, but its records end at {end}"
 

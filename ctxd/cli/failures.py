@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "context.assemble": "context",
     "context.current": "current",
     "commit.list": "log",
+    "artifact.list": "artifact ls",
     "sandbox.list": "sandbox ls",
     "sandbox.release": "sandbox release",
 }

@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "deactivate": "ctxd.cli.activation:deactivate",
     "pin": "ctxd.cli.activation:pin",
     "unpin": "ctxd.cli.activation:unpin",
+    "artifact": "ctxd.cli.artifact:artifact",
     "watch": "ctxd.cli.watch:watch",
     "tracker": "ctxd.cli.tracker:tracker",
     "current": "ctxd.cli.current:current",

@@ -46,7 +46,6 @@ KINDS: Final = (
         "session_entry", "session_entry:", visible=False, of_session=True, stored=True, cached=True, purge="erase"
     ),
     EntityKind("commit", "commit:", visible=False, of_session=False, stored=True, cached=True, purge="erase"),
-    EntityKind("commit", "commit:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
     EntityKind("artifact", "artifact:", visible=False, of_session=False, stored=True, cached=True, purge="erase"),
     EntityKind(
         "artifact_tag", "artifact_tag:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"

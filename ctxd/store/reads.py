@@ -213,13 +213,16 @@ class Reader:
             try:
                 texts[ref] = self._content(ref)
             except CtxdError as error:
-                # The hash may come from a version that was read before a purge.
-                if error.code != "corrupt" or self.versions.with_content((bytes.fromhex(ref),)):
-                    raise
-                hint = "Send the call again: it shows what the purge left."
-                message = f"content {ref} was purged while it was read"
-                raise CtxdError("purged", message, hint=hint, outcome="not_applied") from error
+                self._require_damaged(ref, error)
+                raise
         return texts
+
+    def _require_damaged(self, ref: str, error: CtxdError) -> None:
+        """Raise ``purged`` if ``error`` comes from a purge: the hash may be of a version that was read before one."""
+        if error.code == "corrupt" and not self.versions.with_content((bytes.fromhex(ref),)):
+            hint = "Send the call again: it shows what the purge left."
+            message = f"content {ref} was purged while it was read"
+            raise CtxdError("purged", message, hint=hint, outcome="not_applied") from error
 
     def _content(self, ref: str) -> Content:
         row = self.connection.execute("SELECT size, bytes FROM content WHERE hash=?", (bytes.fromhex(ref),)).fetchone()
@@ -247,10 +250,14 @@ class Reader:
         row = self.connection.execute(
             "SELECT bytes IS NULL FROM content WHERE hash=?", (bytes.fromhex(ref),)
         ).fetchone()
-        if row is not None and row[0]:
-            self._artifacts.check(ref)
-        else:
+        if row is None or not row[0]:
             self.contents((ref,))
+            return
+        try:
+            self._artifacts.check(ref)
+        except CtxdError as error:
+            self._require_damaged(ref, error)
+            raise
 
     def valid_time(self, tx: int) -> int:
         """The valid time of the newest journal row at or below ``tx``; 0 before the first."""

@@ -54,9 +54,7 @@ from ctxd_protocol.status import StoreStatus
 
 T = TypeVar("T")
 
-
 _EXIT_IO: Final = 74
-
 DAMAGE_MAX: Final = 100
 """Sentences about damage that the status keeps."""
 
@@ -96,8 +94,8 @@ class VersionStore:
         self._large = LargeContent(self._health, self._commits.fail, self._listeners.fault)
         self.keep, self.keep_content = self._large.keep, self._large.keep_content
         self.put_artifact, self.get_artifact = self._large.put_artifact, self._large.get_artifact
-        self.read_artifacts, self.hold_artifact = self._large.read_artifacts, self._large.hold_artifact
-        self.repack_artifacts = self._large.repack_artifacts
+        self.hold_artifact = self._large.hold_artifact
+        self.read_artifacts, self.repack_artifacts = self._large.read_artifacts, self._large.repack_artifacts
         self._durable: Receipt | None = None
         self.incarnation = 0
         self.journal_id = ""
@@ -566,7 +564,7 @@ class VersionStore:
 
     async def referring(self, ref: str) -> list[str]:
         """The ids of the entities that have a version with the content ``ref``. Raises and cancel: as ``get``."""
-        return await self._read(lambda: self._reader.referring(ref))
+        return await self._read(partial(self._reader.referring, ref))
 
     async def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
         """The stat signatures last kept for ``ids``, where there are any. Raises and cancel: as ``get``."""

@@ -130,7 +130,10 @@ class ArtifactCalls:
         end = params.offset + params.limit
 
         def read(artifacts: ArtifactStore) -> tuple[int, bytes]:
-            return artifacts.size(ref) or 0, b"".join(artifacts.pieces(ref, params.offset, end))
+            size = artifacts.size(ref)
+            if size is None:
+                raise CtxdError("artifact_not_found", f"artifact {ref} is gone", hint="It was purged; put it again.")
+            return size, b"".join(artifacts.pieces(ref, params.offset, end))
 
         size, data = await self._store.read_artifacts(read)
         self._read_ms[ref] = self._clock.wall_ms()
@@ -142,7 +145,7 @@ class ArtifactCalls:
         if given.startswith(_TAGGED):
             name = given.removeprefix(_TAGGED)
             if (ref := await self._tagged(name)) is None:
-                raise CtxdError("artifact_not_found", f"there is no tag {name}", hint="ctx artifact list shows tags.")
+                raise CtxdError("artifact_not_found", f"there is no tag {name}", hint="artifact.list shows tags.")
             return ref
         prefix = given.removeprefix("art-").lower()
         if len(prefix) > _ADDRESS_DIGITS or not prefix or set(prefix) - set("0123456789abcdef"):
@@ -150,7 +153,7 @@ class ArtifactCalls:
             raise CtxdError("invalid_params", f"{given!r} is no address of an artifact", hint=hint)
         found = await self._store.read_artifacts(lambda artifacts: artifacts.matching(prefix, _CANDIDATES + 1))
         if not found:
-            raise CtxdError("artifact_not_found", f"there is no artifact {given}", hint="ctx artifact list shows all.")
+            raise CtxdError("artifact_not_found", f"there is no artifact {given}", hint="artifact.list lists them.")
         if len(found) > 1:
             listed = ", ".join(found[:_CANDIDATES]) + (", …" if len(found) > _CANDIDATES else "")
             hint = f"Give more digits of one of {listed}."

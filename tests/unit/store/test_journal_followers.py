@@ -186,7 +186,7 @@ async def test_a_key_that_the_daemon_may_not_read_is_reported(tmp_path, quick, m
 @pytest.mark.requirement("DUR-12")
 async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_path, monkeypatch):
     root = tmp_path / "state"
-    reached, released, read = threading.Event(), threading.Event(), ArtifactStore.read
+    reached, released, read = threading.Event(), threading.Event(), ArtifactStore.check
 
     def slow(artifacts, ref):
         reached.set()
@@ -197,7 +197,7 @@ async def test_an_artifact_that_is_purged_while_it_is_checked_is_no_damage(tmp_p
         await (await put(store, document("t", "x" * (2 * 1024 * 1024)))).wait()
         kept = ArtifactStore(root / "artifacts")
         reader = Reader(root / "state.db", kept)
-        monkeypatch.setattr(ArtifactStore, "read", slow)
+        monkeypatch.setattr(ArtifactStore, "check", slow)
         found = []
 
         async def check_rows():

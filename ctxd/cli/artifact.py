@@ -1,0 +1,272 @@
+"""``ctx artifact``: bytes of any size by their address, from files and into files."""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import click
+
+from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
+from ctxd.cli.exit_codes import FAILURE, OK
+from ctxd.clock import SystemClock
+from ctxd.command_line import Command, Group, Stop
+from ctxd.formatting import age, count
+
+if TYPE_CHECKING:
+    from ctxd_client.sync import SyncClient
+    from ctxd_protocol.methods.artifacts import ArtifactPolicy, DamagedArtifact
+
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+_SHORT_DIGITS: Final = 12
+_MS: Final = 1000
+
+
+@click.group(
+    cls=Group, examples="ctx artifact put build.log --tag logs/latest\nctx artifact get tag:logs/latest -o build.log"
+)
+def artifact() -> None:
+    """Keep bytes of any size by their address.
+
+    ARTIFACT is an address, at least four of its first digits, or tag:NAME.
+    """
+
+
+@artifact.command(
+    cls=Command,
+    examples="ctx artifact put build.log\ntar c src | ctx artifact put - --tag src/today",
+)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--policy", type=click.Choice(["default", "pin", "ephemeral"]), help="Whether and when it is collected.")
+@click.option("--media-type", metavar="TYPE", help="Kind of its bytes, such as text/plain.")
+@click.option("--tag", metavar="NAME", help="Name it, whatever had the name before.")
+@common
+def put(run: Invocation, file: str, policy: "ArtifactPolicy | None", media_type: str | None, tag: str | None) -> None:
+    """Store FILE, or standard input with -, and print its address.
+
+    A long one is sent in pieces. If the command is interrupted, run it again: of a file it sends only what is missing.
+    """
+    with click.open_file(file, "rb") as opened, run.client() as client:
+        first = opened.read(_PIECE_BYTES)
+        if len(first) < _PIECE_BYTES:
+            done = client.artifact_put(data=first, policy=policy, media_type=media_type)
+        else:
+            upload = _upload(run, client, opened, first)
+            done = client.artifact_put(upload=upload, policy=policy, media_type=media_type)
+        if tag is not None:
+            client.artifact_tag(tag, artifact=done.artifact)
+    if run.screen.as_json:
+        run.screen.document(done)
+    else:
+        run.screen.line(done.artifact)
+
+
+def _upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: bytes) -> str:
+    """Send ``file``, whose beginning is ``first``, from where an earlier run ended. Returns: the name of the upload."""
+    size, name = 0, f"ctx-{os.getpid()}-{time.monotonic_ns()}"
+    if file.seekable():
+        found = os.fstat(file.fileno())
+        size = found.st_size
+        # The same file, unchanged, goes on where it was.
+        name = f"ctx-{found.st_dev:x}-{found.st_ino:x}-{size:x}-{found.st_mtime_ns:x}"
+    offset = client.artifact_upload(name).offset if size else 0
+    if offset:
+        run.screen.note(f"going on at {offset:,} of {size:,} bytes")
+        file.seek(offset)
+        first = file.read(_PIECE_BYTES)
+    while first:
+        offset = client.artifact_upload(name, offset=offset, data=first).offset
+        _progress(offset, size)
+        first = file.read(_PIECE_BYTES)
+    return name
+
+
+def _progress(done: int, size: int) -> None:
+    if sys.stderr.isatty():
+        of = f" of {size:,}" if size else ""
+        click.echo(f"\r{done:,}{of} bytes", err=True, nl=done >= size > 0)
+
+
+@artifact.command(
+    cls=Command, examples="ctx artifact get 3f9a01bc -o build.log\nctx artifact get tag:src/today | tar x"
+)
+@click.argument("artifact")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, whole or not at all."
+)
+@common
+def get(run: Invocation, artifact: str, output: Path | None) -> None:
+    """Write ARTIFACT to standard output or to a file."""
+    with run.client() as client:
+        if output is None:
+            _download(client, artifact, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        with tempfile.NamedTemporaryFile(dir=output.absolute().parent, prefix=f".{output.name}.", delete=False) as file:
+            try:
+                size = _download(client, artifact, file)
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).replace(output)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    if run.screen.as_json:
+        run.screen.document({"path": str(output), "size": size})
+
+
+def _download(client: "SyncClient", artifact: str, target: IO[bytes]) -> int:
+    offset: int | None = 0
+    size = 0
+    while offset is not None:
+        part = client.artifact_get(artifact, offset=offset, limit=_PIECE_BYTES)
+        # A tag may move meanwhile.
+        artifact, size = part.artifact, part.size
+        target.write(part.data)
+        _progress(part.offset + len(part.data), size)
+        offset = part.next_offset
+    return size
+
+
+@artifact.command(cls=Command, examples="ctx artifact stat tag:logs/latest\nctx artifact stat 3f9a01bc --json")
+@click.argument("artifact")
+@common
+def stat(run: Invocation, artifact: str) -> None:
+    """Show size, policy, tags and references of ARTIFACT."""
+    with run.client() as client:
+        found = client.artifact_stat(artifact)
+    if run.screen.as_json:
+        run.screen.document(found)
+        return
+    run.screen.line(found.artifact)
+    run.screen.line(f"size        {found.size:,} bytes")
+    run.screen.line(f"policy      {found.policy or 'none: content of another object'}")
+    run.screen.line(f"tags        {', '.join(found.tags) or 'none'}")
+    run.screen.line(f"references  {found.references}")
+
+
+@artifact.command(cls=Command, examples="ctx artifact ls\nctx artifact ls --limit 10 --json")
+@paged
+@listing
+@common
+def ls(run: Invocation, limit: int, cursor: str | None) -> None:
+    """List artifacts by address."""
+    with run.client() as client:
+        page = client.artifact_list(limit=limit, cursor=cursor)
+    if run.screen.listing(page.artifacts, [each.artifact for each in page.artifacts], next_cursor=page.next_cursor):
+        return
+    now = SystemClock().wall_ms()
+    run.screen.table(
+        ("ARTIFACT", "BYTES", "POLICY", "AGE", "TAGS"),
+        [
+            (
+                each.artifact[:_SHORT_DIGITS],
+                f"{each.size:,}",
+                each.policy,
+                age(each.created_at, now),
+                ", ".join(each.tags),
+            )
+            for each in page.artifacts
+        ],
+        right=(1,),
+    )
+    note_next_page(run, page.next_cursor)
+
+
+@artifact.command(
+    cls=Command,
+    examples="ctx artifact tag logs/latest 3f9a01bc\nctx artifact tag logs/latest --remove\n"
+    "ctx artifact tag logs/latest 3f9a01bc --expect ''",
+)
+@click.argument("tag")
+@click.argument("artifact", required=False)
+@click.option("--remove", is_flag=True, help="Remove the tag.")
+@click.option(
+    "--expect", metavar="ADDRESS", help="Only if the tag has this address now; '' only if there is no such tag."
+)
+@common
+def tag(run: Invocation, tag: str, artifact: str | None, remove: bool, expect: str | None) -> None:
+    """Name ARTIFACT, or remove its name."""
+    if remove == (artifact is not None):
+        raise click.UsageError("give an artifact, or --remove")
+    with run.client() as client:
+        done = client.artifact_tag(tag, artifact=artifact, expected=expect)
+    if run.screen.as_json:
+        run.screen.document(done)
+    else:
+        before = f", before {done.previous[:_SHORT_DIGITS]}" if done.previous else ""
+        run.screen.line(f"{tag} names {(done.artifact or 'nothing')[:_SHORT_DIGITS]}{before}")
+
+
+@artifact.command(
+    cls=Command,
+    examples="ctx artifact gc --dry-run\nctx artifact gc --grace 86400\nctx artifact gc --max-bytes 10000000000",
+)
+@click.option("--dry-run", is_flag=True, help="List them and remove nothing.")
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.IntRange(min=0),
+    default=3600,
+    show_default=True,
+    help="Seconds that an artifact is kept after its last use.",
+)
+@click.option("--max-bytes", type=click.IntRange(min=0), help="Remove only until so many bytes are left.")
+@common
+def gc(run: Invocation, dry_run: bool, grace_s: int, max_bytes: int | None) -> None:
+    """Remove artifacts that no version, tag or pin reaches."""
+    removed: list[str] = []
+    freed = left = 0
+    with run.client() as client:
+        while True:
+            done = client.artifact_gc(grace_ms=grace_s * _MS, max_bytes=max_bytes, dry_run=dry_run)
+            removed += done.removed
+            freed, left = freed + done.removed_bytes, done.left_bytes
+            if dry_run or not done.more or not done.removed:
+                break
+            run.screen.note(f"{count(len(removed), 'artifact')} removed so far")
+    if run.screen.as_json:
+        run.screen.document({"removed": removed, "removed_bytes": freed, "left_bytes": left, "dry_run": dry_run})
+        return
+    for ref in removed:
+        run.screen.line(ref)
+    verb = "would be removed" if dry_run else "removed"
+    run.screen.note(f"{count(len(removed), 'artifact')} {verb}, {freed:,} bytes; {left:,} bytes are left")
+
+
+@artifact.command(cls=Command, examples="ctx artifact fsck\nctx artifact fsck --json")
+@common
+def fsck(run: Invocation) -> int:
+    """Compare every stored byte of artifacts with its hash. Ends with 1 if one is damaged.
+
+    A damaged artifact is named. Put the same bytes again to heal it, or restore a backup.
+    """
+    checked = size = 0
+    damaged: list[DamagedArtifact] = []
+    faults: list[str] = []
+    cursor: str | None = None
+    with run.client() as client:
+        while True:
+            page = client.artifact_fsck(cursor=cursor)
+            checked, size = checked + page.checked, size + page.checked_bytes
+            damaged += page.damaged
+            faults += page.faults
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            if sys.stderr.isatty():
+                click.echo(f"\r{checked:,} artifacts, {size:,} bytes", err=True, nl=False)
+    if run.screen.as_json:
+        run.screen.document({"checked": checked, "checked_bytes": size, "damaged": damaged, "faults": faults})
+    else:
+        for one in damaged:
+            run.screen.line(f"{one.artifact}  {one.fault}")
+        for fault in faults:
+            run.screen.line(fault)
+        run.screen.note(f"{count(checked, 'artifact')} checked, {size:,} bytes, {len(damaged)} damaged")
+    if damaged or faults:
+        hint = "put the same bytes again, or restore a backup"
+        raise Stop(FAILURE, f"{count(len(damaged), 'artifact')} damaged", hint=hint, symbol="corrupt")
+    return OK
