@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 OURS = tuple(str(ROOT / folder) + "/" for folder in ("ctxd", "ctxd_client", "protocol"))
 START_S_MAX = 30.0
-TRIES = 5
+TRIES = 9
 
 
 class Entered(NamedTuple):

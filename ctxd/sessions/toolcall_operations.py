@@ -39,7 +39,8 @@ class ToolcallOperations(OperationGroup):
 
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
-        live, events = tx.live, _events(params)
+        live = tx.live
+        events = () if params.chat == "none" else _events(params)
         capture = Capture(tx.guard, live.settings.secrets)
         size = len(params.content) + len(_encode((params.args, params.args_display, params.file_refs)))
         if size <= INLINE_CHARS_MAX and not tx.confined:
@@ -102,8 +103,6 @@ class ToolcallOperations(OperationGroup):
 
 def _events(params: toolcall_methods.ToolcallRecordParams) -> tuple[Event, ...]:
     """The events that describe the call in the chat; the result does not name its object yet."""
-    if params.chat == "none":
-        return ()
     result = ToolResultEvent(call=params.id, is_error=params.status != "ok")
     if params.chat == "result":
         return (result,)
