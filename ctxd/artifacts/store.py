@@ -364,17 +364,17 @@ class ArtifactStore:
 
     def names(self) -> Iterator[str]:
         """The names of all there are."""
-        yield from self._loose_names()
         after = ""
         while batch := self.names_after(after):
             yield from batch
             after = batch[-1]
 
     def names_after(self, after: str, limit: int = 1_000) -> list[str]:
-        """At most ``limit`` names beyond ``after``, in order, of those in packs. Raises: ``dbfile``'s errors."""
+        """At most ``limit`` names beyond ``after``, in order. Raises: OSError; ``dbfile``'s errors."""
         with dbfile.faults(), self._reading:
             reader = self._opened()
-            return [] if reader is None else [hash.hex() for hash in reader.artifacts(bytes.fromhex(after), limit)]
+            packed = [] if reader is None else [hash.hex() for hash in reader.artifacts(bytes.fromhex(after), limit)]
+        return sorted({*packed, *(name for name in self._loose_names() if name > after)})[:limit]
 
     # --- removal ---
 

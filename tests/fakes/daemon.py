@@ -210,6 +210,7 @@ SCALARS = {
     msgspec.inspect.ListType: [],
     msgspec.inspect.DictType: {},
     msgspec.inspect.StrType: "x",
+    msgspec.inspect.BytesType: "",
     msgspec.inspect.FloatType: 0.5,
     msgspec.inspect.BoolType: False,
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+from blake3 import blake3
 
 from ctxd.cli.main import cli
 from ctxd.formatting import moment
@@ -87,6 +88,13 @@ USES = {
     "resolve": "@now",
     "annotate": "-m done -s {s}",
     "tag": "here -s {s}",
+    "artifact put": "{transcript}",
+    "artifact tag": "kept {artifact}",
+    "artifact get": "{artifact} -o {copy}",
+    "artifact stat": "{artifact}",
+    "artifact ls": "",
+    "artifact gc": "--dry-run",
+    "artifact fsck": "",
     "activate": "{file} -s {s}",
     "pin": "{file} -s {s}",
     "unpin": "{file} -s {s}",
@@ -132,6 +140,8 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
     transcript.write_text('{"type": "user", "sessionId": "S", "message": {"content": "hi"}}\n')
     names = {
         "transcript": str(transcript),
+        "artifact": blake3(transcript.read_bytes()).hexdigest(),
+        "copy": str(tree / "copy"),
         "repo": str(repo),
         "sandbox": sandbox,
         "s": lived.id,
