@@ -294,12 +294,13 @@ def test_the_newest_commit_is_there_after_a_kill_of_the_agent(own: Running) -> N
 
 
 @pytest.mark.requirement("CAP-7")
-def test_the_newest_commit_is_there_after_a_kill_of_the_capture(own: Running) -> None:
-    with running(own, TURN + "says(text('last'))\nuntil('/no/such/path')") as process:
+def test_the_newest_commit_is_there_after_a_kill_of_the_capture(own: Running, tmp_path: Path) -> None:
+    with running(own, TURN + f"says(text('last'))\nuntil({str(tmp_path / 'over')!r})") as process:
         with connect_sync(own.socket) as client:
             commits = commits_within(client, 4)
         process.kill()
         process.wait(WAIT_S)
+        (tmp_path / "over").touch()
     with connect_sync(own.socket) as client:
         assert chain(client) == commits
         assert kinds(events(client, commits[-1].commit)) == [*TURN_KINDS, "Response"]
