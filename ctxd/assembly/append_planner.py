@@ -458,7 +458,8 @@ class Planner:
                             yield EventRef(key=key, turn=turn, at=at, call=shown, shown=tokens), False
                         else:
                             # What is cut can be loaded by the object.
-                            yield self._object(stored, "use", shown, shown=tokens), False
+                            use = self._object(stored, "use", shown, shown=tokens)
+                            yield msgspec.structs.replace(use, own=event.call), False
                 case ResponseEvent() if event.text.strip():
                     yield EventRef(key=key, turn=turn, at=at), False
         for own, shown in calls:

@@ -153,7 +153,7 @@ def _look(live: LiveSession, id: str, refs: Sequence[ObjectRef], level: Level | 
     is noted there."""
     part = record.window
     assert part is not None, "it is in the layout append"
-    contents = [ref for ref in refs if ref.role in ("output", "late", "active", "changed")]
+    contents = [ref for ref in refs if ref.role in ("output", "late", "active", "changed", "call")]
     # What is loaded again stands behind what it replaces.
     best = next((ref for ref in reversed(contents) if ref.shown != STUB), contents[-1] if contents else None)
     if best is None:

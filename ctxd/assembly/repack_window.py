@@ -250,7 +250,8 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
                     short_use(item) if isinstance(item, ToolUse) else item for item in items[part.call]
                 )
         for item in items[part.index]:
-            if isinstance(item, ToolOutput) and (known := noted.get(item.object or "")) is not None:
+            known = noted.get(item.object or "") if isinstance(item, ToolOutput | Update) else None
+            if known is not None and not known.is_file:
                 # It can be loaded again, so it is not known whole.
                 noted[known.object] = msgspec.structs.replace(known, level="pool")
     return msgspec.structs.replace(

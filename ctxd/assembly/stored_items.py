@@ -91,7 +91,8 @@ class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event",
 
 class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object", gc=False):
     """A version of an object, and what of it the item shows. ``label``: the file's path, as the agent knows it;
-    ``name``: the id that the object had when this was planned, empty if it has it still."""
+    ``name``: the id that the object had when this was planned, empty if it has it still. ``own``: the id that the
+    chat has for the call, which differs from ``object`` where that is an alias; empty if no event names the call."""
 
     object: str
     valid_time: int
@@ -100,6 +101,7 @@ class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object
     call: str = ""
     label: str = ""
     name: str = ""
+    own: str = ""
 
     @property
     def shown_id(self) -> str:

@@ -268,7 +268,7 @@ def _calls_of(
             case ObjectRef(role="use"):
                 (use,) = items_of(msgspec.structs.replace(ref, shown=WHOLE), material, facts)
                 assert isinstance(use, ToolUse)
-                names[ref.object], facts[ref.call] = ref.call, call_facts(use.tool, use.arguments)
+                names[ref.own or ref.object], facts[ref.call] = ref.call, call_facts(use.tool, use.arguments)
             case ObjectRef(role="output" | "late") | EventRef() if call := facts.get(ref.call) or before.get(ref.call):
                 object = call.object
                 if isinstance(ref, ObjectRef):
