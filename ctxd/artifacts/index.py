@@ -64,6 +64,9 @@ class Index:
     @contextmanager
     def transaction(self, *, synced: bool = False) -> Iterator[None]:
         """Commit what is written inside, all or nothing; on the disk at the end if ``synced``."""
+        # Before and not behind it: what raises was not committed.
+        if dbfile.log_size(self.path) > _LOG_BYTES:
+            dbfile.checkpoint(self._connection, truncate=False)
         if synced:
             self._connection.execute("PRAGMA synchronous=FULL").fetchall()
         self._connection.execute("BEGIN IMMEDIATE")
@@ -77,8 +80,6 @@ class Index:
         finally:
             if synced:
                 self._connection.execute("PRAGMA synchronous=NORMAL").fetchall()
-        if dbfile.log_size(self.path) > _LOG_BYTES:
-            dbfile.checkpoint(self._connection, truncate=False)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -151,7 +152,9 @@ class Index:
 
     def set_pack_size(self, pack: int, size: int) -> None:
         """Note that ``pack`` has ``size`` bytes, and that everything in them is in the index."""
-        self._connection.execute("INSERT OR REPLACE INTO pack VALUES (?,?)", (pack, size))
+        # One that is right is not written: the disk may be full.
+        statement = "INSERT INTO pack VALUES (?,?) ON CONFLICT(number) DO UPDATE SET size=excluded.size WHERE size<>?"
+        self._connection.execute(statement, (pack, size, size))
 
     def remove_pack(self, pack: int) -> None:
         """Forget a pack that was removed."""
@@ -176,6 +179,14 @@ class Index:
         """Remove those of the chunks ``hashes`` that have no use."""
         self._connection.executemany("DELETE FROM chunk WHERE hash=? AND uses=0", [(hash,) for hash in hashes])
 
+    def set_uses(self, uses: dict[bytes, int]) -> None:
+        """Note the number of uses of chunks."""
+        self._connection.executemany("UPDATE chunk SET uses=? WHERE hash=?", [(n, hash) for hash, n in uses.items()])
+
+    def is_sound(self) -> bool:
+        """True if the structure of the file is as SQLite writes it. Cost: a look at every page."""
+        return bool(self._connection.pragma("quick_check(1)") == "ok")
+
     def integrity(self) -> Iterator[str]:
         """Check the structure of the file. Yields: a sentence for each fault."""
         for (line,) in self._connection.execute("PRAGMA integrity_check(100)"):
@@ -198,37 +209,50 @@ def record_faults(packs: Packs, index: Index) -> Iterator[str]:
     for number, size in index.pack_sizes().items():
         path = packs.path(number)
         try:
-            found = list(records(path))
-            damaged = [record for record in found if isinstance(record, DamagedRecord)]
+            damaged, end = _scan(path)
             # A record may have been overwritten while it was read: damage is what both looks find.
-            again = (
-                {record.location for record in records(path) if isinstance(record, DamagedRecord)} if damaged else ()
-            )
+            again = set(_scan(path)[0]) if damaged else set()
         except FileNotFoundError:
             if number in index.pack_sizes():
                 yield f"pack {path.name} is missing"
             continue
-        for record in damaged:
-            if record.location in again and record.location.at < size:
-                yield f"{path.name}, offset {record.location.at}: {record}"
-        end = max((record.location.end for record in found if isinstance(record, PackRecord)), default=0)
+        for location, fault in damaged.items():
+            if location in again and location.at < size:
+                yield f"{path.name}, offset {location.at}: {fault}"
         if end < size:
             yield f"the index says that {path.name} has {size} bytes, but its records end at {end}"
+
+
+def _scan(path: Path) -> tuple[dict[Location, str], int]:
+    """Return the damage of a pack, and the end of its last record. Raises: OSError."""
+    damaged, end = dict[Location, str](), 0
+    for record in records(path):
+        if isinstance(record, DamagedRecord):
+            damaged[record.location] = str(record)
+        else:
+            end = record.location.end
+    return damaged, end
+
+
+def count_uses(packs: Packs, index: Index) -> Counter[bytes]:
+    """Return the uses of each chunk as the manifests have them. Blocks. Raises: OSError; ``apsw``'s errors."""
+    counted: Counter[bytes] = Counter()
+    after = b""
+    while batch := index.artifacts(after, _LOOKED_UP):
+        after = batch[-1]
+        for hash in batch:
+            # What cannot be read is named by the pass over all artifacts.
+            with suppress(DamagedRecord, FileNotFoundError):
+                entry = index.artifact(hash)
+                assert entry is not None, "nothing else writes meanwhile"
+                counted.update({part for part, _ in parts_of(packs.read(entry.location))})
+    return counted
 
 
 def use_faults(packs: Packs, index: Index) -> Iterator[str]:
     """Yield a sentence for each chunk whose uses are miscounted. Blocks. Raises: OSError; ``apsw``'s errors."""
     with index.snapshot():
-        counted: Counter[bytes] = Counter()
-        after = b""
-        while batch := index.artifacts(after, _LOOKED_UP):
-            after = batch[-1]
-            for hash in batch:
-                # What cannot be read is named by the pass over all artifacts.
-                with suppress(DamagedRecord, FileNotFoundError):
-                    entry = index.artifact(hash)
-                    assert entry is not None, "a snapshot does not change"
-                    counted.update({part for part, _ in parts_of(packs.read(entry.location))})
+        counted = count_uses(packs, index)
         for hash, uses in index.chunk_uses().items():
             if uses != counted[hash]:
                 yield f"the index counts {uses} uses of chunk {hash.hex()}, not {counted[hash]}"

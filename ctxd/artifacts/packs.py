@@ -9,7 +9,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -214,8 +214,23 @@ class Packs:
         """The number of the pack that is written, 0 without one."""
         return self._number
 
-    def append(self, encoded: Sequence[bytes]) -> list[Location]:
-        """Write records at the end of the newest pack, not yet to the disk. Raises: OSError; then none is written."""
+    @contextmanager
+    def append(self, encoded: Sequence[bytes]) -> Iterator[list[Location]]:
+        """Write records at the end of the newest pack, not yet to the disk, and yield their places.
+
+        An error inside cuts them off again: a record that the index does not know is found by no removal. Raises:
+        OSError; then none is written.
+        """
+        locations = self._append(encoded)
+        try:
+            yield locations
+        except BaseException:
+            self._end = locations[0].at
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            raise
+
+    def _append(self, encoded: Sequence[bytes]) -> list[Location]:
         if self._descriptor < 0 or self._end >= PACK_BYTES:
             self._next_pack()
         at = self._end

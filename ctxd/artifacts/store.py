@@ -20,7 +20,7 @@ from typing import Final
 from blake3 import blake3
 
 from ctxd import dbfile
-from ctxd.artifacts import index as indexes
+from ctxd.artifacts import recovery
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker
 from ctxd.artifacts.disk import erase, sync_folder
 from ctxd.artifacts.index import Index, IndexEntry, entry_of, record_faults, use_faults
@@ -70,7 +70,7 @@ class ArtifactStore:
 
     @property
     def _database(self) -> Path:
-        return self._root / "index.db"
+        return recovery.database(self._root)
 
     def create(self) -> None:
         """Make the folder if it is missing, take in what a crash left behind the index, and remove what nothing uses.
@@ -83,49 +83,27 @@ class ArtifactStore:
         for folder in self._loose_folders():
             for path in folder.glob(_TEMPORARY):
                 erase(path)
-        with dbfile.faults():
-            self._index = self._open_index()
-            self._packs.open(self._take_in())
-            with self._writing:
-                self._drop(self._index.unused_chunks())
+        try:
+            self._open()
+        except (dbfile.FileDamaged, dbfile.SqlFailed):
+            self._open(rebuild=True)
         self._pack_loose()
 
-    def _open_index(self) -> Index:
-        with suppress(dbfile.FileDamaged, dbfile.SqlFailed):
-            if dbfile.user_version(self._database) in (None, indexes.VERSION):
-                with dbfile.faults():
-                    index = Index(self._database, write=True)
-                    index.pack_sizes()
-                    return index
-        for path in self._root.glob("index.db*"):
-            path.unlink()
-        return Index(self._database, write=True)
-
-    def _take_in(self) -> int:
-        """Add the records behind those that the index knows of. Returns: the end of the newest pack."""
-        sizes, end = self._index.pack_sizes(), 0
-        artifacts: list[tuple[bytes, IndexEntry, set[bytes]]] = []
-        with self._index.transaction():
-            for number in self._packs.numbers():
-                path, known = self._packs.path(number), sizes.get(number, 0)
-                if (end := path.stat().st_size) == known:
-                    continue
-                end = min(known, end)
-                for record in records(path, end):
-                    # After damage in the middle more records may follow: all behind the last of them is cut off.
-                    if isinstance(record, DamagedRecord):
-                        continue
-                    end = record.location.end
-                    if record.kind == CHUNK:
-                        self._index.put_chunks([(record.hash, record.location)])
-                    elif record.kind in (WHOLE, MANIFEST):
-                        chunks = {part for part, _ in parts_of(record)}
-                        artifacts.append((record.hash, entry_of(record), chunks))
-                self._index.set_pack_size(number, end)
-            # A chunk may stand behind the manifest that names it.
-            for hash, entry, chunks in artifacts:
-                self._index.put_artifact(hash, entry, chunks)
-        return end
+    def _open(self, *, rebuild: bool = False) -> None:
+        with self._reading:
+            # It may be open on a file that is about to be replaced.
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
+        self._index, end = recovery.open_index(self._root, self._packs, rebuild=rebuild)
+        try:
+            with dbfile.faults(), self._writing:
+                self._packs.open(end)
+                self._drop(self._index.unused_chunks())
+        except (dbfile.FileDamaged, dbfile.SqlFailed):
+            self._packs.close()
+            self._index.close()
+            raise
 
     def close(self, *, tidy: bool = True) -> None:
         """Close all files; with ``tidy`` empty the index's log before. Only a hold may end afterwards."""
@@ -171,10 +149,10 @@ class ArtifactStore:
             # Another writer may have written one meanwhile.
             now = self._index.chunks(missing)
             missing = {hash: record for hash, record in missing.items() if now.get(hash) == known.get(hash)}
-            locations = self._packs.append(list(missing.values())) if missing else []
-            with self._index.transaction():
-                self._index.put_chunks(list(zip(missing, locations, strict=True)))
-            self._packs.bury(known[hash] for hash in missing if hash in known)
+            if missing:
+                with self._packs.append(list(missing.values())) as locations, self._index.transaction():
+                    self._index.put_chunks(list(zip(missing, locations, strict=True)))
+                self._packs.bury(known[hash] for hash in missing if hash in known)
         return hashes
 
     def add_artifact(self, hash: bytes, size: int, kind: Kind, data: bytes, chunks: Collection[bytes]) -> Artifact:
@@ -188,22 +166,19 @@ class ArtifactStore:
         record = encode(kind, hash, data)
         with self._writing:
             old = self._index.artifact(hash)
-            is_there = old is not None and self._is_at(old.location, hash, data)
-            location = None if is_there else self._packs.append([record])[0]
-            descriptor = self._packs.descriptor()
-        # Also when all was there: its writer may not have come as far as this.
-        sync(descriptor)
-        hit("art.index")
-        if location is not None:
-            with self._writing:
-                replaced = old.location if old is not None else None
-                if self._index.artifact(hash) == old:
+            if old is None or not self._is_at(old.location, hash, data):
+                # The index learns of records in the order of the pack: after a power cut it knows all up to some place.
+                with self._packs.append([record]) as (location,):
+                    sync(self._packs.descriptor())
+                    hit("art.index")
                     with self._index.transaction():
                         self._index.put_artifact(hash, IndexEntry(size, location), chunks)
-                else:
-                    # Another writer of the same bytes was first.
-                    replaced = location
-                self._packs.bury(() if replaced is None else (replaced,))
+                self._packs.bury(() if old is None else (old.location,))
+                return artifact
+            descriptor = self._packs.descriptor()
+        # A start may have found it behind a kill, not flushed.
+        sync(descriptor)
+        hit("art.index")
         return artifact
 
     def hold(self, ref: str) -> Artifact | None:
@@ -284,6 +259,8 @@ class ArtifactStore:
             with dbfile.faults():
                 yield from self._pieces(bytes.fromhex(ref), first, end)
         except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed, DamagedRecord) as error:
+            if isinstance(error, dbfile.FileDamaged):
+                recovery.report_damage(self._root)
             raise CtxdError("corrupt", f"artifact {ref} cannot be read: {error}") from error
 
     def _pieces(self, hash: bytes, first: int, end: int | None) -> Iterator[bytes]:
@@ -488,14 +465,14 @@ class ArtifactStore:
                 is_live = entry is not None and entry.location == record.location
             if not is_live:
                 return
-            (location,) = self._packs.append([encode(record.kind, record.hash, record.data)])
-            sync(self._packs.descriptor())
-            hit("art.index")
-            with self._index.transaction(synced=True):
-                if record.kind == CHUNK:
-                    self._index.put_chunks([(record.hash, location)])
-                else:
-                    self._index.put_artifact(record.hash, entry_of(record)._replace(location=location), ())
+            with self._packs.append([encode(record.kind, record.hash, record.data)]) as (location,):
+                sync(self._packs.descriptor())
+                hit("art.index")
+                with self._index.transaction(synced=True):
+                    if record.kind == CHUNK:
+                        self._index.put_chunks([(record.hash, location)])
+                    else:
+                        self._index.put_artifact(record.hash, entry_of(record)._replace(location=location), ())
 
     # --- verification ---
 

@@ -423,3 +423,99 @@ def test_the_beginning_of_a_name_finds_those_that_have_it(store):
         prefix = refs[7][:digits]
         assert store.matching(prefix, 1_000) == [ref for ref in refs if ref.startswith(prefix)]
     assert store.matching("", 5) == refs[:5] and store.matching("f" * 64, 5) == []
+
+
+def files(root):
+    """The index as a power cut leaves it now."""
+    return {path.name: path.read_bytes() for path in root.glob("index.db*") if not path.name.endswith("-shm")}
+
+
+@pytest.mark.requirement("ART-3")
+@pytest.mark.parametrize("data", [b"a small one", LARGE])
+def test_a_power_cut_between_two_writers_loses_neither_artifact(store, root, monkeypatch, data):
+    store.keep(b"the header of the index is on the disk").used = True
+    store = again(store, root)
+    at_index, go = threading.Event(), threading.Event()
+    kept: list = []
+
+    def waiting(place):
+        if place == "art.index" and threading.current_thread().name == "first":
+            at_index.set()
+            go.wait(60)
+
+    def second():
+        kept.append(store.keep(b"the second"))
+        indexes.append(files(root))
+
+    indexes: list = []
+    monkeypatch.setattr("ctxd.artifacts.store.hit", waiting)
+    one = threading.Thread(target=lambda: kept.append(store.keep(data)), name="first")
+    two = threading.Thread(target=second)
+    one.start()
+    assert at_index.wait(60)
+    two.start()
+    # A second writer that does not wait for the first one is through by now.
+    two.join(1)
+    go.set()
+    one.join(60)
+    two.join(60)
+    for path in root.glob("index.db*"):
+        path.unlink()
+    for name, content in indexes[0].items():
+        (root / name).write_bytes(content)
+    store = ArtifactStore(root)
+    store.create()
+    assert {store.read(artifact.ref) for artifact in kept} == {data, b"the second"} and list(store.faults()) == []
+
+
+@pytest.mark.requirement("ART-5")
+@pytest.mark.parametrize("data", [b"a small one", LARGE])
+def test_a_write_that_the_index_refuses_leaves_no_copy_behind(store, root, data):
+    with failpoints.armed("art.index=error:ENOSPC*1"), pytest.raises(OSError, match="failpoint"):
+        store.keep(data)
+    ref = store.keep(data).ref
+    store.remove_unused(store.claim_removal([ref]), ())
+    assert live(root) == [] and list(store.faults()) == []
+
+
+@pytest.mark.requirement("ART-3")
+def test_a_start_erases_no_chunk_because_the_index_lost_its_use(store, root):
+    artifact = store.keep(LARGE)
+    for statement in ("DELETE FROM artifact", "UPDATE chunk SET uses=0"):
+        store._index._connection.execute(statement)
+    store.close(tidy=False)
+    store = ArtifactStore(root)
+    store.create()
+    assert store.read(artifact.ref) == LARGE and list(store.faults()) == []
+
+
+@pytest.mark.requirement("ART-3")
+@pytest.mark.parametrize("is_reported", [False, True])
+def test_every_damaged_page_of_the_index_is_mended_by_the_next_start(store, root, tmp_path, is_reported):
+    kept = [store.keep(random.Random(number).randbytes(100)) for number in range(200)]
+    kept.append(store.keep(LARGE))
+    store.close()
+    whole = (root / "index.db").read_bytes()
+    for page in range(1, len(whole) // 4096):
+        for path in root.glob("index.db*"):
+            path.unlink()
+        (root / "index.db").write_bytes(whole)
+        store = ArtifactStore(root)
+        if not is_reported:
+            # Killed: its log is not empty.
+            store.create()
+            store.keep(b"one more %d" % page).used = True
+            store._index.empty_log()
+            store.keep(b"and another %d" % page).used = True
+            store.close(tidy=False)
+        change(root / "index.db", page * 4096, b"\xff" * 4096)
+        if is_reported:
+            store = ArtifactStore(root)
+            store.create()
+            [_reads(store, artifact.ref) for artifact in kept]
+            store.close()
+        store = ArtifactStore(root)
+        store.create()
+        assert all(_reads(store, artifact.ref) for artifact in kept), f"page {page}"
+        assert list(store.faults()) == [], f"page {page}"
+        store.close()

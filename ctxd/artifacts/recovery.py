@@ -1,0 +1,122 @@
+"""Recovery of the index at a start: it is checked after a crash, rebuilt if it is damaged, and given every record
+that it lost."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ctxd import dbfile
+from ctxd.artifacts import index as indexes
+from ctxd.artifacts.index import Index, count_uses, entry_of
+from ctxd.artifacts.packs import CHUNK, DEAD, DamagedRecord, Location, PackRecord, Packs, parts_of, records, sync
+
+_DATABASE: Final = "index.db"
+_DAMAGED: Final = "index.damaged"
+"""A file that is there once a read found the index damaged: the next start rebuilds it."""
+
+
+def database(root: Path) -> Path:
+    """Return the path of the index of the store in ``root``."""
+    return root / _DATABASE
+
+
+def report_damage(root: Path) -> None:
+    """Let the next start rebuild the index."""
+    with suppress(OSError):
+        (root / _DAMAGED).touch(0o600)
+
+
+def open_index(root: Path, packs: Packs, *, rebuild: bool = False) -> tuple[Index, int]:
+    """Open the index, and add the records that it does not know. Returns: it and the end of the newest pack.
+
+    It is made anew if it is missing, of another version, was reported as damaged, or with ``rebuild``. Raises: OSError;
+    ``dbfile``'s errors, ``FileDamaged`` and ``SqlFailed`` for one that has to be rebuilt.
+    """
+    path, marker = database(root), root / _DAMAGED
+    if rebuild or marker.exists() or dbfile.user_version(path) not in (None, indexes.VERSION):
+        for file in root.glob(f"{_DATABASE}*"):
+            file.unlink()
+    # Only a tidy end leaves the log empty.
+    was_cut_short = dbfile.log_size(path) > 0
+    with dbfile.faults():
+        index = Index(path, write=True)
+        try:
+            if was_cut_short and not index.is_sound():
+                raise dbfile.FileDamaged(f"{path} is damaged")
+            end = _take_in(packs, index, again=was_cut_short)
+            _count_unused(packs, index)
+        except BaseException:
+            index.close()
+            raise
+    marker.unlink(missing_ok=True)
+    return index, end
+
+
+def _take_in(packs: Packs, index: Index, *, again: bool) -> int:
+    """Add the records behind those that the index knows of, and with ``again`` all of the newest pack that it does not
+    know. Returns: the end of the newest pack."""
+    sizes, numbers, end = index.pack_sizes(), packs.numbers(), 0
+    moved: dict[Location, PackRecord] = {}
+    with index.transaction(synced=True):
+        _forget_packs(index, sizes.keys() - set(numbers))
+        artifacts: list[PackRecord] = []
+        for number in numbers:
+            path, known = packs.path(number), sizes.get(number, 0)
+            is_again, size = again and number == numbers[-1], path.stat().st_size
+            end = min(known, size)
+            if size == known and not is_again:
+                continue
+            for record in records(path, 0 if is_again else end):
+                # After damage in the middle more records may follow: all behind the last of them is cut off.
+                if isinstance(record, DamagedRecord):
+                    continue
+                end = max(end, record.location.end)
+                there = _known(index, record)
+                if record.kind == DEAD or there == record.location or (there and record.location.at < known):
+                    continue
+                if there is not None:
+                    moved[there] = record
+                if record.kind == CHUNK:
+                    index.put_chunks([(record.hash, record.location)])
+                else:
+                    artifacts.append(record)
+            index.set_pack_size(number, end)
+        # A chunk may stand behind the manifest that names it.
+        for record in artifacts:
+            index.put_artifact(record.hash, entry_of(record), {part for part, _ in parts_of(record)})
+    for place, record in moved.items():
+        _bury_copy(packs, place, record)
+    return end
+
+
+def _known(index: Index, record: PackRecord) -> Location | None:
+    if record.kind == CHUNK:
+        return index.chunks((record.hash,)).get(record.hash)
+    entry = index.artifact(record.hash)
+    return None if entry is None else entry.location
+
+
+def _forget_packs(index: Index, gone: set[int]) -> None:
+    """Forget packs without a file and without live bytes: a repack was cut short. Others stay, and are reported."""
+    live = index.live_bytes() if gone else {}
+    for number in gone:
+        if not live.get(number):
+            index.remove_pack(number)
+
+
+def _bury_copy(packs: Packs, place: Location, record: PackRecord) -> None:
+    """Erase a record at ``place`` that a repack had moved to that of ``record``, if it is the same one."""
+    with suppress(DamagedRecord, FileNotFoundError):
+        copy = packs.read(place)
+        if (copy.kind, copy.hash) == (record.kind, record.hash):
+            sync(os.open(packs.path(record.location.pack), os.O_RDONLY | os.O_CLOEXEC))
+            packs.bury((place,))
+
+
+def _count_unused(packs: Packs, index: Index) -> None:
+    """Correct the uses of chunks that have none in the index, which are about to be overwritten."""
+    if unused := index.unused_chunks():
+        counted = count_uses(packs, index)
+        with index.transaction():
+            index.set_uses({hash: counted[hash] for hash in unused if counted[hash]})
