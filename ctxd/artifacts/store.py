@@ -23,7 +23,7 @@ from ctxd import dbfile
 from ctxd.artifacts import recovery
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker
 from ctxd.artifacts.disk import erase, sync_folder
-from ctxd.artifacts.index import Index, IndexEntry, entry_of, record_faults, use_faults
+from ctxd.artifacts.index import Index, IndexEntry, count_uses, entry_of, record_faults, use_faults
 from ctxd.artifacts.packs import (
     CHUNK,
     MANIFEST,
@@ -386,11 +386,11 @@ class ArtifactStore:
         entry = self._index.artifact(hash)
         if entry is None:
             return
-        chunks: set[bytes] = set()
-        with suppress(DamagedRecord, FileNotFoundError):
+        try:
             record = self._packs.read(entry.location)
-            if record.kind == MANIFEST and record.hash == hash:
-                chunks = {part for part, _ in parts_of(record)}
+            chunks = {part for part, _ in parts_of(record)} if record.hash == hash else None
+        except (DamagedRecord, FileNotFoundError):
+            chunks = None
         if chunks:
             # A crash behind this leaves chunks without a use, which the next start removes. Flushed: once a chunk is
             # overwritten, nothing may count on it.
@@ -400,9 +400,15 @@ class ArtifactStore:
         self._packs.erase((entry.location,))
         if chunks:
             self._drop(self._index.unused_chunks(chunks))
-        else:
-            with self._index.transaction():
-                self._index.remove_artifact(hash, ())
+            return
+        with self._index.transaction(synced=True):
+            self._index.remove_artifact(hash, ())
+            if chunks is None:
+                # Its chunks cannot be read from it: they are those that no other manifest names.
+                counted = count_uses(self._packs, self._index)
+                self._index.set_uses({hash: counted[hash] for hash in self._index.chunk_uses()})
+        if chunks is None:
+            self._drop(self._index.unused_chunks())
 
     def _drop(self, unused: dict[bytes, Location]) -> None:
         """Overwrite and forget chunks that have no use, but for those that a writer is about to use."""
@@ -442,9 +448,11 @@ class ArtifactStore:
         for number, size in sizes.items():
             if number == self._packs.writing or live.get(number, 0) * 2 > size:
                 continue
-            for record in records(self._packs.path(number)):
-                if isinstance(record, PackRecord) and record.kind in (CHUNK, WHOLE, MANIFEST):
-                    self._move(record)
+            # A crash, or another repack, may have removed the file already.
+            with suppress(FileNotFoundError):
+                for record in records(self._packs.path(number)):
+                    if isinstance(record, PackRecord) and record.kind in (CHUNK, WHOLE, MANIFEST):
+                        self._move(record)
             with self._writing:
                 # Nothing can point there any more but what could not be read, which stays for a repair.
                 if self._index.live_bytes().get(number, 0) == 0:
@@ -456,23 +464,26 @@ class ArtifactStore:
         return removed
 
     def _move(self, record: PackRecord) -> None:
-        """Write a record that the index names to the newest pack, and let the index name it there."""
+        """Write a record that the index names to the newest pack, let the index name it there, and erase it here.
+
+        One that the index does not name is what an interrupted repack had moved already.
+        """
         with self._writing:
             if record.kind == CHUNK:
                 is_live = self._index.chunks((record.hash,)).get(record.hash) == record.location
             else:
                 entry = self._index.artifact(record.hash)
                 is_live = entry is not None and entry.location == record.location
-            if not is_live:
-                return
-            with self._packs.append([encode(record.kind, record.hash, record.data)]) as (location,):
-                sync(self._packs.descriptor())
-                hit("art.index")
-                with self._index.transaction(synced=True):
-                    if record.kind == CHUNK:
-                        self._index.put_chunks([(record.hash, location)])
-                    else:
-                        self._index.put_artifact(record.hash, entry_of(record)._replace(location=location), ())
+            if is_live:
+                with self._packs.append([encode(record.kind, record.hash, record.data)]) as (location,):
+                    sync(self._packs.descriptor())
+                    hit("art.index")
+                    with self._index.transaction(synced=True):
+                        if record.kind == CHUNK:
+                            self._index.put_chunks([(record.hash, location)])
+                        else:
+                            self._index.put_artifact(record.hash, entry_of(record)._replace(location=location), ())
+            self._packs.bury((record.location,))
 
     # --- verification ---
 

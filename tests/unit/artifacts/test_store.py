@@ -14,6 +14,7 @@ from blake3 import blake3
 from ctxd import dbfile, failpoints
 from ctxd.artifacts import packs
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker, cut
+from ctxd.artifacts.index import Index
 from ctxd.artifacts.packs import PackRecord, Packs, records
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
@@ -519,3 +520,63 @@ def test_every_damaged_page_of_the_index_is_mended_by_the_next_start(store, root
         assert all(_reads(store, artifact.ref) for artifact in kept), f"page {page}"
         assert list(store.faults()) == [], f"page {page}"
         store.close()
+
+
+def in_small_packs(store, monkeypatch, size):
+    """Eight artifacts in packs of some three; those of all but the first, the fifth and the last are removed."""
+    monkeypatch.setattr(packs, "PACK_BYTES", size)
+    kept = [store.keep(random.Random(number).randbytes(6_000)) for number in range(8)]
+    gone = [artifact.ref for number, artifact in enumerate(kept) if number not in (0, 4, 7)]
+    kept = [artifact for artifact in kept if artifact.ref not in gone]
+    store.remove_unused(store.claim_removal(gone), ())
+    return kept
+
+
+@pytest.mark.requirement("ART-8")
+def test_a_repack_that_was_cut_short_behind_a_removed_pack_goes_on(store, root, monkeypatch):
+    kept = in_small_packs(store, monkeypatch, 18_000)
+
+    def cut_short(self, number):
+        raise KeyboardInterrupt
+
+    for is_started_again in (False, True):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Index, "remove_pack", cut_short)
+            store.repack()
+        store = again(store, root) if is_started_again else store
+        assert store.repack() == 2 - is_started_again * 1
+        assert list(store.faults()) == [] and all(store.read(artifact.ref) for artifact in kept)
+        kept = [*in_small_packs(store, monkeypatch, 18_000), *kept]
+
+
+@pytest.mark.requirement("ART-5")
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_a_repack_moved_is_not_left_in_a_pack_that_stays(store, root, monkeypatch, is_killed):
+    kept = in_small_packs(store, monkeypatch, 30_000)
+    path = root / "packs" / "00000001.pack"
+    damaged, moved = list(records(path))[0], kept[1]
+    change(path, damaged.location.end - 1)
+    if is_killed:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Packs, "bury", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            store.repack()
+    store.repack()
+    assert path.exists(), "what is damaged stays"
+    data = store.read(moved.ref)
+    assert data not in path.read_bytes() and sum(data in file.read_bytes() for file in path.parent.iterdir()) == 1
+
+
+@pytest.mark.requirement("ART-5")
+@pytest.mark.parametrize("place", ["", "art.erase"])
+def test_an_artifact_with_a_damaged_manifest_is_removed_with_its_chunks(store, root, place):
+    other = store.keep(LARGE[:500_000])
+    ref = store.keep(LARGE).ref
+    (manifest,) = (r for r in records(the_pack(root)) if isinstance(r, PackRecord) and r.hash.hex() == ref)
+    change(the_pack(root), manifest.location.end - 1)
+    if place:
+        with failpoints.armed(f"{place}=error:EIO*1"), pytest.raises(OSError, match="failpoint"):
+            store.remove_unused(store.claim_removal([ref]), ())
+    store.remove_unused(store.claim_removal([ref]), ())
+    named = {blake3(chunk).digest() for chunk in cut(LARGE[:500_000])} | {bytes.fromhex(other.ref)}
+    assert {r.hash for r in records(the_pack(root)) if r.kind != packs.DEAD} == named
+    assert store.read(other.ref) == LARGE[:500_000] and list(store.faults()) == []
