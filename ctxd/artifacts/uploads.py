@@ -39,7 +39,9 @@ class Uploads:
     def write(self, name: str, offset: int, data: bytes) -> int:
         """Write a piece at ``offset``, which is no gap, and flush it. Returns: the bytes of the upload.
 
-        A piece that comes again is written again. Raises: CtxdError ``upload_offset_mismatch``; OSError.
+        A piece that comes again is written again; one at offset 0 begins the upload anew.
+
+        Raises: CtxdError ``upload_offset_mismatch``; OSError.
         """
         size = self.size(name)
         if offset > size:
@@ -50,6 +52,9 @@ class Uploads:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            if offset == 0:
+                os.ftruncate(descriptor, 0)
+                size = 0
             view = memoryview(data)
             while view:
                 hit("upload.write")

@@ -83,6 +83,8 @@ def test_an_upload_goes_on_after_a_restart_and_is_put_whole(kept: Running, host:
         assert other.value.code == "artifact_mismatch"
         put = client.artifact_put(upload="u", blake3=address(LARGE), op_id="once")
         assert client.artifact_put(upload="u", blake3=address(LARGE), op_id="once") == put
+        upload(client, "u", LARGE)
+        assert client.artifact_put(upload="u", blake3=address(LARGE), op_id="once") == put, "its bytes sent once more"
         assert read(client, put.artifact) == LARGE
         assert client.artifact_upload("u").offset == 0 and not list((tmp_path / "state").rglob("*.upload"))
         with pytest.raises(Conflict, match="no upload"):

@@ -6,6 +6,7 @@ same transaction that nothing else has the bytes.
 """
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -48,7 +49,12 @@ class ArtifactCalls:
         self._uploads = Uploads(store.root / "artifacts" / "uploads")
         self._uploading = Lane("artifact.upload", 2)
         self._collecting = anyio.Lock()
-        self._read_ms: dict[str, int] = {}
+        # Held from the choice of what a transaction removes to its end, and by a put while it looks at what is there.
+        self._removing = anyio.Lock()
+        self._used_last_ms: dict[str, int] = {}
+        # What cannot be removed now is reported by the next collection.
+        with suppress(OSError):
+            self._uploads.remove_stale(clock.wall_ms())
 
     # --- put ---
 
@@ -72,6 +78,9 @@ class ArtifactCalls:
 
     async def artifact_put(self, _: Caller, params: wire.ArtifactPutParams, call: WriteRequest) -> Accepted:
         if (replay := await find_replay(self._store, call)) is not None:
+            if params.upload is not None:
+                # The first call may have been cut off before this; or its bytes were sent once more.
+                await self._upload(partial(self._uploads.remove, params.upload))
             return again(replay, wire.ArtifactPutResult)
         if params.data is not None and params.upload is None:
             held = await self._store.put_artifact(params.data)
@@ -83,20 +92,28 @@ class ArtifactCalls:
         if params.blake3 not in (None, held.ref):
             message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
-        known = await self._put(held.ref)
-        policy = params.policy or (known.document.payload["policy"] if known is not None else "default")
-        result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=policy, receipt=None)
-        media_type = params.media_type or (known.document.payload.get("media_type") if known is not None else None)
-        document = _artifact_document(held, policy, media_type)
-        pending = None
-        if known is None or known.document.payload != document.payload:
-            pending = self._submit(call, result, document)
+        async with self._removing:
+            result, pending = await self._submit_put(params, call, held)
         if params.upload is not None:
             # What it holds is in the journal's hands now; the piece's file may go once it is durable.
             if pending is not None:
                 await pending.wait()
             await self._upload(partial(self._uploads.remove, params.upload))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _submit_put(
+        self, params: wire.ArtifactPutParams, call: WriteRequest, held: Artifact
+    ) -> tuple[wire.ArtifactPutResult, Pending | None]:
+        known = await self._put(held.ref)
+        policy = params.policy or (known.document.payload["policy"] if known is not None else "default")
+        result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=policy, receipt=None)
+        media_type = params.media_type or (known.document.payload.get("media_type") if known is not None else None)
+        document = _artifact_document(held, policy, media_type)
+        if known is not None:
+            self._used_last_ms[held.ref] = self._clock.wall_ms()
+            if known.document.payload == document.payload:
+                return result, None
+        return result, self._submit(call, result, document)
 
     async def _put(self, ref: str) -> Stored | None:
         """The newest version of the artifact ``ref`` that was put; None if it was not, or was purged."""
@@ -136,7 +153,7 @@ class ArtifactCalls:
             return size, b"".join(artifacts.pieces(ref, params.offset, end))
 
         size, data = await self._store.read_artifacts(read)
-        self._read_ms[ref] = self._clock.wall_ms()
+        self._used_last_ms[ref] = self._clock.wall_ms()
         next_offset = end if end < size else None
         return wire.ArtifactGetResult(artifact=ref, size=size, offset=params.offset, data=data, next_offset=next_offset)
 
@@ -273,25 +290,36 @@ class ArtifactCalls:
                 if set(await self._store.referring(ref)) == {ARTIFACT + ref}:
                     chosen[ref] = size
                     left -= size
-            removed = list(chosen) if params.dry_run else await self._remove(caller.principal, list(chosen))
+            removed = (
+                list(chosen)
+                if params.dry_run
+                else await self._remove(caller.principal, list(chosen), now - params.grace_ms)
+            )
             if not params.dry_run:
                 await self._store.repack_artifacts()
         freed = sum(chosen[ref] for ref in removed)
         return wire.ArtifactGcResult(removed=tuple(removed), removed_bytes=freed, left_bytes=total - freed, more=more)
 
     def _used_ms(self, stored: Stored) -> int:
-        return max(stored.tx_time, self._read_ms.get(stored.document.id.removeprefix(ARTIFACT), 0))
+        return max(stored.tx_time, self._used_last_ms.get(stored.document.id.removeprefix(ARTIFACT), 0))
 
-    async def _remove(self, principal: str, refs: list[str]) -> list[str]:
+    async def _remove(self, principal: str, refs: list[str], unused_since_ms: int) -> list[str]:
         removed: list[str] = []
         for first in range(0, len(refs), _REMOVED_AT_ONCE):
-            ids = tuple(ARTIFACT + ref for ref in refs[first : first + _REMOVED_AT_ONCE])
-            asked = PurgeRequest(ids, str, unreferenced=True)
-            await self._store.submit(Write(kind=KIND, principal=principal, purge=asked)).wait()
-            assert asked.done is not None, "a purge that is durable was done"
-            removed += [id.removeprefix(ARTIFACT) for id in asked.done.ids]
+            async with self._removing:
+                # Some may have been read or put again since they were chosen.
+                batch = [
+                    ref
+                    for ref in refs[first : first + _REMOVED_AT_ONCE]
+                    if self._used_last_ms.get(ref, 0) <= unused_since_ms
+                ]
+                asked = PurgeRequest(tuple(ARTIFACT + ref for ref in batch), str, unreferenced=True)
+                if batch:
+                    await self._store.submit(Write(kind=KIND, principal=principal, purge=asked)).wait()
+                    assert asked.done is not None, "a purge that is durable was done"
+                    removed += [id.removeprefix(ARTIFACT) for id in asked.done.ids]
         for ref in removed:
-            self._read_ms.pop(ref, None)
+            self._used_last_ms.pop(ref, None)
         await self._store.purge_residue()
         return removed
 

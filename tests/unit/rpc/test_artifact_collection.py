@@ -1,0 +1,85 @@
+"""A collection of artifacts removes none that was put again, and uploads leave nothing behind."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from ctxd.artifacts.uploads import KEPT_MS, Uploads
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.handlers.artifacts import ArtifactCalls
+from ctxd.sessions.session import WriteRequest
+from ctxd_protocol.methods import artifacts as wire
+from tests.unit.store.running import SteppingClock, running
+
+pytestmark = pytest.mark.anyio
+
+CALLER = Caller("uid:1", "host", None, 1, lambda method, params: True)
+HOUR = 3_600_000
+
+
+async def put(calls: ArtifactCalls, data: bytes) -> str:
+    accepted = await calls.artifact_put(CALLER, wire.ArtifactPutParams(data=data), WriteRequest("artifact.put", "p"))
+    if accepted.pending is not None:
+        await accepted.pending.wait()
+    return blake3(data).hexdigest()
+
+
+async def collected(calls: ArtifactCalls) -> list[str]:
+    return [*(await calls.artifact_gc(CALLER, wire.ArtifactGcParams(grace_ms=HOUR))).removed]
+
+
+@pytest.mark.requirement("ART-8")
+async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path: Path) -> None:
+    clock = SteppingClock(10 * HOUR)
+    async with running(tmp_path, clock) as store:
+        calls = ArtifactCalls(store, clock)
+        again, old = await put(calls, b"put again"), await put(calls, b"old")
+        clock.wall += 2 * HOUR
+        await put(calls, b"put again")
+        assert await collected(calls) == [old]
+        clock.wall += 2 * HOUR
+        assert await collected(calls) == [again]
+
+
+@pytest.mark.requirement("ART-8")
+async def test_an_artifact_that_is_put_again_while_a_collection_goes_on_stays(tmp_path: Path, monkeypatch: Any) -> None:
+    clock = SteppingClock(10 * HOUR)
+    async with running(tmp_path, clock) as store:
+        calls = ArtifactCalls(store, clock)
+        again, old = await put(calls, b"put again"), await put(calls, b"old")
+        clock.wall += 2 * HOUR
+        referring = store.referring
+
+        async def late(ref: str) -> Any:
+            found = await referring(ref)
+            if ref == again:
+                await put(calls, b"put again")
+            return found
+
+        monkeypatch.setattr(store, "referring", late)
+        assert await collected(calls) == [old]
+        assert await store.read_artifacts(lambda artifacts: artifacts.read(again)) == b"put again"
+
+
+@pytest.mark.requirement("ART-6")
+async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path: Path) -> None:
+    clock = SteppingClock(10 * KEPT_MS)
+    async with running(tmp_path, clock) as store:
+        uploads = Uploads(store.root / "artifacts" / "uploads")
+        for name, age_ms in (("old", KEPT_MS + HOUR), ("young", KEPT_MS - HOUR)):
+            uploads.write(name, 0, b"bytes")
+            at_s = (clock.wall - age_ms) / 1000
+            os.utime(store.root / "artifacts" / "uploads" / f"{name}.upload", (at_s, at_s))
+        ArtifactCalls(store, clock)
+        assert (uploads.size("old"), uploads.size("young")) == (0, 5)
+
+
+@pytest.mark.requirement("ART-6")
+def test_an_upload_that_is_sent_again_from_its_beginning_is_as_long_as_what_was_sent_last(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path)
+    assert (uploads.write("u", 0, b"a" * 1000), uploads.write("u", 0, b"b" * 500)) == (1000, 500)
+    assert uploads.write("u", 400, b"c" * 50) == 500
+    assert b"".join(uploads.pieces("u")) == b"b" * 400 + b"c" * 50 + b"b" * 50
