@@ -38,7 +38,7 @@ from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.spec_layout import too_long
 from ctxd.assembly.token_budget import sha256
-from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, WindowItem
+from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
 from ctxd.assembly.window_loading import WindowReader
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
@@ -91,8 +91,8 @@ async def grow(
     material = await reader.material(live, planned.refs, events, versions, texts)
     items = reader.items(window, planned, material)
     # What is cut can be loaded, so it is not known whole.
-    both = ToolOutput | ToolUse
-    cut = {item.object for each in items for item in each if isinstance(item, both) and item.shown == "cut"}
+    loadable = ToolOutput | ToolUse | Update
+    cut = {item.object for each in items for item in each if isinstance(item, loadable) and item.shown == "cut"}
     noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
     return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, batch.spoken, material)
 
@@ -249,9 +249,10 @@ class AppendAssembler:
     def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
         """The answer of ``record``, the newest one of the window ``kept``, to which nothing came."""
         self._cache.note_repeat(call, record.number)
-        if kept.answer is None:
+        budget = live.settings.budget_tokens
+        if kept.answer is None or kept.answer.context.plan.budget_tokens != budget:
             assert kept.rendering is not None, "it was compared"
-            items, budget, cost = kept.window.flat(), live.settings.budget_tokens, cost_of(record, self._models)
+            items, cost = kept.window.flat(), cost_of(record, self._models)
             context = context_of_window(live.session, record, items, kept.rendering, budget, cost)
             kept.answer = Assembled(context, live.barrier)
         return kept.answer

@@ -536,7 +536,8 @@ class Planner:
             return
         if stored is not None:
             self._noted.append(NotedObject(stored.document.id, stored.tx, "active"))
-            yield self._object(stored, "late", shown or "", shown=self._cuts["other"]), True
+            late = self._object(stored, "late", shown or "", shown=self._cuts["other"])
+            yield msgspec.structs.replace(late, is_cut=True), True
         elif event.object is None:
             yield (
                 EventRef(
@@ -546,6 +547,7 @@ class Planner:
                     call=shown or "",
                     late=True,
                     shown=self._cuts["other"],
+                    is_cut=True,
                 ),
                 True,
             )

@@ -45,8 +45,11 @@ class KeptWindow(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, about: items and the newest rendering have the text once each."""
-        return 0 if self.rendering is None else 2 * len(self.rendering.plain)
+        """Bytes that it takes, about: items, the newest rendering and the blocks of its answer have the text once
+        each."""
+        blocks = () if self.answer is None else self.answer.context.sections
+        plain = 0 if self.rendering is None else len(self.rendering.plain)
+        return 2 * plain + sum(section.bytes for section in blocks)
 
 
 def render(

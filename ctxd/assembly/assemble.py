@@ -45,6 +45,7 @@ from ctxd.store.idempotency import mismatch
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay
 from ctxd_protocol.context_types import BudgetPlan
+from ctxd_protocol.secrets import Secrets
 from ctxd_protocol.session_types import ComponentName
 
 
@@ -84,12 +85,13 @@ class Assembler:
         chars_max: int | None = None,
         wanted: Wanted | None = None,
         target: RequestTarget | None = None,
+        secrets: Secrets | None = None,
         dry_run: bool = False,
     ) -> Assembled:
         """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written:
         a resend of ``call`` gets it as long as this runs. ``wanted``: the form in the layout ``append``; None for the
-        layout of ``archive``, and then ``target`` of the request that is made of it, None for text. ``dry_run``: see
-        ``look``.
+        layout of ``archive``, and then ``target`` of the request that is made of it, None for text, and the
+        ``secrets`` in its tools. ``dry_run``: see ``look``.
 
         Its answer may go out once ``pending`` is durable. Raises: CtxdError session_closed, session_not_active,
         too_large, corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and
@@ -119,7 +121,7 @@ class Assembler:
             if is_same and record and before and before.texts == composition.texts:
                 self._cache.note_repeat(call, record.number)
                 return self._repeated(kept, record, composition)
-            return self._record(kept, call, composition, target, dry_run=dry_run)
+            return self._record(kept, call, composition, target, secrets, dry_run=dry_run)
 
     async def look(
         self,
@@ -129,12 +131,15 @@ class Assembler:
         chars_max: int | None = None,
         wanted: Wanted | None = None,
         target: RequestTarget | None = None,
+        secrets: Secrets | None = None,
     ) -> Assembled:
         """The context that ``assemble`` would record, unrecorded: number 0 and no context id, unless it is the one
         recorded last. Raises, and cancel: as ``assemble``."""
         while True:
             cleared, bare = self._cache.cleared, call.without_id()
-            made = await self.assemble(live, bare, chars_max=chars_max, wanted=wanted, target=target, dry_run=True)
+            made = await self.assemble(
+                live, bare, chars_max=chars_max, wanted=wanted, target=target, secrets=secrets, dry_run=True
+            )
             # It may show what other sessions wrote and can still lose.
             await self._store.settled()
             if self._cache.cleared == cleared:
@@ -259,10 +264,12 @@ class Assembler:
         call: WriteRequest,
         composition: Composition,
         target: RequestTarget | None,
+        secrets: Secrets | None,
         *,
         dry_run: bool,
     ) -> Assembled:
-        """Record ``composition``, of which a request for ``target`` is made. Does not await."""
+        """Record ``composition``, of which a request for ``target`` is made, with the ``secrets`` in its tools. Does
+        not await."""
         live, before, ids = kept.live, kept.composition, kept.context_ids
         assert ids is not None, "the ids that are taken were read"
         text = composition.text()
@@ -296,7 +303,7 @@ class Assembler:
             return Assembled(context, live.barrier)
         pending = live.commit(
             call,
-            puts=(document_of(live.session, record, tools_text(target)),),
+            puts=(document_of(live.session, record, tools_text(target), secrets),),
             result=KeptNumber(record.number),
             assembly=(record.number, record.context_id),
         )

@@ -69,11 +69,13 @@ TextKind = Literal["system", "output"] | UpdateKind
 
 
 class _Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ref", gc=False):
-    """``key`` is that of the items; where there are several, a number follows it. ``turn``: see ``Item``."""
+    """``key`` is that of the items; where there are several, a number follows it. ``turn``: see ``Item``. ``is_cut``: a
+    late output is cut to ``shown`` tokens; earlier versions recorded ``shown`` for late outputs too, but showed all."""
 
     key: str
     turn: int = 0
     shown: int = WHOLE
+    is_cut: bool = False
 
 
 class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event", gc=False):
@@ -442,7 +444,12 @@ def _output(
     # The call stands before it, with the beginning of its command or path.
     stub = f"[removed: {status}, {int(whole):,} tokens; {how}]"
     if ref.late if isinstance(ref, EventRef) else ref.role == "late":
-        return _update(ref, "output", f"{_late_title(facts)} ({status}):\n{text}", count, object)
+        title, shown = f"{_late_title(facts)} ({status}):", cut(text, ref.shown, count, how) if ref.is_cut else text
+        late = _update(ref, "output", f"{title}\n{shown}", count, object)
+        if shown is text:
+            return late
+        whole = count(f"{title}\n{text}") + ITEM_TOKENS
+        return msgspec.structs.replace(late, full_tokens=whole, shown="cut")
     shown_text, tokens = text, whole
     if ref.shown == STUB:
         shown_text, pictures, tokens = stub, (), count(stub) + ITEM_TOKENS
@@ -474,7 +481,10 @@ def _late_title(facts: CallFacts | None) -> str:
 def late_without_call(item: Update, ref: Ref, facts: CallFacts, count: TokenCounter) -> Update:
     """The late output ``item`` of ``ref`` in a window from which its call, with ``facts``, was removed."""
     text = f"{_late_title(None)}{item.text.removeprefix(_late_title(facts))}"
-    return _update(ref, "output", text, count, item.object)
+    late = _update(ref, "output", text, count, item.object)
+    if item.shown == "whole":
+        return late
+    return msgspec.structs.replace(late, full_tokens=item.full_tokens + late.tokens - item.tokens, shown=item.shown)
 
 
 def _file_update(ref: ObjectRef, kind: Literal["active", "changed"], text: str, count: TokenCounter) -> Update:

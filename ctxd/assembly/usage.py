@@ -125,7 +125,7 @@ def _of_anthropic(assembly: int, model: str, fields: _Fields) -> RecordUsage:
     if by_life and sum(by_life.values()) != written:
         message = f"usage.cache_creation has {sum(by_life.values()):,} tokens, cache_creation_input_tokens is"
         raise _refused(f"{message} {written:,}")
-    reasoning = details.left.get("thinking_tokens", details.left.get("reasoning_tokens"))
+    thought = "thinking_tokens" if "thinking_tokens" in details.left else "reasoning_tokens"
     return _made(
         assembly,
         model,
@@ -133,7 +133,7 @@ def _of_anthropic(assembly: int, model: str, fields: _Fields) -> RecordUsage:
         cache_read=fields.tokens("cache_read_input_tokens", 0),
         cache_write=by_life or {_ANTHROPIC_LIFETIME: written},
         output=fields.tokens("output_tokens"),
-        reasoning=reasoning if type(reasoning) is int else None,
+        reasoning=None if details.left.get(thought) is None else details.tokens(thought),
         other=_other(fields, cache_creation=lives, output_tokens_details=details),
     )
 

@@ -285,7 +285,10 @@ def window_blocks(items: Sequence[WindowItem], session_objects: tuple[str, str])
     blocks, offset = [], 0
     for item in items:
         section, reason, title, text = _described(item)
-        body = "\n".join(f"\\{line}" if line.lstrip("\\").startswith(_LINE) else line for line in text.split("\n"))
+        body = text
+        if _LINE in text:
+            lines = text.split("\n")
+            body = "\n".join(f"\\{line}" if line.lstrip("\\").startswith(_LINE) else line for line in lines)
         whole = f"{_LINE} {title}\n{body}"
         blocks.append(
             Block(

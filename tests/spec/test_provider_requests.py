@@ -290,3 +290,14 @@ def test_a_format_that_the_provider_of_the_model_does_not_take_is_refused_before
     assert "openai-responses or openai-chat" in str(caught.value.hint)
     assert not s.assemblies().assemblies
     assert s.assemble(format="openai-chat", model=MODEL, layout=layout).number == 1
+
+
+@pytest.mark.requirement("WIN-1")
+def test_a_repeated_request_has_the_plan_of_the_budget_that_holds_now(s: SyncSession) -> None:
+    s.configure(budget_tokens=8_000)
+    s.user("Hello.")
+    made = request(s)
+    s.configure(budget_tokens=9_000)
+    again = request(s)
+    assert (again.number, again.request) == (made.number, made.request)
+    assert (made.plan.budget_tokens, again.plan.budget_tokens) == (8_000, 9_000)

@@ -200,3 +200,20 @@ def test_usage_without_a_context_is_of_the_newest_request_whatever_text_came_sin
     assert (kept.number, kept.context_id, kept.model) == (made.number, made.context_id, MODEL)
     again = s.usage(ANTHROPIC, context_id=s.show(number=looks[1]).context_id, model=MODEL).usage
     assert again.number == looks[1], "the context that is named wins"
+
+
+@pytest.mark.requirement("USE-2")
+@pytest.mark.parametrize("wrong", [-7, TOKENS_MAX + 1, "7", 1.5, True])
+@pytest.mark.parametrize("name", ["thinking_tokens", "reasoning_tokens"])
+def test_reasoning_that_is_no_count_of_tokens_is_refused_in_every_form(name: str, wrong: object) -> None:
+    details = {"output_tokens_details": {name: wrong}}
+    forms: list[dict[str, Any]] = [{"input_tokens": 5, "output_tokens": 3, **details}]
+    if name == "reasoning_tokens":
+        forms.append({**RESPONSES, **details})
+        forms.append({**CHAT, "completion_tokens_details": {name: wrong}})
+        forms.append({"input": 5, "output": 3, "reasoning": wrong})
+    for form in forms:
+        with pytest.raises(CtxdError, match=r"usage\.[a-z_.]+ is .*, not a number from 0 to 1,000,000,000"):
+            usage_of(1, MODEL, form)
+    good = {"input_tokens": 5, "output_tokens": 3, "output_tokens_details": {name: 2}}
+    assert usage_of(1, MODEL, good).reasoning == 2

@@ -65,6 +65,7 @@ class ContextCalls:
             chars_max=caller.answer_bytes_max,
             wanted=form if layout == "append" else None,
             target=target,
+            secrets=form.secrets,
         )
         assembled = await self._seen_by(caller, params.session, assembled)
         if target is not None:

@@ -1,19 +1,21 @@
 import inspect
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ctxd.assembly import assembly_archive
 from ctxd.assembly.usage import UsageOperations
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
+from ctxd.objects.generated_ids import assembly_id
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.context import ContextCalls
-from ctxd.sessions.session import Accepted, Actor, write_request
+from ctxd.sessions.session import Accepted, Actor, WriteRequest, write_request
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.context import (
@@ -26,6 +28,7 @@ from ctxd_protocol.methods.context import (
 )
 from ctxd_protocol.methods.usage import UsageParams
 from ctxd_protocol.session_types import Message
+from tests.spec.secrecy import TOKEN
 from tests.unit.assembly.household import Household, household
 from tests.unit.sessions.test_order import scanning_threads
 
@@ -193,3 +196,22 @@ async def test_records_are_read_a_few_at_a_time_however_many_there_are(
         again = await call("context.assemble", AssembleParams(session="s", **made))
         assert again.number == 20
         assert sum(read) > 50 and max(read) < 15
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SEC-1")
+@pytest.mark.parametrize("layout", ["append", "spec"])
+async def test_the_record_of_a_request_names_the_secrets_in_its_tools(
+    tmp_path: Path, layout: Literal["append", "spec"]
+) -> None:
+    tool = ToolDeclaration(name="push", description=f"Pushes with {TOKEN}.", input_schema={"type": "object"})
+    async with household(tmp_path) as home:
+        live = await home.create()
+        live.commit(WriteRequest("session.configure", "p"), settings=replace(live.settings, secrets="redact"))
+        params = AssembleParams(session="s", format="anthropic-messages", model="m", tools=(tool,), layout=layout)
+        made = await Methods(home)("context.assemble", params)
+        assert TOKEN not in str(made.request) and "[REDACTED:github-token:" in str(made.request)
+        id = assembly_id("s", made.number)
+        head = (await home.store.heads((id,)))[id]
+        assert head is not None
+        assert [found["rule"] for found in head.document.payload["secrets"]["found"]] == ["github-token"]

@@ -1,11 +1,15 @@
-"""Tool calls in a window that is read again or repacked: their ids, and their contents that are loaded once more."""
+"""Tool calls in a window that is read again or repacked: their ids, their late outputs, and contents loaded again."""
 
 import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ctxd.assembly.explanation import explain
+from ctxd.assembly.stored_items import EventRef, Material, items_of
+from ctxd.assembly.token_budget import estimate_tokens
+from ctxd.assembly.window_items import Update
 from ctxd.objects import document as documents
 from ctxd.sessions import membership_operations, toolcall_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -74,3 +78,42 @@ async def test_a_call_whose_loaded_content_was_removed_can_be_loaded_again(tmp_p
             shown = await others(prefix)
             assert "content of the tool call bash (id=a) removed" in shown and "first 1" not in shown
             assert (await explain(live, "a", home.archive)).shown == "stub"
+
+
+@pytest.mark.requirement("WIN-2")
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_a_long_late_output_is_cut_and_stays_the_same_after_a_restart(tmp_path: Path, is_recorded: bool) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=8_000)
+        append(live, PromptEvent(text="Go"), ToolCallEvent(call="a", tool="bash", args={"command": "ls"}))
+        append(live, PromptEvent(text="Go on"))
+        await ask(home)
+        text = text_of(50_000, "late")
+        if is_recorded:
+            home.record(live, "a", text, say=False)
+        append(live, ToolResultEvent(call="a", object="a") if is_recorded else ToolResultEvent(call="a", text=text))
+        first = await ask(home)
+        assert first.tokens <= 8_000 and "Late output of bash ls (ok)" in json.dumps(first.request)
+        assert f"tokens left out here; {'activate a' if is_recorded else 'it is event 2.'}" in json.dumps(first.request)
+        if is_recorded:
+            assert (await explain(live, "a", home.archive)).shown == "cut"
+    async with household(tmp_path) as home:
+        live = await home.sessions.live("s")
+        append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
+        second = await ask(home)
+        assert (second.stable_prefix or 0) > 0.9 * first.bytes
+        if is_recorded:
+            live.commit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=None))
+            home.activate(live, "a")
+            assert text[-100:] in json.dumps((await ask(home)).request).replace("\\n", "\n")
+
+
+@pytest.mark.requirement("REQ-2")
+def test_a_late_output_in_a_record_of_an_earlier_version_stays_whole() -> None:
+    event = ToolResultEvent(call="a", text=text_of(5_000, "late"))
+    material = Material({(1, 2): event}, {}, {}, estimate_tokens, {})
+    ref = EventRef(key="1.2", at=(1, 2), call="a", late=True, shown=100)
+    (whole,), (cut,) = (items_of(each, material, {}) for each in (ref, replace(ref, is_cut=True)))
+    assert isinstance(whole, Update) and isinstance(cut, Update)
+    assert (whole.shown, cut.shown) == ("whole", "cut")
+    assert whole.text.endswith(event.text) and cut.tokens < 200 and cut.full_tokens == whole.tokens

@@ -381,3 +381,13 @@ async def test_a_window_that_is_read_while_something_is_purged_is_read_again(
         (tmp_path / "files/a.py").write_text("other")
         made = await ask(home, live, "openai-chat")
         assert len(recalled) == 2 and "swordfish" not in json.dumps(made.request)
+
+
+@pytest.mark.anyio
+async def test_a_kept_window_counts_the_text_of_the_blocks_in_its_answer(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        Life(home).append(live, [PromptEvent(text="word " * 20_000)])
+        await ask(home, live, "anthropic-messages")
+        kept = home.assembler._cache.of(live).window
+        assert kept is not None and kept.size > 290_000, "items, request and blocks have the 100,000 bytes each"
