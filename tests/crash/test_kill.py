@@ -44,7 +44,11 @@ BESIDE_A_NODE = {"project.submit", "project.sent", "project.committed"}
 BY_A_PURGE = {"purge.rewrite", "purge.unlink", "purge.truncate", "art.erase"}
 """Passed only by a purge: tests/unit/store/test_purge.py and tests/unit/artifacts/test_kill.py kill it there."""
 
-IN_THE_DAEMON = sorted(failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE - BY_A_PURGE)
+BY_AN_ARTIFACT = {"art.repack", "upload.write"}
+"""Passed only by ``artifact.gc`` and ``artifact.upload``: tests/unit/artifacts/test_kill.py and
+tests/spec/test_artifacts.py kill them there."""
+
+IN_THE_DAEMON = sorted(failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE - BY_A_PURGE - BY_AN_ARTIFACT)
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.slow]
 

@@ -232,6 +232,29 @@ def test_after_a_purge_or_a_collection_no_pack_holds_a_part_of_the_text(host: Sy
     assert [row.artifact for row in host.artifact_list().artifacts] == []
 
 
+@pytest.mark.requirement("ART-6")
+def test_an_upload_goes_on_after_a_kill_in_the_middle_of_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Running(tmp_path, keep_state=True) as daemon:
+        daemon.kill()
+        monkeypatch.setitem(daemon._env, "CTXD_FAILPOINTS", "upload.write=kill@2")
+        daemon.start()
+        with connect_sync(daemon.socket) as client:
+            once = client.within(5)
+            assert once.artifact_upload("u", offset=0, data=LARGE[:1_000_000]).offset == 1_000_000
+            with pytest.raises(CallFailed):
+                once.artifact_upload("u", offset=1_000_000, data=LARGE[1_000_000:2_000_000])
+        daemon.kill()
+        monkeypatch.delitem(daemon._env, "CTXD_FAILPOINTS")
+        daemon.start()
+        with connect_sync(daemon.socket) as client:
+            assert client.artifact_upload("u").offset >= 1_000_000
+            upload(client, "u", LARGE)
+            made = client.artifact_put(upload="u", blake3=address(LARGE))
+            assert read(client, made.artifact) == LARGE
+
+
 @pytest.mark.slow
 @pytest.mark.requirement("ART-3")
 @pytest.mark.parametrize("place", ["journal.commit", "purge.rewrite", "purge.unlink", "art.erase", "art.index"])
