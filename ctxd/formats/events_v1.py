@@ -6,12 +6,12 @@ Unknown members and types survive too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
-import cbor2
 import msgspec
 
-from ctxd.formats.cbor_array import encoded
+from ctxd.formats.cbor_array import UnreadableDelta, encoded, items, joined
 from ctxd.formats.losses import text_of
 from ctxd.transcripts.records import decoded
 from ctxd_protocol.event_types import (
@@ -31,6 +31,9 @@ Item = dict[str, Any]
 NAME: Final = "events-v1"
 
 _PART: Final = "ctxd_part"
+_WORD_MAX: Final = 4096
+"""Bytes of a word that is not divided among two parts."""
+
 _EXTENSION: Final = "ctxd"
 _COMPACTED: Final = "compact_boundary"
 _SOURCE: Final = "user"
@@ -77,36 +80,68 @@ def encoded_items(event: Event, bytes_max: int) -> list[bytes]:
     item = encoded(item_of(event))
     if len(item) <= bytes_max:
         return [item]
-    parts = [item[start : start + bytes_max] for start in range(0, len(item), bytes_max)]
-    at = None if event.at is None else event.at // 1000
+    return _split(item, bytes_max, None if event.at is None else event.at // 1000)
+
+
+def _split(item: bytes, bytes_max: int, at: object) -> list[bytes]:
+    """Return an encoded item in encoded parts of about ``bytes_max`` bytes, with the time ``at``."""
+    parts, start = [], 0
+    while start < len(item):
+        end = start + bytes_max
+        if end < len(item):
+            # No word, and so no secret of one word, is in two parts: each is scanned for itself.
+            end = max(item.rfind(b" ", end - _WORD_MAX, end), item.rfind(b"\n", end - _WORD_MAX, end), start) + 1
+            end = end if end > start + 1 else start + bytes_max
+        parts.append(item[start:end])
+        start = end
     return [
         encoded({"type": "output", "timestamp": at, "output": {"raw": part}, _PART: [number, len(parts)]})
         for number, part in enumerate(parts, 1)
     ]
 
 
-def events(found: Iterable[Any]) -> Iterator[Event]:
-    """Yield the events of items. Parts that do not make one event are yielded as they are."""
-    held: list[Item] = []
+Split = Callable[[bytes], list[bytes]]
+
+
+def whole_items(found: Iterable[Any]) -> Iterator[tuple[Any, Split]]:
+    """Yield items, each with the function that splits it again once encoded; the parts of one item joined."""
+    for run in _runs(found):
+        if isinstance(run[-1], dict) and run[-1].get(_PART) == [len(run), len(run)]:
+            raws = [part["output"]["raw"] for part in run]
+            try:
+                (item,) = items(joined([b"".join(raws)]))
+            except UnreadableDelta:
+                pass
+            else:
+                yield item, partial(_split, bytes_max=max(map(len, raws)), at=run[0].get("timestamp"))
+                continue
+        for item in run:
+            yield item, lambda whole: [whole]
+
+
+def _runs(found: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield items alone, and consecutive parts from the first one on together."""
+    held: list[Any] = []
     for item in found:
         match item:
             case {"output": {"raw": bytes()}, "ctxd_part": [int(number), int(parts)]} if number == len(held) + 1:
                 held.append(item)
                 if number == parts:
-                    yield from _joined_parts(held)
+                    yield held
                     held = []
             case _:
-                yield from map(event_of, held)
+                if held:
+                    yield held
                 held = []
-                yield event_of(item)
-    yield from map(event_of, held)
+                yield [item]
+    if held:
+        yield held
 
 
-def _joined_parts(parts: list[Item]) -> list[Event]:
-    try:
-        return [event_of(cbor2.loads(b"".join(part["output"]["raw"] for part in parts)))]
-    except cbor2.CBORError:
-        return [event_of(part) for part in parts]
+def events(found: Iterable[Any]) -> Iterator[Event]:
+    """Yield the events of items. Parts that do not make one event are yielded as they are."""
+    for item, _ in whole_items(found):
+        yield event_of(item)
 
 
 def _members(event: Event) -> dict[str, Any]:

@@ -6,20 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import cbor2
 import msgspec
 import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.commits.commit_operations import Commits
+from ctxd.commits.delta_capture import captured
+from ctxd.formats.cbor_array import array_head, items, joined
+from ctxd.formats.events_v1 import encoded_items, events
 from ctxd.objects.commit_fields import entity_id
 from ctxd.objects.hashing import content_hash
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
+from ctxd.secrets.guard import Capture, fleeting_guard
 from ctxd.store import commit_index
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import search, verified
 from ctxd.store.writes import Write
+from ctxd_protocol.event_types import OpaqueEvent, PromptEvent
 from tests.unit.sessions.world import World, code_of, world
 
 pytestmark = pytest.mark.anyio
@@ -165,3 +171,61 @@ async def test_the_index_is_made_again_over_a_purged_commit(tmp_path: Path) -> N
     async with committing(tmp_path) as made:
         assert (await made.call("commit.show", commit=root)).commit.summary == ""
         assert len((await made.call("commit.list")).commits) == 3
+
+
+KEY = b"AKIAIOSFODNN7EXAMPLQ"
+
+
+def redacted(content: bytes) -> bytes:
+    found = captured(Capture(fleeting_guard(), "redact"), "events-v1", content)
+    assert isinstance(found, bytes)
+    return found
+
+
+@pytest.mark.requirement("CMT-13")
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "output", "output": {"raw": b"plain " + KEY}},
+        {"type": "output", "output": {"raw": b'{"broken": "' + KEY + b'"'}},
+        {"type": "output", "output": {"raw": b"\xff not UTF-8 " + KEY + b" \xfe"}},
+        {KEY.decode(): 1},
+        {b"x " + KEY: 1},
+        cbor2.CBORTag(4711, b"x " + KEY),
+    ],
+)
+async def test_a_secret_in_bytes_that_are_not_json_is_redacted(item: Any) -> None:
+    kept = redacted(joined([cbor2.dumps(item, canonical=True)]))
+    assert KEY not in kept
+    assert b"[REDACTED:" in kept
+    assert len(list(items(kept))) == 1
+    assert (b"\xff not UTF-8 " in kept and b" \xfe" in kept) == ("UTF-8" in repr(item))
+
+
+@pytest.mark.requirement("CMT-13")
+async def test_a_secret_in_an_event_in_parts_is_redacted_and_the_event_is_whole() -> None:
+    text = f"{'word ' * 50}{KEY.decode()}{' word' * 50}"
+    for size in range(40, 120):
+        parts = encoded_items(PromptEvent(text=text), size)
+        assert len(parts) > 3
+        assert any(KEY in part for part in parts)
+        (event,) = events(items(redacted(joined(parts))))
+        assert isinstance(event, PromptEvent)
+        assert KEY.decode() not in event.text
+        assert event.text.startswith("word word ")
+        assert event.text.endswith(" word word")
+        assert "[REDACTED:" in event.text
+
+
+@pytest.mark.requirement("CMT-13")
+async def test_a_secret_in_a_single_part_of_an_event_is_redacted() -> None:
+    parts = encoded_items(PromptEvent(text=f"{'word ' * 50}{KEY.decode()}{' word' * 50}"), 100)
+    for part in parts:
+        kept = redacted(array_head(1) + part)
+        assert KEY not in kept
+        assert (b"[REDACTED:" in kept) == (KEY in part)
+
+
+async def test_bytes_without_a_space_are_divided_and_joined_again() -> None:
+    event = OpaqueEvent(kind="events-v1", data={"type": "x", "x": b"\x00" * 20_000})
+    assert list(events(items(joined(encoded_items(event, 6_000))))) == [event]
