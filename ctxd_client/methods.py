@@ -265,7 +265,7 @@ class ClientMethods(ABC):
         A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_in_sandbox); ``InvalidCall`` (invalid_path).
+        session_closed, session_removed, session_in_sandbox); ``InvalidCall`` (invalid_path).
 
         Example: ``(await client.session_configure("s1", budget_tokens=128000)).session.budget_tokens``
         """
@@ -291,7 +291,7 @@ class ClientMethods(ABC):
     async def session_list(
         self,
         *,
-        state: Literal["active", "paused", "closed"] | None = None,
+        state: Literal["active", "paused", "closed", "removed"] | None = None,
         agent: str | None = None,
         label: str | None = None,
         text: str | None = None,
@@ -303,8 +303,9 @@ class ClientMethods(ABC):
 
         Pass ``next_cursor`` as ``cursor`` for the next page.
 
-        ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. ``elsewhere``: list the sessions of other
-        hosts instead of this one's, ordered by id.
+        ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. Removed sessions are listed with the
+        ``state`` ``removed`` only. ``elsewhere``: list the sessions of other hosts instead of this one's, ordered by
+        id.
 
         Raises: ``InvalidCall`` (unsupported); ``Unavailable`` (store_unavailable).
 
@@ -353,7 +354,7 @@ class ClientMethods(ABC):
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
-        session_not_released).
+        session_removed, session_not_released).
 
         Example: ``(await client.session_pause("s1")).session.state``
         """
@@ -364,7 +365,8 @@ class ClientMethods(ABC):
     async def session_resume(self, session: str, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``(await client.session_resume("s1")).reconciled.updated``
         """
@@ -375,11 +377,33 @@ class ClientMethods(ABC):
     async def session_close(self, session: str, *, op_id: str | None = None) -> SessionResult:
         """End a session for good; it stays readable.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``(await client.session_close("s1")).session.state``
         """
         return await self.call(Call("session.close", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+
+    async def session_remove(self, session: str, *, op_id: str | None = None) -> SessionResult:
+        """Move a session to the trash.
+
+        Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of it go on.
+        ``session.restore`` brings it back until ``session.gc`` empties the trash.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_remove("s1")).session.removed``
+        """
+        return await self.call(Call("session.remove", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+
+    async def session_restore(self, session: str, *, op_id: str | None = None) -> SessionResult:
+        """Bring a session back from the trash, in the state that it had.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await client.session_restore("s1")).session.state``
+        """
+        return await self.call(Call("session.restore", SessionWriteParams(session=session, op_id=op_id), SessionResult))
 
     async def session_append(
         self,
@@ -405,7 +429,7 @@ class ClientMethods(ABC):
         its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index).
+        session_closed, session_removed, not_in_index).
 
         Example: ``(await client.session_append("s1", [Message(role="user", content="fix it")])).turn``
         """
@@ -423,7 +447,7 @@ class ClientMethods(ABC):
         """Replace the system prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``await client.session_set_system_prompt("s1", "Be brief.")``
         """
@@ -441,8 +465,8 @@ class ClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_not_active, session_closed, not_in_index, infrastructure_object, content_unavailable, purged);
-        ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
+        session_not_active, session_closed, session_removed, not_in_index, infrastructure_object, content_unavailable,
+        purged); ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
 
         Example: ``(await client.session_activate("s1", "call_1")).level``
         """
@@ -456,7 +480,7 @@ class ClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
 
         Example: ``(await client.session_deactivate("s1", "call_1")).level``
         """
@@ -470,7 +494,7 @@ class ClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``(await client.session_pin("s1", "call_1")).level``
         """
@@ -484,7 +508,7 @@ class ClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
 
         Example: ``(await client.session_unpin("s1", "call_1")).level``
         """
@@ -498,7 +522,7 @@ class ClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
 
         Example: ``(await client.session_pool_add("s1", "call_1")).level``
         """
@@ -512,7 +536,7 @@ class ClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``(await client.session_pool_remove("s1", "call_1")).level``
         """
@@ -618,7 +642,7 @@ class ClientMethods(ABC):
         default the one that the request was made for.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``(await client.session_usage("s1", {"input_tokens": 12, "output_tokens": 240})).usage.price``
         """
@@ -668,7 +692,7 @@ class ClientMethods(ABC):
         that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, session_removed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``(await client.toolcall_record("s1", "call_3", "bash", "ok\\n", args={"command": "make"})).object``
         """
@@ -707,7 +731,7 @@ class ClientMethods(ABC):
         ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``(await client.tool_observe("s1", "ls src", "a.py\\nb.py\\n")).objects``
         """
@@ -739,8 +763,8 @@ class ClientMethods(ABC):
         from the host's own connections only.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_not_active, session_closed, purged); ``InvalidCall`` (invalid_path, unsupported); ``Forbidden``
-        (path_escapes_mount); ``Unavailable`` (source_unreachable).
+        session_not_active, session_closed, session_removed, purged); ``InvalidCall`` (invalid_path, unsupported);
+        ``Forbidden`` (path_escapes_mount); ``Unavailable`` (source_unreachable).
 
         Example: ``(await client.file_index("s1", "/workspace/a.py")).object``
         """
@@ -766,7 +790,7 @@ class ClientMethods(ABC):
         """Create unread stubs for existing files.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``(await client.file_discover("s1", ["/workspace/a.py"])).objects``
         """
@@ -1057,7 +1081,7 @@ class ClientMethods(ABC):
         ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Unavailable`` (source_unreachable).
+        session_closed, session_removed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``(await client.context_assemble("s1", blocks=False)).text``
         """
@@ -1466,7 +1490,7 @@ class ClientMethods(ABC):
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``await client.session_set_entry("s1", "mode", "Plan only: change no file.")``
         """
@@ -1478,7 +1502,7 @@ class ClientMethods(ABC):
         """Delete an entry of the system context, with a line to the model.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``await client.session_delete_entry("s1", "mode")``
         """
@@ -1563,8 +1587,8 @@ class ClientMethods(ABC):
         the connection does, unless another connection calls ``sandbox.renew``. ``uid``: the user inside, as the host
         numbers it; by default the caller's.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_closed, session_in_sandbox); ``Conflict``
-        (principal_exists); ``InvalidCall`` (invalid_path).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_closed, session_removed,
+        session_in_sandbox); ``Conflict`` (principal_exists); ``InvalidCall`` (invalid_path).
 
         Example: ``(await client.sandbox_register(["s1"])).sandbox.directory``
         """
@@ -1639,7 +1663,7 @@ class SessionMethods:
         A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_in_sandbox); ``InvalidCall`` (invalid_path).
+        session_closed, session_removed, session_in_sandbox); ``InvalidCall`` (invalid_path).
 
         Example: ``(await s.configure(budget_tokens=128000)).session.budget_tokens``
         """
@@ -1669,7 +1693,7 @@ class SessionMethods:
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
-        session_not_released).
+        session_removed, session_not_released).
 
         Example: ``(await s.pause()).session.state``
         """
@@ -1678,7 +1702,8 @@ class SessionMethods:
     async def resume(self, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``(await s.resume()).reconciled.updated``
         """
@@ -1687,11 +1712,33 @@ class SessionMethods:
     async def close(self, *, op_id: str | None = None) -> SessionResult:
         """End a session for good; it stays readable.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``(await s.close()).session.state``
         """
         return await self._calls.session_close(self.id, op_id=op_id)
+
+    async def remove(self, *, op_id: str | None = None) -> SessionResult:
+        """Move a session to the trash.
+
+        Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of it go on.
+        ``session.restore`` brings it back until ``session.gc`` empties the trash.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.remove()).session.removed``
+        """
+        return await self._calls.session_remove(self.id, op_id=op_id)
+
+    async def restore(self, *, op_id: str | None = None) -> SessionResult:
+        """Bring a session back from the trash, in the state that it had.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``(await s.restore()).session.state``
+        """
+        return await self._calls.session_restore(self.id, op_id=op_id)
 
     async def append(
         self,
@@ -1716,7 +1763,7 @@ class SessionMethods:
         its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index).
+        session_closed, session_removed, not_in_index).
 
         Example: ``(await s.append([Message(role="user", content="fix it")])).turn``
         """
@@ -1728,7 +1775,7 @@ class SessionMethods:
         """Replace the system prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``await s.set_system_prompt("Be brief.")``
         """
@@ -1740,8 +1787,8 @@ class SessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_not_active, session_closed, not_in_index, infrastructure_object, content_unavailable, purged);
-        ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
+        session_not_active, session_closed, session_removed, not_in_index, infrastructure_object, content_unavailable,
+        purged); ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
 
         Example: ``(await s.activate("call_1")).level``
         """
@@ -1753,7 +1800,7 @@ class SessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
 
         Example: ``(await s.deactivate("call_1")).level``
         """
@@ -1765,7 +1812,7 @@ class SessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``(await s.pin("call_1")).level``
         """
@@ -1777,7 +1824,7 @@ class SessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
 
         Example: ``(await s.unpin("call_1")).level``
         """
@@ -1789,7 +1836,7 @@ class SessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
 
         Example: ``(await s.pool_add("call_1")).level``
         """
@@ -1801,7 +1848,7 @@ class SessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``(await s.pool_remove("call_1")).level``
         """
@@ -1880,7 +1927,7 @@ class SessionMethods:
         default the one that the request was made for.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``(await s.usage({"input_tokens": 12, "output_tokens": 240})).usage.price``
         """
@@ -1915,7 +1962,7 @@ class SessionMethods:
         that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, session_removed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``(await s.record("call_3", "bash", "ok\\n", args={"command": "make"})).object``
         """
@@ -1947,7 +1994,7 @@ class SessionMethods:
         ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``(await s.observe("ls src", "a.py\\nb.py\\n")).objects``
         """
@@ -1959,7 +2006,7 @@ class SessionMethods:
         """Create unread stubs for existing files.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``(await s.discover(["/workspace/a.py"])).objects``
         """
@@ -2006,7 +2053,7 @@ class SessionMethods:
         ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Unavailable`` (source_unreachable).
+        session_closed, session_removed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``(await s.assemble(blocks=False)).text``
         """
@@ -2069,7 +2116,7 @@ class SessionMethods:
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``await s.set_entry("mode", "Plan only: change no file.")``
         """
@@ -2079,7 +2126,7 @@ class SessionMethods:
         """Delete an entry of the system context, with a line to the model.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``await s.delete_entry("mode")``
         """

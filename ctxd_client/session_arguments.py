@@ -58,11 +58,14 @@ def as_mounts(mounts: Mapping[str, str] | Sequence[Mount]) -> tuple[Mount, ...]:
 def require_same(found: SessionView, **given: object) -> None:
     """Check that an existing session is the one that ``given`` describes; values that are None or empty fit any.
 
-    Raises: ``Conflict`` if the session is closed or differs.
+    Raises: ``Conflict`` if the session is closed, in the trash, or differs.
     """
     if found.state == "closed":
         hint = "Choose another id, or leave out agent to read the closed session."
         raise Conflict(f"session {found.session} exists and is closed", code="session_exists", hint=hint)
+    if found.state == "removed":
+        hint = "Choose another id, or bring the session back with session.restore."
+        raise Conflict(f"session {found.session} exists and is in the trash", code="session_exists", hint=hint)
     workdir = given.pop("workdir", None)
     if isinstance(workdir, str) and workdir != "/":
         given["workdir"] = posixpath.normpath(workdir)

@@ -203,7 +203,7 @@ class UsageOperations(OperationGroup):
         self.store = sessions.store
         self._models = models
 
-    @admitted("session.usage", wire.UsageResult, paused=True)
+    @admitted("session.usage", wire.UsageResult, states=("active", "paused"))
     async def record(self, tx: Transaction, params: wire.UsageParams) -> Accepted:
         """Record the usage of a request. One that is kept already is not written again.
 

@@ -124,6 +124,11 @@ def adopt(invocation: Invocation, options: dict[str, Any]) -> None:
 session_argument = click.argument("session", required=False, shell_complete=complete_sessions)
 """A session by id or unique prefix; see ``default_session.named_session`` for the default."""
 
+sessions_argument = click.argument(
+    "sessions", metavar="SESSION...", nargs=-1, required=True, shell_complete=complete_sessions
+)
+"""Sessions by id or unique prefix, one or more."""
+
 revision_argument = click.argument("revision", metavar="[REV]", required=False, shell_complete=complete_sessions)
 """A session, or a moment of it; see ``ctxd.cli.revisions``."""
 

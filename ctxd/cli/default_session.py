@@ -24,9 +24,13 @@ def named_session(client: SyncClient, given: str | None) -> str:
     try:
         return client.session_get(name).session.session
     except NotFound:
-        matching = []
+        matching: list[str] = []
         with suppress(InvalidCall):  # a sandbox may not list sessions
-            matching = [each.session for each in sessions(client) if each.session.startswith(name)]
+            # Sessions in the trash are found by a prefix only where no other one is.
+            for state in (None, "removed"):
+                matching = matching or [
+                    each.session for each in sessions(client, state) if each.session.startswith(name)
+                ]
         if not matching:
             raise Stop(
                 NOT_FOUND, f"no such session: {name}", hint="ctx session ls lists them", symbol="session_not_found"

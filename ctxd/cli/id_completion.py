@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient
+    from ctxd_protocol.session_types import SessionStatus
 
 ANSWER_S_MAX: Final = 0.2
 """Seconds that the daemon has for everything: a person waits at the prompt."""
@@ -21,12 +22,14 @@ _Find = Callable[["SyncClient", str | None, str], list[CompletionItem]]
 
 
 def sessions(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return the newest sessions whose id begins with ``begun``, with agent and state as help."""
+    """Return the newest sessions whose id begins with ``begun``, with agent and state as help; for ``ctx session
+    restore`` those in the trash."""
+    state: SessionStatus | None = "removed" if ctx.info_name == "restore" else None
 
     def find(client: "SyncClient", _: str | None, begun: str) -> list[CompletionItem]:
         return [
             CompletionItem(each.session, help=f"{each.agent}, {each.state}")
-            for each in client.session_list(limit=1000).sessions
+            for each in client.session_list(state=state, limit=1000).sessions
             if each.session.startswith(begun)
         ]
 

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from ctxd.cli.common_options import (
     paged,
     revision_argument,
     session_argument,
+    sessions_argument,
 )
+from ctxd.cli.default_session import named_session
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.failures import stop_for
 from ctxd.cli.revision_lookup import locate, session_id, times
@@ -34,7 +36,7 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, PAGE_ITEMS_MAX
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
-from ctxd_protocol.session_types import Mount, SessionStatus, SessionView
+from ctxd_protocol.session_types import Mount, Removal, SessionStatus, SessionView
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
@@ -46,11 +48,13 @@ _EVENT_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX - 4096
 
 @click.group(cls=Group, examples="ctx session ls --state active\nctx session new demo --workdir /workspace")
 def session() -> None:
-    """List, show, start and end sessions."""
+    """List, show, start, end and remove sessions."""
 
 
 @session.command(cls=Command, examples="ctx session ls\nctx session ls --agent demo -q\nctx session ls --json")
-@click.option("--state", type=click.Choice(["active", "paused", "closed"]), help="Only sessions in this state.")
+@click.option(
+    "--state", type=click.Choice(["active", "paused", "closed", "removed"]), help="Only sessions in this state."
+)
 @click.option("--agent", metavar="AGENT", help="Only sessions of this agent.")
 @click.option("--label", metavar="KEY=VALUE", help="Only sessions with this label.")
 @click.option("--text", metavar="TEXT", help="Only sessions whose id, agent or preview has this text.")
@@ -68,7 +72,7 @@ def ls(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """List sessions, newest first."""
+    """List sessions, newest first; those in the trash with --state removed."""
     with run.client() as client:
         page = client.session_list(
             state=state, agent=agent, label=label, text=text, elsewhere=elsewhere, limit=limit, cursor=cursor
@@ -260,6 +264,38 @@ def close(run: Invocation, session: str | None) -> None:
     _changed(run, done)
 
 
+@session.command(cls=Command, examples="ctx session rm s1\nctx session rm s1 s2 s3 --json")
+@sessions_argument
+@common
+def rm(run: Invocation, sessions: tuple[str, ...]) -> None:
+    """Move sessions to the trash: they are listed no more and take no writes.
+
+    `ctx session restore` brings them back, until `ctxd gc` empties the trash of those that were removed long ago.
+    """
+    _each(run, sessions, lambda client, each: client.session_remove(each))
+
+
+@session.command(cls=Command, examples="ctx session restore s1\nctx session ls --state removed")
+@sessions_argument
+@common
+def restore(run: Invocation, sessions: tuple[str, ...]) -> None:
+    """Bring sessions back from the trash, in the state that they had."""
+    _each(run, sessions, lambda client, each: client.session_restore(each))
+
+
+def _each(run: Invocation, names: Sequence[str], change: Callable[[SyncClient, str], SessionResult]) -> None:
+    """Change the sessions ``names``; none unless every one is found."""
+    with run.client() as client:
+        ids = dict.fromkeys([named_session(client, name) for name in names])
+        done: list[SessionResult] = []
+        for id in ids:
+            done.append(change(client, id))
+            if not run.screen.as_json:
+                _changed(run, done[-1])
+    if run.screen.as_json:
+        run.screen.document({"sessions": done})
+
+
 @session.command(
     "import",
     cls=Command,
@@ -377,6 +413,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         ("session", found.session),
         ("agent", f"{found.agent} ({found.principal})"),
         ("state", found.state),
+        *([("removed", _removal(found.removed))] if found.removed is not None else []),
         ("created", moment(found.created_at)),
         ("updated", moment(found.updated_at)),
         ("turns", count(found.turn_count)),
@@ -391,6 +428,11 @@ def _show(run: Invocation, found: SessionView) -> None:
     ]
     for name, value in lines:
         run.screen.line(f"{run.screen.paint(f'{name:<9}', 'dim')} {cell(value)}")
+
+
+def _removal(removed: Removal) -> str:
+    how = "retired by ctxd gc, for" if removed.idle else "by"
+    return f"{moment(removed.at)} {how} {removed.by}, {removed.via}; it was {removed.state}"
 
 
 def _workdir_here(mounts: Sequence[Mount]) -> str:

@@ -64,6 +64,11 @@ class Caller(Actor, frozen=True):
     limits: Limits | None = None
     answer_bytes_max: int | None = None
 
+    @property
+    def via(self) -> str:
+        """The connection: whether it came by the host's socket or a sandbox's, and its number."""
+        return f"{'host' if self.capability == 'host' else 'sandbox'} connection {self.connection}"
+
     def may_name(self, session: str) -> bool:
         """True if this caller may work in ``session``, if that exists."""
         if self.sessions is not None:

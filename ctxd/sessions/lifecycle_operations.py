@@ -1,7 +1,7 @@
-"""Operations on whole sessions: create, configure, pause, resume and close."""
+"""Operations on whole sessions: create, configure, pause, resume, close, remove and restore."""
 
 import secrets as random
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,10 @@ from ctxd.store.writes import Replay
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentOptions, SessionView
+from ctxd_protocol.session_types import Collapse, ComponentOptions, Removal, SessionStatus, SessionView
+
+_OPEN: Final[tuple[SessionStatus, ...]] = ("active", "paused")
+_EVERY: Final[tuple[SessionStatus, ...]] = (*_OPEN, "closed", "removed")
 
 
 class _Created(msgspec.Struct, frozen=True):
@@ -109,15 +112,31 @@ class LifecycleOperations(OperationGroup):
             given["budget_tokens"] = params.budget_tokens or None
         return self._set(tx, **given)
 
-    @admitted("session.pause", _view_again, paused=True)
+    @admitted("session.pause", _view_again, states=_OPEN)
     async def pause(self, tx: Transaction, _: session_methods.SessionPauseParams) -> Accepted:
         """Pause the session: it takes no writes until it is resumed."""
         return self._set(tx, state="paused")
 
-    @admitted("session.close", _view_again, paused=True)
+    @admitted("session.close", _view_again, states=_OPEN)
     async def close(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
         """Close the session for good."""
         return self._set(tx, state="closed")
+
+    @admitted("session.remove", _view_again, states=_EVERY)
+    async def remove(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
+        """Move the session to the trash."""
+        settings = tx.live.settings
+        if settings.state == "removed":
+            return self._set(tx)
+        at = self.sessions.clock.wall_ms()
+        removed = Removal(at=at, by=tx.actor.principal, via=tx.actor.via, state=settings.state)
+        return self._set(tx, state="removed", removed=removed)
+
+    @admitted("session.restore", _view_again, states=_EVERY)
+    async def restore(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
+        """Bring the session back from the trash, in the state that it had; one that is not there stays as it is."""
+        removed = tx.live.settings.removed
+        return self._set(tx) if removed is None else self._set(tx, state=removed.state, removed=None)
 
     def _set(self, tx: Transaction, **changes: Any) -> Accepted:  # noqa: ANN401 - values of settings
         """Write changed settings. The result is the whole session."""
@@ -131,7 +150,7 @@ class LifecycleOperations(OperationGroup):
         view = live.view()
         return Accepted(pending, lambda receipt: _view_result(view, receipt))
 
-    @admitted("session.resume", _resumed_again, paused=True)
+    @admitted("session.resume", _resumed_again, states=_OPEN)
     async def resume(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
         """Check every file of the session against its source, and make the session active (spec 1 §3.6)."""
         live = tx.live

@@ -18,6 +18,7 @@ from ctxd.sessions.reconciliation import until_durable
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, Ticket, Transaction, WriteRequest, again, write_request
 from ctxd.store.writes import Replay
+from ctxd_protocol.session_types import SessionStatus
 
 G = TypeVar("G", bound="OperationGroup")
 P = TypeVar("P", bound=msgspec.Struct)
@@ -38,15 +39,15 @@ def admitted(
     kind: str,
     result: type[msgspec.Struct] | Callable[[G, str, Replay], Coroutine[Any, Any, Accepted]],
     *,
-    paused: bool = False,
+    states: Sequence[SessionStatus] = ("active",),
     heads: Callable[[Any], Sequence[str]] = lambda params: (),
 ) -> Callable[[Callable[[G, Transaction, P], Coroutine[Any, Any, Accepted]]], Operation]:
     """Decorate the body of the operation ``kind`` on the session that its params name.
 
     ``result``: the type that a kept result decodes to, or a function that answers a request that comes again.
-    ``paused``: the operation is possible on a session that is not active. ``heads``: ids to have cached.
-    The operation raises: CtxdError session_not_found, session_closed, session_not_active, idempotency_mismatch, those
-    of the body, and those of the store. Cancel: safe until the body wrote.
+    ``states``: those of a session that takes the operation. ``heads``: ids to have cached.
+    The operation raises: CtxdError session_not_found, session_closed, session_removed, session_not_active,
+    idempotency_mismatch, those of the body, and those of the store. Cancel: safe until the body wrote.
     """
 
     def decorate(body: Callable[[G, Transaction, P], Coroutine[Any, Any, Accepted]]) -> Operation:
@@ -62,7 +63,7 @@ def admitted(
                 _require_datable(self.sessions, actor, params.valid_time)
             live = await self.sessions.live(params.session)
             with Ticket(live.lock.queue) as ticket:
-                replay = await live.admit(ticket, request, heads=heads(params), paused=paused)
+                replay = await live.admit(ticket, request, heads=heads(params), states=states)
                 if replay is not None:
                     if isinstance(result, type):
                         return again(replay, result)
@@ -70,7 +71,7 @@ def admitted(
                 guard = self.sessions.guard
                 # Tags of a sandbox's texts are its own: see ``Guard.by``.
                 confined = actor.capability != "host"
-                tx = Transaction(live, request, confined, guard.by(live.session) if confined else guard)
+                tx = Transaction(live, request, confined, guard.by(live.session) if confined else guard, actor)
                 accepted = await body(self, tx, params)
             if tx.basis:
                 # Outside the lock: the version may be another session's, and none has to wait for it here.

@@ -36,6 +36,8 @@ class Operations:
             "session.pause": self.lifecycle.pause,
             "session.resume": self.lifecycle.resume,
             "session.close": self.lifecycle.close,
+            "session.remove": self.lifecycle.remove,
+            "session.restore": self.lifecycle.restore,
             "session.append": self.chat.append,
             "session.set_system_prompt": self.chat.set_system_prompt,
             "session.set_entry": self.entries.set_entry,

@@ -64,6 +64,7 @@ def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | 
         labels=settings.labels,
         workdir=settings.workdir,
         host=host,
+        removed=settings.removed,
     )
 
 
@@ -106,7 +107,7 @@ class Catalog:
             insort(self._order, (head.settings.ordinal, session))
             insort(self._names, session)
         self._heads[session] = (head, valid_time)
-        if head.settings.state == "closed":
+        if head.settings.state in ("closed", "removed"):
             self._open.pop(session, None)
         else:
             self._open[session] = None
@@ -131,7 +132,7 @@ class Catalog:
         return summary_of(session, head, valid_time)
 
     def current(self, session: str | None) -> CurrentContext:
-        """Return the current context of ``session``; None: of the only session that is not closed, if any.
+        """Return the current context of ``session``; None: of the only session that is open, if any.
 
         Raises: CtxdError session_not_found.
         """
@@ -154,7 +155,8 @@ class Catalog:
         limit: int,
         cursor: str | None,
     ) -> tuple[list[str], str | None]:
-        """The ids of sessions that pass all filters, newest created first, and the cursor of the next page.
+        """The ids of sessions that pass all filters, newest created first, and the cursor of the next page. Without
+        ``state`` removed ones are left out.
 
         ``label`` is ``key=value``; ``text`` is sought, in any case, in preview, id and agent. A cursor stays good
         if sessions are created meanwhile. Raises: CtxdError invalid_params for a label or a cursor of another form.
@@ -168,7 +170,9 @@ class Catalog:
             ordinal, session = self._order[place]
             head, _ = self._heads[session]
             settings = head.settings
-            if state not in (None, settings.state) or agent not in (None, settings.agent):
+            if settings.state == "removed" if state is None else settings.state != state:
+                continue
+            if agent not in (None, settings.agent):
                 continue
             if label is not None and settings.labels.get(key) != value:
                 continue
@@ -214,7 +218,7 @@ class Sessions:
         self.visibility = Visibility(store, indexer)
         self.catalog = Catalog()
         self.host_filesystem_id = host_filesystem_id
-        self._clock = clock
+        self.clock = clock
         self._live_max = live_max
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._loading: dict[str, SessionLock] = {}
@@ -331,7 +335,7 @@ class Sessions:
         self, call: WriteRequest, session: str, settings: SessionSettings, prompt: Document, result: bytes
     ) -> tuple[LiveSession, Pending]:
         ordinal = self.next_ordinal()
-        stamped = msgspec.structs.replace(settings, created_at=self._clock.wall_ms(), ordinal=ordinal)
+        stamped = msgspec.structs.replace(settings, created_at=self.clock.wall_ms(), ordinal=ordinal)
         head = SessionHead(settings=normalised(stamped, self.guard, self.host_filesystem_id))
         write = Write(
             kind=call.kind,
@@ -383,7 +387,7 @@ class Sessions:
         return summary_of(session, head, live.updated_at), live.barrier
 
     def current(self, session: str | None) -> CurrentContext:
-        """The durable context of ``session``; None: of the only session that is not closed.
+        """The durable context of ``session``; None: of the only session that is open.
 
         Raises: CtxdError session_not_found.
         """

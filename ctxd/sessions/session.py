@@ -50,7 +50,7 @@ from ctxd_protocol.event_types import Event, PromptEvent, starts_turn
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.methods.declaration import Capability
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.session_types import SessionView
+from ctxd_protocol.session_types import SessionStatus, SessionView
 
 
 class Ticket(msgspec.Struct, eq=False):
@@ -287,16 +287,22 @@ class LiveSession:
             components=settings.components,
             entries=settings.entries,
             component_options=settings.component_options,
+            removed=settings.removed,
         )
 
     async def admit(
-        self, ticket: Ticket, call: WriteRequest, *, heads: Sequence[str] = (), paused: bool = False
+        self,
+        ticket: Ticket,
+        call: WriteRequest,
+        *,
+        heads: Sequence[str] = (),
+        states: Sequence[SessionStatus] = ("active",),
     ) -> Replay | None:
         """Wait for the lock; return the stored reply if ``call`` was applied before, else None.
 
-        ``heads`` are in the store's cache afterwards. ``paused``: the call is fit for a session that is not active.
-        Raises: CtxdError idempotency_mismatch, session_closed, session_not_active, store_failed if a write before this
-        was lost. Cancel: safe.
+        ``heads`` are in the store's cache afterwards. ``states``: those in which the session takes the call.
+        Raises: CtxdError idempotency_mismatch, session_closed, session_removed, session_not_active, store_failed if a
+        write before this was lost. Cancel: safe.
         """
         replay: Replay | None = None
         if call.op_id is not None and not self.store.is_new_operation((call.principal, call.op_id)):
@@ -312,7 +318,7 @@ class LiveSession:
             if self.lost:
                 self.require_current()
             if self.settings.state != "active" or self.session in self.moved_sessions:
-                self._require_writable(paused)
+                self._require_writable(states)
         return replay
 
     def commit(
@@ -414,9 +420,18 @@ class LiveSession:
                 outcome="not_applied",
             )
 
-    def _require_writable(self, paused: bool) -> None:
+    def _require_writable(self, states: Sequence[SessionStatus]) -> None:
         self.require_here()
         state = self.settings.state
+        if state in states:
+            return
+        if state == "removed":
+            raise CtxdError(
+                "session_removed",
+                f"session {self.session} is in the trash",
+                hint="Call session.restore first.",
+                outcome="not_applied",
+            )
         if state == "closed":
             raise CtxdError(
                 "session_closed",
@@ -424,13 +439,12 @@ class LiveSession:
                 hint="Create another session; this one stays readable.",
                 outcome="not_applied",
             )
-        if state == "paused" and not paused:
-            raise CtxdError(
-                "session_not_active",
-                f"session {self.session} is paused",
-                hint="Call session.resume first.",
-                outcome="not_applied",
-            )
+        raise CtxdError(
+            "session_not_active",
+            f"session {self.session} is paused",
+            hint="Call session.resume first.",
+            outcome="not_applied",
+        )
 
     def _take(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, speaks: bool) -> None:
         """Make the accepted write part of this."""
@@ -510,18 +524,24 @@ class Actor(msgspec.Struct, frozen=True):
     principal: str
     capability: Capability
 
+    @property
+    def via(self) -> str:
+        """The connection that it acts through, for an audit; the daemon has none."""
+        return "daemon"
+
 
 class Transaction(msgspec.Struct):
     """One admitted operation: the session under its lock, the request, and what the body reports to ``admitted``.
 
-    ``confined``: see ``Actor``. ``guard`` captures the actor's texts. ``basis``: journal sequence that must be durable
-    before a result that wrote nothing may be sent; 0 for none.
+    ``confined``: the ``actor`` is, see ``Actor``. ``guard`` captures the actor's texts. ``basis``: journal
+    sequence that must be durable before a result that wrote nothing may be sent; 0 for none.
     """
 
     live: LiveSession
     request: WriteRequest
     confined: bool
     guard: Guard
+    actor: Actor
     basis: int = 0
 
     def commit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401

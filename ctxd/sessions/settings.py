@@ -12,7 +12,7 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentName, ComponentOptions, Mount, SessionStatus
+from ctxd_protocol.session_types import Collapse, ComponentName, ComponentOptions, Mount, Removal, SessionStatus
 
 _FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 
@@ -24,7 +24,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     in sessions of earlier versions.
     ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
-    they are shown by all the same. ``entries``: the keys of the entries that clients have set.
+    they are shown by all the same. ``entries``: the keys of the entries that clients have set. ``removed``: given
+    in the state ``removed`` only.
     """
 
     agent: str
@@ -45,6 +46,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     components: tuple[ComponentName, ...] = ()
     entries: tuple[str, ...] = ()
     component_options: ComponentOptions = ComponentOptions()
+    removed: Removal | None = None
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:

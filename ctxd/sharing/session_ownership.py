@@ -263,8 +263,12 @@ class Hosts:
 
     async def _require_open(self, session: str) -> None:
         stored = (await self._log.heads((session,))).get(session)
-        if stored is not None and read_head(stored).settings.state == "closed":
+        state = "active" if stored is None else read_head(stored).settings.state
+        if state == "closed":
             raise CtxdError("session_closed", f"session {session} is closed", outcome="not_applied")
+        if state == "removed":
+            hint = "Call session.restore on its host first."
+            raise CtxdError("session_removed", f"session {session} is in the trash", hint=hint, outcome="not_applied")
 
     async def _import_claimed(
         self, session: str, owner: Owner, principal: str, state: Literal["active", "paused"]

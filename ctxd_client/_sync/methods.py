@@ -265,7 +265,7 @@ class SyncClientMethods(ABC):
         A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_in_sandbox); ``InvalidCall`` (invalid_path).
+        session_closed, session_removed, session_in_sandbox); ``InvalidCall`` (invalid_path).
 
         Example: ``client.session_configure("s1", budget_tokens=128000).session.budget_tokens``
         """
@@ -291,7 +291,7 @@ class SyncClientMethods(ABC):
     def session_list(
         self,
         *,
-        state: Literal["active", "paused", "closed"] | None = None,
+        state: Literal["active", "paused", "closed", "removed"] | None = None,
         agent: str | None = None,
         label: str | None = None,
         text: str | None = None,
@@ -303,8 +303,9 @@ class SyncClientMethods(ABC):
 
         Pass ``next_cursor`` as ``cursor`` for the next page.
 
-        ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. ``elsewhere``: list the sessions of other
-        hosts instead of this one's, ordered by id.
+        ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. Removed sessions are listed with the
+        ``state`` ``removed`` only. ``elsewhere``: list the sessions of other hosts instead of this one's, ordered by
+        id.
 
         Raises: ``InvalidCall`` (unsupported); ``Unavailable`` (store_unavailable).
 
@@ -353,7 +354,7 @@ class SyncClientMethods(ABC):
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
-        session_not_released).
+        session_removed, session_not_released).
 
         Example: ``client.session_pause("s1").session.state``
         """
@@ -364,7 +365,8 @@ class SyncClientMethods(ABC):
     def session_resume(self, session: str, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``client.session_resume("s1").reconciled.updated``
         """
@@ -373,11 +375,33 @@ class SyncClientMethods(ABC):
     def session_close(self, session: str, *, op_id: str | None = None) -> SessionResult:
         """End a session for good; it stays readable.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``client.session_close("s1").session.state``
         """
         return self.call(Call("session.close", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+
+    def session_remove(self, session: str, *, op_id: str | None = None) -> SessionResult:
+        """Move a session to the trash.
+
+        Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of it go on.
+        ``session.restore`` brings it back until ``session.gc`` empties the trash.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``client.session_remove("s1").session.removed``
+        """
+        return self.call(Call("session.remove", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+
+    def session_restore(self, session: str, *, op_id: str | None = None) -> SessionResult:
+        """Bring a session back from the trash, in the state that it had.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``client.session_restore("s1").session.state``
+        """
+        return self.call(Call("session.restore", SessionWriteParams(session=session, op_id=op_id), SessionResult))
 
     def session_append(
         self,
@@ -403,7 +427,7 @@ class SyncClientMethods(ABC):
         its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index).
+        session_closed, session_removed, not_in_index).
 
         Example: ``client.session_append("s1", [Message(role="user", content="fix it")]).turn``
         """
@@ -421,7 +445,7 @@ class SyncClientMethods(ABC):
         """Replace the system prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``client.session_set_system_prompt("s1", "Be brief.")``
         """
@@ -439,8 +463,8 @@ class SyncClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_not_active, session_closed, not_in_index, infrastructure_object, content_unavailable, purged);
-        ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
+        session_not_active, session_closed, session_removed, not_in_index, infrastructure_object, content_unavailable,
+        purged); ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
 
         Example: ``client.session_activate("s1", "call_1").level``
         """
@@ -454,7 +478,7 @@ class SyncClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
 
         Example: ``client.session_deactivate("s1", "call_1").level``
         """
@@ -468,7 +492,7 @@ class SyncClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``client.session_pin("s1", "call_1").level``
         """
@@ -482,7 +506,7 @@ class SyncClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
 
         Example: ``client.session_unpin("s1", "call_1").level``
         """
@@ -496,7 +520,7 @@ class SyncClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
 
         Example: ``client.session_pool_add("s1", "call_1").level``
         """
@@ -510,7 +534,7 @@ class SyncClientMethods(ABC):
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``client.session_pool_remove("s1", "call_1").level``
         """
@@ -616,7 +640,7 @@ class SyncClientMethods(ABC):
         default the one that the request was made for.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``client.session_usage("s1", {"input_tokens": 12, "output_tokens": 240}).usage.price``
         """
@@ -666,7 +690,7 @@ class SyncClientMethods(ABC):
         that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, session_removed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``client.toolcall_record("s1", "call_3", "bash", "ok\\n", args={"command": "make"}).object``
         """
@@ -705,7 +729,7 @@ class SyncClientMethods(ABC):
         ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``client.tool_observe("s1", "ls src", "a.py\\nb.py\\n").objects``
         """
@@ -737,8 +761,8 @@ class SyncClientMethods(ABC):
         from the host's own connections only.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_not_active, session_closed, purged); ``InvalidCall`` (invalid_path, unsupported); ``Forbidden``
-        (path_escapes_mount); ``Unavailable`` (source_unreachable).
+        session_not_active, session_closed, session_removed, purged); ``InvalidCall`` (invalid_path, unsupported);
+        ``Forbidden`` (path_escapes_mount); ``Unavailable`` (source_unreachable).
 
         Example: ``client.file_index("s1", "/workspace/a.py").object``
         """
@@ -764,7 +788,7 @@ class SyncClientMethods(ABC):
         """Create unread stubs for existing files.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``client.file_discover("s1", ["/workspace/a.py"]).objects``
         """
@@ -1053,7 +1077,7 @@ class SyncClientMethods(ABC):
         ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Unavailable`` (source_unreachable).
+        session_closed, session_removed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``client.context_assemble("s1", blocks=False).text``
         """
@@ -1450,7 +1474,7 @@ class SyncClientMethods(ABC):
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``client.session_set_entry("s1", "mode", "Plan only: change no file.")``
         """
@@ -1462,7 +1486,7 @@ class SyncClientMethods(ABC):
         """Delete an entry of the system context, with a line to the model.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``client.session_delete_entry("s1", "mode")``
         """
@@ -1547,8 +1571,8 @@ class SyncClientMethods(ABC):
         the connection does, unless another connection calls ``sandbox.renew``. ``uid``: the user inside, as the host
         numbers it; by default the caller's.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_closed, session_in_sandbox); ``Conflict``
-        (principal_exists); ``InvalidCall`` (invalid_path).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_closed, session_removed,
+        session_in_sandbox); ``Conflict`` (principal_exists); ``InvalidCall`` (invalid_path).
 
         Example: ``client.sandbox_register(["s1"]).sandbox.directory``
         """
@@ -1623,7 +1647,7 @@ class SyncSessionMethods:
         A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, session_in_sandbox); ``InvalidCall`` (invalid_path).
+        session_closed, session_removed, session_in_sandbox); ``InvalidCall`` (invalid_path).
 
         Example: ``s.configure(budget_tokens=128000).session.budget_tokens``
         """
@@ -1653,7 +1677,7 @@ class SyncSessionMethods:
         """Set a session aside; nothing is lost.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
-        session_not_released).
+        session_removed, session_not_released).
 
         Example: ``s.pause().session.state``
         """
@@ -1662,7 +1686,8 @@ class SyncSessionMethods:
     def resume(self, *, op_id: str | None = None) -> SessionResumeResult:
         """Continue a session and check its files for changes.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``s.resume().reconciled.updated``
         """
@@ -1671,11 +1696,33 @@ class SyncSessionMethods:
     def close(self, *, op_id: str | None = None) -> SessionResult:
         """End a session for good; it stays readable.
 
-        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed).
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_closed,
+        session_removed).
 
         Example: ``s.close().session.state``
         """
         return self._calls.session_close(self.id, op_id=op_id)
+
+    def remove(self, *, op_id: str | None = None) -> SessionResult:
+        """Move a session to the trash.
+
+        Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of it go on.
+        ``session.restore`` brings it back until ``session.gc`` empties the trash.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``s.remove().session.removed``
+        """
+        return self._calls.session_remove(self.id, op_id=op_id)
+
+    def restore(self, *, op_id: str | None = None) -> SessionResult:
+        """Bring a session back from the trash, in the state that it had.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
+
+        Example: ``s.restore().session.state``
+        """
+        return self._calls.session_restore(self.id, op_id=op_id)
 
     def append(
         self,
@@ -1700,7 +1747,7 @@ class SyncSessionMethods:
         its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index).
+        session_closed, session_removed, not_in_index).
 
         Example: ``s.append([Message(role="user", content="fix it")]).turn``
         """
@@ -1712,7 +1759,7 @@ class SyncSessionMethods:
         """Replace the system prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``s.set_system_prompt("Be brief.")``
         """
@@ -1724,8 +1771,8 @@ class SyncSessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_not_active, session_closed, not_in_index, infrastructure_object, content_unavailable, purged);
-        ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
+        session_not_active, session_closed, session_removed, not_in_index, infrastructure_object, content_unavailable,
+        purged); ``Conflict`` (ambiguous_id); ``Unavailable`` (source_unreachable).
 
         Example: ``s.activate("call_1").level``
         """
@@ -1737,7 +1784,7 @@ class SyncSessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_active); ``Conflict`` (ambiguous_id).
 
         Example: ``s.deactivate("call_1").level``
         """
@@ -1749,7 +1796,7 @@ class SyncSessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``s.pin("call_1").level``
         """
@@ -1761,7 +1808,7 @@ class SyncSessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_pinned); ``Conflict`` (ambiguous_id).
 
         Example: ``s.unpin("call_1").level``
         """
@@ -1773,7 +1820,7 @@ class SyncSessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object); ``Conflict`` (ambiguous_id).
 
         Example: ``s.pool_add("call_1").level``
         """
@@ -1785,7 +1832,7 @@ class SyncSessionMethods:
         ``object``: a full id, or a unique prefix of at least 8 characters of an id in the session's index.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
+        session_closed, session_removed, not_in_index, infrastructure_object, not_in_pool); ``Conflict`` (ambiguous_id).
 
         Example: ``s.pool_remove("call_1").level``
         """
@@ -1864,7 +1911,7 @@ class SyncSessionMethods:
         default the one that the request was made for.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``s.usage({"input_tokens": 12, "output_tokens": 240}).usage.price``
         """
@@ -1899,7 +1946,7 @@ class SyncSessionMethods:
         that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Conflict`` (toolcall_conflict).
+        session_closed, session_removed, purged); ``Conflict`` (toolcall_conflict).
 
         Example: ``s.record("call_3", "bash", "ok\\n", args={"command": "make"}).object``
         """
@@ -1931,7 +1978,7 @@ class SyncSessionMethods:
         ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``s.observe("ls src", "a.py\\nb.py\\n").objects``
         """
@@ -1943,7 +1990,7 @@ class SyncSessionMethods:
         """Create unread stubs for existing files.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``s.discover(["/workspace/a.py"]).objects``
         """
@@ -1990,7 +2037,7 @@ class SyncSessionMethods:
         ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed, purged); ``Unavailable`` (source_unreachable).
+        session_closed, session_removed, purged); ``Unavailable`` (source_unreachable).
 
         Example: ``s.assemble(blocks=False).text``
         """
@@ -2053,7 +2100,7 @@ class SyncSessionMethods:
         """Set an entry of the system context, such as a rule or a state of the harness.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``s.set_entry("mode", "Plan only: change no file.")``
         """
@@ -2063,7 +2110,7 @@ class SyncSessionMethods:
         """Delete an entry of the system context, with a line to the model.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
-        session_closed).
+        session_closed, session_removed).
 
         Example: ``s.delete_entry("mode")``
         """

@@ -36,6 +36,7 @@ ErrorCode = Literal[
     "path_escapes_mount",
     "session_not_active",
     "session_closed",
+    "session_removed",
     "session_in_sandbox",
     "not_in_index",
     "not_in_pool",

@@ -6,7 +6,8 @@ import msgspec
 
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
-SessionStatus = Literal["active", "paused", "closed"]
+SessionStatus = Literal["active", "paused", "closed", "removed"]
+"""``removed``: in the trash, where ``session.restore`` finds it until ``session.gc`` empties that."""
 ComponentName = Literal["environment", "date", "instructions", "skills"]
 """A part of the system context that the daemon reads and keeps up to date in a request."""
 Harness = Literal["claude-code", "codex", "pi", "opencode"]
@@ -72,6 +73,19 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
 
 
+class Removal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Removal of a session: at ``at``, ms since 1970, by the principal ``by``, through the connection ``via``.
+
+    ``state``: the session's state before, which ``session.restore`` gives it back. ``idle``: ``session.gc`` retired it.
+    """
+
+    at: int
+    by: str
+    via: str
+    state: SessionStatus
+    idle: bool = False
+
+
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970.
 
@@ -91,6 +105,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     workdir: str = "/"
     host: str | None = None
+    removed: Removal | None = None
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +138,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     components: tuple[ComponentName, ...] = ()
     entries: tuple[str, ...] = ()
     component_options: ComponentOptions = ComponentOptions()
+    removed: Removal | None = None
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,6 +119,8 @@ SES-19 | A tool call that was aborted or never answered is recorded with that st
 SES-20 | The texts of a chat are not held in memory with their session: pages are read on demand, and the newest are cached within a bound. | ctxd
 SES-21 | The chat is a log of typed events: `session.append` takes prompts, responses, thinking with its signature, tool calls, tool results, system notices, compactions and opaque entries, and `session.events` returns them page by page with every field. `session.chat` and the context show the prompts, the responses and the results of recorded tool calls. | ctxd
 SES-22 | `ctx session import FILE` stores a transcript of Claude Code, codex, pi or opencode as a session whose log holds every event of the file, in order. A file with an event beyond the limit of a call leaves no session, and an import that breaks off names its session and how many events it holds. | ctxd
+SES-23 | `session.remove` moves a session to the trash: it is listed only on request, stays readable, and refuses writes with `session_removed`, which names the remedy. Its removal records who removed it, when and through which connection. | ctxd
+SES-24 | `session.restore` brings a session back from the trash in the state that it had, with its sets and its chat. | ctxd
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | An explicit deactivation persists; an explicit activation persists until the window has passed. | ctxd

@@ -115,6 +115,8 @@ USES = {
     "session export": "{s}",
     "session import": "{transcript}",
     "session close": "{s}",
+    "session rm": "{s}",
+    "session restore": "{s}",
 }
 
 STREAMS = {"session export", "transcript"}

@@ -130,6 +130,8 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield s.pause().receipt
     yield s.resume().receipt
     yield s.close().receipt
+    yield s.remove().receipt
+    yield s.restore().receipt
 
 
 @pytest.mark.requirement("DUR-2")

@@ -190,6 +190,8 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("session.pause", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.resume", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.close", {"session": s.id}, {"session": f"{s.id}-made"}),
+        ("session.remove", {"session": s.id}, {"session": f"{s.id}-made"}),
+        ("session.restore", {"session": s.id}, {"session": f"{s.id}-made"}),
     ]  # fmt: skip
     assert {name for name, _, _ in calls} == {
         name for name, method in METHODS.items() if "op_id" in method.params.__struct_fields__

@@ -86,7 +86,9 @@ class _SharedCalls:
 
 
 def _passes(row: SessionSummary, params: wire.SessionListParams) -> bool:
-    if params.state not in (None, row.state) or params.agent not in (None, row.agent):
+    if row.state == "removed" if params.state is None else row.state != params.state:
+        return False
+    if params.agent not in (None, row.agent):
         return False
     if params.label is not None:
         key, equals, value = params.label.partition("=")

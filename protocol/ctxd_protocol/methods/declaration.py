@@ -47,7 +47,12 @@ WRITE_ERRORS: Final[tuple[ErrorCode, ...]] = (
 SESSION_ERRORS: Final[tuple[ErrorCode, ...]] = ("session_not_found", "session_owned_elsewhere")
 """Errors of methods that read a session."""
 
-ACTIVE_ERRORS: Final[tuple[ErrorCode, ...]] = (*SESSION_ERRORS, "session_not_active", "session_closed")
+ACTIVE_ERRORS: Final[tuple[ErrorCode, ...]] = (
+    *SESSION_ERRORS,
+    "session_not_active",
+    "session_closed",
+    "session_removed",
+)
 """Errors of methods that need an active session."""
 
 

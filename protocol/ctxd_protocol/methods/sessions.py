@@ -112,7 +112,8 @@ class SessionResult(Result, frozen=True, kw_only=True):
 class SessionListParams(Params, frozen=True, kw_only=True):
     """Filters, all of which must hold.
 
-    ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. ``elsewhere``: list the sessions of other
+    ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. Removed sessions are listed with the
+    ``state`` ``removed`` only. ``elsewhere``: list the sessions of other
     hosts instead of this one's, ordered by id.
     """
 
@@ -321,7 +322,7 @@ ROWS: Final = (
         writes=True,
         handle="pause",
         summary="Set a session aside; nothing is lost.",
-        errors=(*SESSION_ERRORS, "session_closed", "session_not_released"),
+        errors=(*SESSION_ERRORS, "session_closed", "session_removed", "session_not_released"),
         example={"session": "s1"},
         shows=".session.state",
     ),
@@ -333,7 +334,7 @@ ROWS: Final = (
         writes=True,
         handle="resume",
         summary="Continue a session and check its files for changes.",
-        errors=(*SESSION_ERRORS, "session_closed"),
+        errors=(*SESSION_ERRORS, "session_closed", "session_removed"),
         example={"session": "s1"},
         shows=".reconciled.updated",
     ),
@@ -345,7 +346,33 @@ ROWS: Final = (
         writes=True,
         handle="close",
         summary="End a session for good; it stays readable.",
-        errors=(*SESSION_ERRORS, "session_closed"),
+        errors=(*SESSION_ERRORS, "session_closed", "session_removed"),
+        example={"session": "s1"},
+        shows=".session.state",
+    ),
+    Method(
+        name="session.remove",
+        params=SessionWriteParams,
+        result=SessionResult,
+        access="host",
+        writes=True,
+        handle="remove",
+        summary="Move a session to the trash.",
+        description="Listings leave it out unless they ask for the state ``removed``, and it takes no writes; reads of"
+        " it go on. ``session.restore`` brings it back until ``session.gc`` empties the trash.",
+        errors=SESSION_ERRORS,
+        example={"session": "s1"},
+        shows=".session.removed",
+    ),
+    Method(
+        name="session.restore",
+        params=SessionWriteParams,
+        result=SessionResult,
+        access="host",
+        writes=True,
+        handle="restore",
+        summary="Bring a session back from the trash, in the state that it had.",
+        errors=SESSION_ERRORS,
         example={"session": "s1"},
         shows=".session.state",
     ),

@@ -49,6 +49,8 @@ FIRST_PARAMETERS = {
     "session.pin": "session object",
     "session.pool_add": "session object",
     "session.pool_remove": "session object",
+    "session.remove": "session",
+    "session.restore": "session",
     "session.resume": "session",
     "session.set_system_prompt": "session content",
     "session.unpin": "session object",
