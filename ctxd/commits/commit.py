@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import Fields, commit_id, entity_id
-from ctxd.objects.document import Content, Document, Stored
-from ctxd.objects.hashing import BASE64, content_hash, identity_hash
+from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, entity_id
+from ctxd.objects.document import Document, Stored
+from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.policy import to_payload
 from ctxd_protocol.ids import context_id
@@ -51,23 +51,17 @@ def is_same(one: Fields, other: Fields) -> bool:
     return msgspec.structs.replace(one, at=other.at) == other
 
 
-def document(commit: str, fields: Fields, content: Content, secrets: Secrets | None) -> Document:
-    """The first version of ``commit``."""
+def document(commit: str, fields: Fields, artifact_ref: str, secrets: Secrets | None) -> Document:
+    """The first version of ``commit``, without its content, whose hash is ``artifact_ref``."""
     payload: dict[str, Any] = {**msgspec.to_builtins(fields), **to_payload(secrets)}
     id = entity_id(commit)
     return Document(
         id=id,
         type="commit",
         identity_hash=identity_hash("commit", None, id),
-        content_hash=hash_of(payload, content),
+        content_hash=commit_hash(payload, artifact_ref),
         payload=payload,
-        content=content,
     )
-
-
-def hash_of(payload: dict[str, Any], content: Content | None) -> str:
-    """The content hash of a version of a commit. Its payload has no ``encoding``: content that is no text is bytes."""
-    return content_hash({**payload, "encoding": BASE64} if isinstance(content, bytes) else payload, content)
 
 
 def read_fields(stored: Stored) -> Fields:

@@ -18,7 +18,6 @@ from ctxd.commits import delta_capture as deltas
 from ctxd.commits.commit import (
     VERSION,
     document,
-    hash_of,
     ids_of,
     instant_ms,
     is_same,
@@ -27,7 +26,7 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_id
+from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_hash, commit_id, entity_id
 from ctxd.objects.document import AsOf, Content, Document, Stored, decode_content, encode_content
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.registry import Sessions
@@ -42,7 +41,7 @@ from ctxd.sessions.session import (
 )
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import NotCached, Pending, Replay, Write
+from ctxd.store.writes import NotCached, Replay, Write
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
@@ -75,6 +74,7 @@ class _KeptCommit(msgspec.Struct, frozen=True, array_like=True):
     """Stored result of a write for a resend: the rest of the answer is as of the resend."""
 
     commit: str
+    is_written: bool = True
 
 
 _Change = tuple[Stored, dict[str, Any]]
@@ -129,11 +129,8 @@ class Commits:
             )
             commit, there = await self._free_id(fields, ref)
             if there is not None:
-                # It may have been accepted a moment ago.
-                await self.store.settled()
-                result = wire.CommitResult(commit=shown(there, confined=viewer.is_confined), receipt=None)
-                return Accepted(None, lambda _: result)
-            made = msgspec.structs.replace(document(commit, fields, content, secrets), artifact=artifact)
+                return await self._unchanged(viewer, call, there)
+            made = msgspec.structs.replace(document(commit, fields, ref, secrets), content=content, artifact=artifact)
             times = {} if params.valid_time is None else {made.id: at}
             return self._submit(viewer, call, [made], {made.id: ref}, valid_times=times)
 
@@ -166,13 +163,13 @@ class Commits:
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
-            stored = await self.find(viewer, params.commit)
+            (stored,) = await self._current(viewer, params.commit)
             fields = read_fields(stored)
             capture = Capture(self._guard(viewer, fields.session), self._policy_of(fields.session))
             summary = capture.text(params.summary)
             if summary == fields.summary:
-                return self._unchanged(viewer, stored)
-            return await self._rewrite(viewer, call, [(stored, {"summary": summary})])
+                return await self._unchanged(viewer, call, stored)
+            return self._rewrite(viewer, call, [(stored, {"summary": summary})])
 
     async def tag(self, viewer: CommitViewer, params: wire.CommitTagParams, call: WriteRequest) -> Accepted:
         """Give a commit a tag, or take it off. Of the commits of one principal and session at most one has a tag.
@@ -183,8 +180,7 @@ class Commits:
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
-            stored = await self.find(viewer, params.commit)
-            fields = read_fields(stored)
+            fields = read_fields(await self.find(viewer, params.commit))
             same = CommitFilter(
                 tag=params.tag,
                 principal=fields.principal,
@@ -192,19 +188,28 @@ class Commits:
                 without_session=fields.session is None,
             )
             places = await self.store.commits(lambda connection: commit_index.listed(connection, same, 1))
-            holder = await self.find(viewer, commit_id(places[0].id)) if places else None
-            has = "" if holder is None else commit_id(holder.document.id)
+            stored, *holders = await self._current(viewer, params.commit, *(commit_id(place.id) for place in places))
+            has = commit_id(holders[0].document.id) if holders else ""
             if params.expected is not None and has != params.expected:
                 message = f"tag {params.tag} is on {has or 'no commit'}, not on {params.expected or 'none'}"
                 raise CtxdError("tag_conflict", message, hint="Look at it, then send it again.", outcome="not_applied")
             if (has == params.commit) is not params.remove:
-                return self._unchanged(viewer, stored)
-            mine = set(fields.tags or ()) ^ {params.tag}
+                return await self._unchanged(viewer, call, stored)
+            mine = set(read_fields(stored).tags or ()) ^ {params.tag}
             changes: list[_Change] = [(stored, {"tags": sorted(mine)})]
-            if holder is not None and not params.remove:
-                left = [tag for tag in read_fields(holder).tags or () if tag != params.tag]
-                changes.append((holder, {"tags": left}))
-            return await self._rewrite(viewer, call, changes)
+            if holders and not params.remove:
+                left = [tag for tag in read_fields(holders[0]).tags or () if tag != params.tag]
+                changes.append((holders[0], {"tags": left}))
+            return self._rewrite(viewer, call, changes)
+
+    async def _current(self, viewer: CommitViewer, *commits: str) -> list[Stored]:
+        """The newest versions of ``commits``, once no purge is under way: what is submitted before the next await keeps
+        their contents. Raises: as ``find``."""
+        while True:
+            found = [await self.find(viewer, commit) for commit in commits]
+            if not self.store.is_purging():
+                return found
+            await self.store.settled()
 
     def _policy_of(self, session: str | None) -> SecretPolicy:
         return self._policy if session is None else self._sessions.catalog.settings(session).secrets
@@ -231,22 +236,22 @@ class Commits:
                 return commit, head
         raise CtxdError("internal_error", "no id is free for the commit", outcome="not_applied")
 
-    async def _rewrite(self, viewer: CommitViewer, call: WriteRequest, changes: Sequence[_Change]) -> Accepted:
-        """Write the next versions of commits, the first of which is the result, with changed metadata."""
+    def _rewrite(self, viewer: CommitViewer, call: WriteRequest, changes: Sequence[_Change]) -> Accepted:
+        """Write the next versions of commits, which ``_current`` has read and the first of which is the result, with
+        changed metadata."""
         made: list[Document] = []
         for stored, change in changes:
             require_writable(commit_id(stored.document.id), read_fields(stored))
-            content = None
-            if (ref := stored.content_ref) is not None:
-                content = (await self.store.contents((ref,)))[ref]
             payload = {**stored.document.payload, **change}
-            new = msgspec.structs.replace(
-                stored.document, payload=payload, content=content, content_hash=hash_of(payload, content)
-            )
-            made.append(await self.store.keep(new))
+            if payload.get("summary"):
+                # Of a purged commit: a summary given since can be purged too.
+                payload.pop("purged", None)
+            hashed = commit_hash(payload, stored.content_ref)
+            made.append(msgspec.structs.replace(stored.document, payload=payload, content_hash=hashed))
         refs = {stored.document.id: stored.content_ref for stored, _ in changes}
         floor_vt = max(stored.valid_time for stored, _ in changes) + 1
-        return self._submit(viewer, call, made, refs, floor_vt=floor_vt)
+        unchanged = {id: ref for id, ref in refs.items() if ref is not None}
+        return self._submit(viewer, call, made, refs, floor_vt=floor_vt, unchanged=unchanged)
 
     def _submit(
         self,
@@ -256,7 +261,8 @@ class Commits:
         refs: Mapping[str, str | None],
         *,
         floor_vt: int = 0,
-        valid_times: dict[str, int] | None = None,
+        valid_times: Mapping[str, int] = {},
+        unchanged: Mapping[str, str] = {},
     ) -> Accepted:
         first = made[0]
         write = Write(
@@ -267,7 +273,8 @@ class Commits:
             result=kept_result(call, _KeptCommit(commit_id(first.id))),
             puts=tuple(made),
             floor_vt=floor_vt,
-            valid_times=valid_times or {},
+            valid_times=valid_times,
+            unchanged=unchanged,
         )
         pending = self.store.submit(write)
         call.submitted = True
@@ -281,16 +288,34 @@ class Commits:
 
         return Accepted(pending, result)
 
-    def _unchanged(self, viewer: CommitViewer, stored: Stored) -> Accepted:
+    async def _unchanged(self, viewer: CommitViewer, call: WriteRequest, stored: Stored) -> Accepted:
+        """The answer to a call after which ``stored`` is as it was; a resend of the call finds it too."""
         result = wire.CommitResult(commit=shown(stored, confined=viewer.is_confined), receipt=None)
-        return Accepted(None, lambda _: result)
+        if call.op_id is None:
+            # It may have been accepted a moment ago.
+            await self.store.settled()
+            return Accepted(None, lambda _: result)
+        kept = _KeptCommit(commit_id(stored.document.id), is_written=False)
+        # Without a version: only the operation is written.
+        write = Write(
+            kind=call.kind,
+            principal=call.principal,
+            op_id=call.op_id,
+            request=call.request,
+            result=kept_result(call, kept),
+        )
+        pending = self.store.submit(write)
+        call.submitted = True
+        return Accepted(pending, lambda _: result)
 
     async def _again(self, viewer: CommitViewer, replay: Replay) -> Accepted:
         kept = msgspec.json.decode(replay.result, type=_KeptCommit)
-        stored = await self.find(viewer, kept.commit)
-        commit = shown(stored, confined=viewer.is_confined)
-        pending: Pending | None = replay.pending
-        return Accepted(pending, lambda receipt: wire.CommitResult(commit=commit, receipt=receipt or replay.receipt))
+        commit = shown(await self.find(viewer, kept.commit), confined=viewer.is_confined)
+
+        def result(receipt: Receipt | None) -> wire.CommitResult:
+            return wire.CommitResult(commit=commit, receipt=(receipt or replay.receipt) if kept.is_written else None)
+
+        return Accepted(replay.pending, result)
 
     # --- reads ---
 

@@ -3,11 +3,12 @@
 Separate: the store indexes them, and ``ctxd.commits`` reads and writes them.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from ctxd.objects.generated_ids import COMMIT_PREFIX
+from ctxd.objects.hashing import content_hash
 
 STORED_NAMES: Final = {
     "principal": "by",
@@ -51,6 +52,11 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     def is_boundary(self) -> bool:
         """True if it stands for everything before it."""
         return self.commit_type != "delta"
+
+
+def commit_hash(payload: dict[str, Any], artifact_ref: str | None) -> str:
+    """The content hash of a version of a commit: over the hash of its content, which may be too large for memory."""
+    return content_hash(payload if artifact_ref is None else {**payload, "artifact_ref": artifact_ref}, None)
 
 
 def entity_id(commit: str) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.objects.commit_fields import Fields
-from ctxd.objects.document import decode_document
+from ctxd.objects.document import Document, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 
 TABLES: Final = """
@@ -34,21 +35,21 @@ snapshot."""
 
 
 def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
-    """Index those of ``versions`` that are of commits, in their order. Part of the caller's transaction."""
-    rows, tags = [], []
-    for version in versions:
+    """Index those of ``versions`` that are of commits, of which the newest are among them. Part of the caller's
+    transaction."""
+    rows, tags = [], list[tuple[str, int]]()
+    for version in sorted(versions, key=lambda version: version.tx):
         if version.body is None or not version.id.startswith(COMMIT_PREFIX):
             continue
-        document = decode_document(version.id, version.body)
-        if document.type != "commit":  # A tool call of an earlier version, whose harness named it so.
+        if (one := fields_of(decode_document(version.id, version.body))) is None:
             continue
-        one = msgspec.convert(document.payload, Fields)
         numbers = backend.number((version.id, COMMIT_PREFIX + one.parent) if one.parent else (version.id,))
         number, parent = numbers[version.id], numbers.get(COMMIT_PREFIX + one.parent)
         boundary = one.is_boundary
         rows.append((number, parent, one.principal, one.session, one.template, one.at, boundary, bool(one.summary)))
         if one.tags is not None:
             connection.execute("DELETE FROM commit_tag WHERE entity=?", (number,))
+            tags = [(tag, other) for tag, other in tags if other != number]
             tags += [(tag, number) for tag in one.tags]
     if not rows:
         return
@@ -59,6 +60,14 @@ def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequen
         rows,
     )
     dbfile.insert_rows(connection, "INSERT OR IGNORE INTO commit_tag(tag, entity)", "(?,?)", tags)
+
+
+def fields_of(document: Document) -> Fields | None:
+    """The fields of a commit; None for a tool call of an earlier version, whose harness named it so.
+
+    Raises: msgspec.ValidationError for a damaged one.
+    """
+    return msgspec.convert(document.payload, Fields) if document.type == "commit" else None
 
 
 def clear(connection: dbfile.Connection) -> None:
@@ -158,18 +167,23 @@ def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:
     return [child for (child,) in connection.execute(query, (id, limit))]
 
 
-def missing(connection: dbfile.Connection) -> int:
-    """The number of commits that the index lacks."""
+def row_of(id: str, fields: Fields) -> bytes:
+    """A digest of what the index has of the commit ``id`` with the newest ``fields``."""
+    parent = COMMIT_PREFIX + fields.parent if fields.parent else None
+    place = (fields.principal, fields.session, fields.template, fields.at, fields.is_boundary, bool(fields.summary))
+    return _digest((id, parent, *place, sorted(fields.tags or ())))
+
+
+def rows(connection: dbfile.Connection) -> Iterator[tuple[str, bytes]]:
+    """Every commit of the index, and its ``row_of``."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name='context_commit'").fetchone() is None:
-        return 0
-    query = """SELECT count(*) FROM entity WHERE id>=? AND id<? AND n NOT IN (SELECT entity FROM context_commit)"""
-    # The character behind the hyphen is the full stop.
-    (found,) = connection.execute(query, (f"{COMMIT_PREFIX}ctx-", f"{COMMIT_PREFIX}ctx.")).fetchone() or (0,)
-    return int(found)
+        return
+    query = """SELECT c.entity, e.id, p.id, c.principal, c.session, c.template, c.at, c.boundary, c.summarised
+        FROM context_commit AS c JOIN entity AS e ON e.n=c.entity LEFT JOIN entity AS p ON p.n=c.parent"""
+    for number, id, parent, *place, boundary, summarised in connection.execute(query):
+        tags = connection.execute("SELECT tag FROM commit_tag WHERE entity=?", (number,))
+        yield id, _digest((id, parent, *place, bool(boundary), bool(summarised), sorted(tag for (tag,) in tags)))
 
 
-def rows(connection: dbfile.Connection) -> Iterator[tuple[Any, ...]]:
-    """All rows, by the id of their commit, for a comparison."""
-    query = """SELECT e.id, p.id, c.principal, c.session, c.template, c.at, c.boundary, c.summarised
-        FROM context_commit AS c JOIN entity AS e ON e.n=c.entity LEFT JOIN entity AS p ON p.n=c.parent ORDER BY e.id"""
-    yield from connection.execute(query)
+def _digest(row: tuple[Any, ...]) -> bytes:
+    return blake3(msgspec.msgpack.encode(row)).digest(16)

@@ -117,6 +117,12 @@ class CommitQueue:
         """Writes that are not durable yet."""
         return len(self.queue) + sum(not entry.pending.done for entry in self._batch)
 
+    def is_purging(self) -> bool:
+        """True while an accepted purge is not durable: a write that is submitted now must not refer to content that
+        the store had before."""
+        entries = (*self._batch, *self.queue)
+        return any(entry.prepared.write.purge is not None and not entry.pending.done for entry in entries)
+
     def put(self, entry: QueuedWrite) -> None:
         """Append an entry, which is next in the journal's order."""
         self.queue.append(entry)

@@ -31,7 +31,7 @@ from ctxd.failpoints import hit
 from ctxd.objects.document import Content, Document, decode_content, decode_document, encode_content, encode_document
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
-from ctxd.store import journal
+from ctxd.store import commit_index, journal
 from ctxd.store.writes import Purged, PurgeRequest, Restate
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
@@ -108,6 +108,7 @@ def apply(
     hit("purge.rewrite")
     rows = [_rewrite_row(connection, tx, seq, written) for tx in sorted({version.tx for version in found})]
     versions.append(list(written.values()))
+    commit_index.fill(connection, versions, list(written.values()))
     _drop_texts(connection, texts)
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
     for id in ids:

@@ -82,6 +82,7 @@ class VersionStore:
         self._listeners = Listeners()
         self._health = Health(self._listeners.health)
         self._commits = CommitQueue(self._health, self._note_landed, self._note_lost, self._listeners.fault)
+        self.is_purging = self._commits.is_purging
         self._times = ValidTimes()
         self._under_way: dict[Operation, QueuedWrite] = {}
         # Operations that became durable a short while ago; older ones are in the journal.
@@ -98,8 +99,7 @@ class VersionStore:
         self.read_artifacts, self.repack_artifacts = self._large.read_artifacts, self._large.repack_artifacts
         self._durable: Receipt | None = None
         self.incarnation = 0
-        self.journal_id = ""
-        self.writer = ""
+        self.journal_id = self.writer = ""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.

@@ -20,8 +20,10 @@ from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.formatting import count
-from ctxd.objects.document import Content, decode_content, decode_document
-from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.commit_fields import commit_hash
+from ctxd.objects.document import Content, Document, decode_content, decode_document
+from ctxd.objects.generated_ids import COMMIT_PREFIX
+from ctxd.objects.hashing import BASE64, content_hash, identity_hash
 from ctxd.store import commit_index, damage_checks, journal
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
@@ -237,6 +239,8 @@ class _Verification:
         self._folded = LogicalDigest()
         self._knows: set[tuple[str, str]] = set()
         self._newest_incarnation = 0
+        # By id, the newest transaction of a commit and what the index has to have of it.
+        self._commits: dict[str, tuple[int, bytes]] = {}
 
     def run(self) -> Iterator[Report]:
         # Before the snapshot is taken: a daemon may be writing both.
@@ -374,17 +378,41 @@ class _Verification:
             return
         try:
             document = decode_document(version.id, version.body)
+            self._note_commit(version, document)
             # Those of an artifact may be too many for memory; they have a hash of their own.
-            has_text = version.content is not None and document.type != "artifact"
+            has_text = version.content is not None and document.type not in ("artifact", "commit")
             text = self._content(version.content) if has_text and version.content is not None else None
             if identity_hash(document.type, document.source, document.id) != document.identity_hash:
                 self._report.note("damage", f"{version.id} at {version.valid_time} has another identity hash")
-            if content_hash(document.payload, text) != document.content_hash:
+            if document.type == "commit":
+                is_right = self._is_commit_hash(version, document)
+            else:
+                is_right = content_hash(document.payload, text) == document.content_hash
+            if not is_right:
                 self._report.note("damage", f"{version.id} at {version.valid_time} has another content hash")
         except _PurgedMeanwhile:
             return
         except (CtxdError, ValueError, TypeError) as error:
             self._report.note("damage", f"{version.id} at {version.valid_time} cannot be read: {error}")
+
+    def _note_commit(self, version: Version, document: Document) -> None:
+        if not version.id.startswith(COMMIT_PREFIX) or (fields := commit_index.fields_of(document)) is None:
+            return
+        if version.tx >= self._commits.get(version.id, (0, b""))[0]:
+            self._commits[version.id] = (version.tx, commit_index.row_of(version.id, fields))
+
+    def _is_commit_hash(self, version: Version, document: Document) -> bool:
+        """True if the content hash is right, or that of an earlier version of this program, over the content itself."""
+        ref, payload = version.content, document.payload
+        if ref is not None and not self._connection.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone():
+            raise ValueError(f"content {ref.hex()} is missing")
+        if commit_hash(payload, None if ref is None else ref.hex()) == document.content_hash:
+            return True
+        if ref is None:
+            return False
+        content = self._content(ref)
+        payload = {**payload, "encoding": BASE64} if isinstance(content, bytes) else payload
+        return content_hash(payload, content) == document.content_hash
 
     def _content(self, ref: bytes) -> Content:
         row = self._connection.execute("SELECT size, bytes FROM content WHERE hash=?", (ref,)).fetchone()
@@ -451,8 +479,13 @@ class _Verification:
         (strays,) = self._connection.execute(query).fetchone() or (0,)
         if strays:
             self._report.note("warning", f"{strays} signatures belong to nothing")
-        if missing := commit_index.missing(self._connection):
-            self._report.note("damage", f"the index of commits lacks {count(missing, 'commit')}")
+        other = 0
+        for id, row in commit_index.rows(self._connection):
+            other += self._commits.pop(id, (0, b""))[1] != row
+        if self._commits:
+            self._report.note("damage", f"the index of commits lacks {count(len(self._commits), 'commit')}")
+        if other:
+            self._report.note("damage", f"the index of commits has {count(other, 'commit')} as the store does not")
 
 
 def _unpacked(size: int, stored: bytes) -> bytes:

@@ -71,7 +71,8 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     is the least valid time, in ms: one above the newest of every entity that is written again or deleted.
     ``valid_times``: past times, in ms, from which some of ``puts`` hold, by entity; the others hold from the write on.
     ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
-    ``purge``: destroy content of entities; such a write puts nothing.
+    ``purge``: destroy content of entities; such a write puts nothing. ``unchanged``: the content hashes of those of
+    ``puts`` that have the content of their version before; see ``VersionStore.is_purging``.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     floor_vt: int = 0
     valid_times: Mapping[str, int] = {}
     purge: PurgeRequest | None = None
+    unchanged: Mapping[str, str] = {}
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -215,7 +217,7 @@ class EncodedWrite:
         self.artifacts: list[Artifact] = []
         self.puts: list[journal.Put] = []
         for document in write.puts:
-            ref = None
+            ref = bytes.fromhex(write.unchanged.get(document.id, "")) or None
             if document.artifact is not None:
                 ref = bytes.fromhex(document.artifact.ref)
                 self.contents[ref] = (document.artifact.size, None)

@@ -184,9 +184,9 @@ CMT-1 | A commit's id is `ctx-` and 8 hex digits of the SHA-256 over parent, con
 CMT-2 | The same content committed twice with the same fields within one second is one commit. | ctxd
 CMT-3 | A commit keeps type, content, format, template, session, trigger, ticket, thread, summary and counts as given; principal, machine and time come from the connection, the host and the clock. | spec3 Context Commit Metadata
 CMT-4 | A commit without exactly one delta, with an empty one, with one that is not of its known format, with an unknown type or trigger, or with a parent or session that does not exist is refused, and leaves nothing behind. | spec3 Checkpoint
-CMT-5 | A commit is durable with its delta once it is acknowledged, and is found after a kill; sent again with the same operation id it is one commit. | ctxd
+CMT-5 | A commit is durable with its delta once it is acknowledged, and is found after a kill; sent again with the same operation id it is one commit, also where the first call found it there already. | ctxd
 CMT-6 | The history of a commit is it and its ancestors back to the root, in pages of any depth. | spec3 History
-CMT-7 | Commits are listed newest first by session, principal, tag and parent, those that none continues, and those without a summary. | spec3 Batch Summarization
+CMT-7 | Commits are listed newest first by session, principal, tag and parent, those that none continues, and those without a summary; also after a purge, a rebuild and a restore, and `ctxd verify` compares that index with the commits. | spec3 Batch Summarization
 CMT-8 | Only summary and tags of a commit change; earlier values can be read as of then. | spec3 Update Metadata
 CMT-9 | A tag names at most one commit of a principal and session; it moves if the commit that has it is the expected one. | ctxd
 CMT-10 | Resolving a principal and an instant gives its newest commit at or before the instant, of equal ones the one written later, across time zones and also after a restart; a time without an offset and anything else are refused. | spec3 Resolve
@@ -198,7 +198,7 @@ CMT-15 | A commit of a newer writer is read, and refused when it would be change
 CMT-16 | Two commits that continue the same one are independent branches. | spec3 Branching and Forking
 CMT-17 | `ctx checkpoint`, `log` (with its graph), `show`, `diff`, `branch`, `materialize`, `resolve`, `annotate` and `tag` work on commits named by id, tag, `HEAD`, session or `PRINCIPAL@TIME`, and `~N` goes N parents back. | ctxd
 CMT-18 | Deltas of several formats in one chain are translated to the requested format, the first one by default; the answer names the tier and what was lost. | spec3 Format Versioning and Translation
-CMT-19 | A purge of `commit:ctx-…` destroys the delta and the summary of a commit and keeps its place in the chain: it is still shown and continued, and a context that needs its delta is refused as `purged`. The same holds for a commit with the text of another purged object. | ctxd
+CMT-19 | A purge of `commit:ctx-…` destroys the delta and the summary of a commit and keeps its place in the chain: it is still shown and continued, and a context that needs its delta is refused as `purged`. The same holds for a commit with the text of another purged object, and for one that is tagged or gets a summary meanwhile. | ctxd
 WHY-1 | `context.why` and `ctx context --why` give what the newest window has of an object, since which assembly, and by which rule; for files and tool calls, in both layouts, also in a sandbox. Where a session has requests, they alone count: text that somebody looks at changes no answer. | ctxd
 WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart, after later changes and in a branch of its session, but for what was purged: then it is refused, and the next one is recorded anew; format, layout, model and version of the repack policy are recorded with it. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd

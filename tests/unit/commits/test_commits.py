@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import apsw
 import cbor2
 import msgspec
@@ -16,12 +18,13 @@ from ctxd.commits.delta_capture import captured
 from ctxd.formats.cbor_array import array_head, items, joined
 from ctxd.formats.events_v1 import encoded_items, events
 from ctxd.objects.commit_fields import entity_id
-from ctxd.objects.hashing import content_hash
+from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.secrets.guard import Capture, fleeting_guard
 from ctxd.store import commit_index
+from ctxd.store.backup import backup, restore
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import search, verified
 from ctxd.store.writes import Write
@@ -77,14 +80,142 @@ async def test_a_rebuild_makes_the_same_index_again(tmp_path: Path) -> None:
         await made.call("commit.tag", commit=root, tag="a")
         await made.call("commit.tag", commit=root, tag="b")
         await made.call("commit.tag", commit=tip, tag="a")
-        before = await made.store.commits(lambda connection: [*commit_index.rows(connection)])
+        before = dict(await made.store.commits(commit_index.rows))
     assert len(before) == 2
     rebuild_tables(tmp_path / "state.db", lambda _: None)
     async with committing(tmp_path) as made:
-        assert await made.store.commits(lambda connection: [*commit_index.rows(connection)]) == before
+        assert dict(await made.store.commits(commit_index.rows)) == before
         tagged = await made.call("commit.list", tag="a")
         assert [each.commit for each in tagged.commits] == [tip]
         assert (await made.call("commit.show", commit=root)).commit.tags == ("b",)
+
+
+@pytest.mark.requirement("CMT-7")
+@pytest.mark.parametrize("shared", [False, True])
+async def test_the_index_equals_the_store_after_a_purge_a_rebuild_and_a_restore(tmp_path: Path, shared: bool) -> None:
+    async with committing(tmp_path / "state") as made:
+        root = await checkpoint(made, TEXT * 9, summary="found")
+        tip = await checkpoint(made, TEXT, parent=root, summary="done", commit_type="compaction")
+        same = await checkpoint(made, TEXT * 9, parent=tip, summary="again")
+        for commit, tag in ((root, "a"), (root, "b"), (tip, "a"), (same, "c")):
+            await made.call("commit.tag", commit=commit, tag=tag)
+        await made.call("object.purge", object=entity_id(root if shared else tip))
+        before = dict(await made.store.commits(commit_index.rows))
+        silent = {each.commit for each in (await made.call("commit.list", without_summary=True)).commits}
+        assert silent == ({root, same} if shared else {tip})
+    assert verified(tmp_path / "state", lambda *_: None).worst is None
+    backup(tmp_path / "state", tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "restored")
+    assert verified(tmp_path / "restored", lambda *_: None).worst is None
+    for state in ("state", "restored"):
+        rebuild_tables(tmp_path / state / "state.db", lambda _: None)
+        assert verified(tmp_path / state, lambda *_: None).worst is None
+        async with committing(tmp_path / state) as made:
+            assert dict(await made.store.commits(commit_index.rows)) == before
+
+
+@pytest.mark.requirement("CMT-7")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE context_commit SET summarised=1-summarised",
+        "UPDATE context_commit SET at=at+1",
+        "UPDATE context_commit SET parent=NULL",
+        "UPDATE context_commit SET principal='other'",
+        "DELETE FROM commit_tag",
+        "INSERT INTO context_commit SELECT n, NULL, 'x', NULL, NULL, 1, 0, 0 FROM entity WHERE id='session:s1'",
+    ],
+)
+async def test_an_index_that_differs_from_the_commits_is_damage_that_a_rebuild_mends(
+    tmp_path: Path, damage: str
+) -> None:
+    async with committing(tmp_path) as made:
+        await made.call("session.create", session="s1", agent="a")
+        root = await checkpoint(made, TEXT, session="s1")
+        await made.call("commit.tag", commit=await checkpoint(made, TEXT, parent=root), tag="a")
+    database = apsw.Connection(str(tmp_path / "state.db"))
+    database.execute(damage)
+    database.close()
+    assert verified(tmp_path, lambda *_: None).worst == "damage"
+    rebuild_tables(tmp_path / "state.db", lambda _: None)
+    assert verified(tmp_path, lambda *_: None).worst is None
+
+
+@pytest.mark.requirement("CMT-19")
+@pytest.mark.parametrize("size", [10, 200_000])
+@pytest.mark.parametrize("change", ["commit.annotate", "commit.tag"])
+async def test_a_change_beside_a_purge_does_not_bring_the_content_back(tmp_path: Path, size: int, change: str) -> None:
+    async with committing(tmp_path) as made:
+        id = await checkpoint(made, '{"key":"the-leaked-value"}\n' * size)
+        holder = await checkpoint(made, TEXT)
+        await made.call("commit.tag", commit=holder, tag="a")
+        async with anyio.create_task_group() as group:
+            given = {"summary": "new"} if change == "commit.annotate" else {"tag": "a"}
+            group.start_soon(partial(made.call, "object.purge", object=entity_id(id)))
+            while not made.store.status().pending_writes:
+                await anyio.lowlevel.checkpoint()
+            await made.call(change, commit=id, **given)
+        assert await code_of(made.call("commit.materialize", commit=id)) == "purged"
+        assert await in_thread(search, tmp_path, [b"the-leaked-value"], lambda *_: None) == []
+        shown = (await made.call("commit.show", commit=id)).commit
+        assert (shown.artifact_ref, shown.summary or shown.tags) == (None, "new" if "summary" in given else ("a",))
+    assert verified(tmp_path, lambda *_: None).worst is None
+
+
+@pytest.mark.requirement("CMT-19")
+async def test_a_summary_given_after_a_purge_is_purged_too(tmp_path: Path) -> None:
+    async with committing(tmp_path) as made:
+        id = await checkpoint(made, TEXT, summary="the-first-words")
+        for words in (b"the-first-words", b"the-second-words"):
+            await made.call("object.purge", object=entity_id(id))
+            assert await in_thread(search, tmp_path, [words], lambda *_: None) == []
+            await made.call("commit.annotate", commit=id, summary="the-second-words")
+            assert (await made.call("commit.show", commit=id)).commit.summary == "the-second-words"
+        await made.call("object.purge", object=entity_id(id))
+        assert await in_thread(search, tmp_path, [b"the-second-words"], lambda *_: None) == []
+    assert verified(tmp_path, lambda *_: None).worst is None
+
+
+@pytest.mark.requirement("CMT-5")
+async def test_a_resend_gets_the_first_answer_also_where_nothing_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with committing(tmp_path) as made:
+        first = await checkpoint(made, TEXT, op_id="one")
+        second = await made.call("commit.checkpoint", format="claude-code-v1", delta=TEXT, op_id="two")
+        assert (second.commit.commit, second.receipt) == (first, None)
+        await made.call("commit.tag", commit=first, tag="a")
+        await made.call("commit.tag", commit=first, tag="a", op_id="three")
+        await made.call("commit.annotate", commit=first, summary="", op_id="four")
+        other = await checkpoint(made, TEXT * 2)
+        await made.call("commit.tag", commit=other, tag="a")
+        await made.call("commit.annotate", commit=first, summary="later")
+        later = SystemClock().wall_ms() + 5_000
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: later)
+        for delta, op_id in ((TEXT, "one"), (TEXT, "two")):
+            again = await made.call("commit.checkpoint", format="claude-code-v1", delta=delta, op_id=op_id)
+            assert again.commit.commit == first
+        await made.call("commit.tag", commit=first, tag="a", op_id="three")
+        await made.call("commit.annotate", commit=first, summary="", op_id="four")
+        found = {each.commit: (each.tags, each.summary) for each in (await made.call("commit.list")).commits}
+        assert found == {first: ((), "later"), other: (("a",), "")}
+
+
+@pytest.mark.requirement("CMT-5")
+async def test_hashes_of_commits_of_an_earlier_version_are_verified_over_their_content(tmp_path: Path) -> None:
+    for text, worst in ((TEXT, None), (TEXT * 2, "damage")):
+        state = tmp_path / str(worst)
+        async with committing(state) as made:
+            stored = await made.store.get(entity_id(await checkpoint(made, TEXT)))
+            assert stored is not None
+            payload = {**stored.document.payload, "up": "ctx-00000000"}
+            old = msgspec.structs.replace(
+                stored.document, id=entity_id("ctx-00000001"), payload=payload, content=TEXT,
+                content_hash=content_hash(payload, text),
+                identity_hash=identity_hash("commit", None, entity_id("ctx-00000001")),
+            )  # fmt: skip
+            await made.store.submit(Write(kind="commit.checkpoint", principal="host", puts=(old,))).wait()
+        assert verified(state, lambda *_: None).worst == worst
 
 
 @pytest.mark.requirement("CMT-8")
