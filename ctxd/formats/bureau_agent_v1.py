@@ -11,17 +11,7 @@ import msgspec
 
 from ctxd.formats.losses import Losses, args_text, text_of
 from ctxd.transcripts.records import decoded
-from ctxd_protocol.event_types import (
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    SystemEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-)
+from ctxd_protocol import event_types as typed
 
 Block = dict[str, Any]
 
@@ -30,7 +20,7 @@ NAME: Final = "bureau-agent-v1"
 _MEMBERS: Final = ("ToolUse", "Thinking", "ToolResult", "ServerToolUse", "ServerToolResult")
 
 
-def events(messages: Iterable[object]) -> Iterator[Event]:
+def events(messages: Iterable[object]) -> Iterator[typed.Event]:
     """Yield the events of messages; the blocks of one have an equal ``message``."""
     for number, message in enumerate(messages):
         place = f"{NAME}/{number}"
@@ -39,7 +29,7 @@ def events(messages: Iterable[object]) -> Iterator[Event]:
                 for block in blocks:
                     yield _event(str(role), block, place)
             case _:
-                yield OpaqueEvent(kind=NAME, data={"message": message}, message=place)
+                yield typed.OpaqueEvent(kind=NAME, data={"message": message}, message=place)
 
 
 class MessageWriter:
@@ -54,15 +44,15 @@ class MessageWriter:
         self._place: str | None = None
         self._blocks: list[Block] = []
 
-    def add(self, event: Event) -> Iterator[Any]:
+    def add(self, event: typed.Event) -> Iterator[Any]:
         """Take one event, and yield the messages that are complete."""
         place = event.message if (event.message or "").startswith(NAME) else None
         match event:
-            case OpaqueEvent(kind=kind, data={"message": message}) if kind == NAME:
+            case typed.OpaqueEvent(kind=kind, data={"message": message}) if kind == NAME:
                 yield from self.end()
                 yield message
                 return
-            case OpaqueEvent(kind=kind, data={"role": str(role), "block": dict(block)}) if kind == NAME:
+            case typed.OpaqueEvent(kind=kind, data={"role": str(role), "block": dict(block)}) if kind == NAME:
                 pass
             case _:
                 found = None if event.sidechain is not None else _block(event)
@@ -83,40 +73,40 @@ class MessageWriter:
         self._role, self._place, self._blocks = "", None, []
 
 
-def _event(role: str, block: Any, place: str | None) -> Event:  # noqa: ANN401 - any value
+def _event(role: str, block: Any, place: str | None) -> typed.Event:  # noqa: ANN401 - any value
     event = _read(role, block, place)
     if event is None or (found := _block(event)) is None:
-        return OpaqueEvent(kind=NAME, data={"role": role, "block": block}, message=place)
+        return typed.OpaqueEvent(kind=NAME, data={"role": role, "block": block}, message=place)
     if found == (role, block):
         return event
     rest = {name: value for name, value in block.items() if found[1].get(name, ...) != value}
     event = msgspec.structs.replace(event, meta={**(event.meta or {}), NAME: rest})
     if _block(event) == (role, block):
         return event
-    return OpaqueEvent(kind=NAME, data={"role": role, "block": block}, message=place)
+    return typed.OpaqueEvent(kind=NAME, data={"role": role, "block": block}, message=place)
 
 
-def _read(role: str, block: object, place: str | None) -> Event | None:
+def _read(role: str, block: object, place: str | None) -> typed.Event | None:
     match role, block:
         case "user", {"Type": "text", "Text": str(text)}:
-            return PromptEvent(text=text, message=place)
+            return typed.PromptEvent(text=text, message=place)
         case "assistant", {"Type": "text", "Text": str(text)}:
-            return ResponseEvent(text=text, message=place)
+            return typed.ResponseEvent(text=text, message=place)
         case "assistant", {"Type": "thinking", "Thinking": {"Content": str(text), "Signature": str(signature)}}:
-            return ThinkingEvent(text=text, signature=signature or None, message=place)
+            return typed.ThinkingEvent(text=text, signature=signature or None, message=place)
         case "assistant", {"Type": "tool_use", "ToolUse": {"ID": str(id), "Name": str(name), "Input": bytes(input)}}:
-            return ToolCallEvent(call=id, tool=name, args=_args(input), message=place)
+            return typed.ToolCallEvent(call=id, tool=name, args=_args(input), message=place)
         case "assistant", {
             "Type": "server_tool_use",
             "ServerToolUse": {"ID": str(id), "Name": str(name), "Input": bytes(input)},
         }:
             meta = {"server_tool": True}
-            return ToolCallEvent(call=id, tool=name, args=_args(input), message=place, meta=meta)
+            return typed.ToolCallEvent(call=id, tool=name, args=_args(input), message=place, meta=meta)
         case "user", {
             "Type": "tool_result",
             "ToolResult": {"Content": str(text), "IsError": bool(failed), "ToolUseID": str(id)},
         }:
-            return ToolResultEvent(call=id or None, text=text, is_error=failed, message=place)
+            return typed.ToolResultEvent(call=id or None, text=text, is_error=failed, message=place)
         case _:
             return None
 
@@ -128,30 +118,30 @@ def _args(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
         return raw.decode("utf-8", "replace")
 
 
-def _block(event: Event) -> tuple[str, Block] | None:
+def _block(event: typed.Event) -> tuple[str, Block] | None:
     """Return the role and the block of an event; None if the format has none for it."""
     block: Block = {"Text": "", "Type": "text", **dict.fromkeys(_MEMBERS)}
     match event:
-        case PromptEvent() | SystemEvent() | CompactionEvent():
+        case typed.PromptEvent() | typed.SystemEvent() | typed.CompactionEvent():
             text = text_of(event)
-            if not text and not isinstance(event, PromptEvent):
+            if not text and not isinstance(event, typed.PromptEvent):
                 return None
             role, block = "user", block | {"Text": text}
-        case ResponseEvent():
+        case typed.ResponseEvent():
             role, block = "assistant", block | {"Text": event.text}
-        case ThinkingEvent():
+        case typed.ThinkingEvent():
             thinking = {"Content": event.text, "Signature": event.signature or ""}
             role, block = "assistant", block | {"Type": "thinking", "Thinking": thinking}
-        case ToolCallEvent():
+        case typed.ToolCallEvent():
             kind, member = ("tool_use", "ToolUse")
             if (event.meta or {}).get("server_tool") is True:
                 kind, member = ("server_tool_use", "ServerToolUse")
             use = {"ID": event.call, "Name": event.tool, "Input": args_text(event.args).encode()}
             role, block = "assistant", block | {"Type": kind, member: use}
-        case ToolResultEvent():
+        case typed.ToolResultEvent():
             result = {"Content": event.text, "IsError": event.is_error, "ToolUseID": event.call or ""}
             role, block = "user", block | {"Type": "tool_result", "ToolResult": result}
-        case OpaqueEvent():
+        case typed.OpaqueEvent():
             return None
     rest = (event.meta or {}).get(NAME)
     return role, block | rest if isinstance(rest, dict) else block

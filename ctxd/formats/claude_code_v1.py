@@ -16,19 +16,7 @@ from ctxd.formats.losses import Losses, kind_of, text_of
 from ctxd.transcripts.claude_code import read_session
 from ctxd.transcripts.records import Line, decoded
 from ctxd.transcripts.records import text_of as text_or_nothing
-from ctxd_protocol.event_types import (
-    Attachment,
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    SystemEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    Usage,
-)
+from ctxd_protocol import event_types as typed
 
 NAME: Final = "claude-code-v1"
 
@@ -53,7 +41,7 @@ class SessionWriter:
         self._ids: set[str] = set()
         self._responses: dict[str | None, str] = {}
 
-    def add(self, event: Event) -> Iterator[bytes]:
+    def add(self, event: typed.Event) -> Iterator[bytes]:
         """Yield the lines of one event."""
         if event.at is not None:
             self._at = event.at
@@ -84,9 +72,9 @@ class SessionWriter:
             return line
         return msgspec.json.encode({**record, "parentUuid": previous}) + b"\n"
 
-    def _placed(self, event: Event, record: Record) -> bytes:
+    def _placed(self, event: typed.Event, record: Record) -> bytes:
         """Add the members that every record has."""
-        if isinstance(event, OpaqueEvent):
+        if isinstance(event, typed.OpaqueEvent):
             return msgspec.json.encode(record)
         self._written += 1
         name = f"{self._written}:{kind_of(event)}:{text_of(event)}"
@@ -109,23 +97,23 @@ class SessionWriter:
         }
         return msgspec.json.encode({**_beside(event), **record, **placed})
 
-    def _records(self, event: Event) -> list[Record]:
+    def _records(self, event: typed.Event) -> list[Record]:
         match event:
-            case PromptEvent():
+            case typed.PromptEvent():
                 return [self._user([*_text(event.text), *map(_attachment, event.attachments)], event.sidechain)]
-            case ToolResultEvent():
+            case typed.ToolResultEvent():
                 content = [*_text(event.text), *map(_attachment, event.attachments)]
                 block = {"type": "tool_result", "tool_use_id": event.call or "", "content": _joined(content)}
                 return [self._user([block | ({"is_error": True} if event.is_error else {})], event.sidechain)]
-            case SystemEvent():
+            case typed.SystemEvent():
                 if not event.text:
                     return [{"type": "system", "subtype": event.kind or "system", "content": ""}]
                 return [{**self._user(_text(event.text), event.sidechain), "isMeta": True}]
-            case CompactionEvent():
+            case typed.CompactionEvent():
                 return self._compaction(event)
-            case OpaqueEvent(kind=kind, data=dict(record)) if record.get("type") == kind:
+            case typed.OpaqueEvent(kind=kind, data=dict(record)) if record.get("type") == kind:
                 return [record]
-            case OpaqueEvent():
+            case typed.OpaqueEvent():
                 return []
             case _:
                 blocks = _blocks(event)
@@ -135,7 +123,9 @@ class SessionWriter:
         self._responses.pop(agent, None)
         return {"type": "user", "message": {"role": "user", "content": _joined(content)}}
 
-    def _assistant(self, event: ResponseEvent | ThinkingEvent | ToolCallEvent, block: Record) -> Record:
+    def _assistant(
+        self, event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent, block: Record
+    ) -> Record:
         # Blocks of one answer share an id: the harness sends them back as one message.
         unnamed = self._responses.get(event.sidechain) or f"msg_{uuid5(_NAMES, str(self._written)).hex}"
         response = self._responses[event.sidechain] = event.message or unnamed
@@ -147,7 +137,7 @@ class SessionWriter:
             message["usage"] = _usage(event.usage)
         return {"type": "assistant", "message": message}
 
-    def _compaction(self, event: CompactionEvent) -> list[Record]:
+    def _compaction(self, event: typed.CompactionEvent) -> list[Record]:
         metadata = {"trigger": "auto", "preTokens": event.tokens_before or 0}
         boundary = {
             "type": "system", "subtype": "compact_boundary", "content": "Conversation compacted",
@@ -158,7 +148,7 @@ class SessionWriter:
         return [boundary, {**self._user(_text(event.summary), event.sidechain), "isCompactSummary": True}]
 
 
-def _beside(event: Event) -> Record:
+def _beside(event: typed.Event) -> Record:
     """Return what the source recorded beside the fields; of a session of this format, members of its records."""
     return {name: value for name, value in (event.meta or {}).items() if name not in ("message", "content")}
 
@@ -178,24 +168,24 @@ def _joined(content: list[Record]) -> str | list[Record]:
             return content
 
 
-def _blocks(event: ResponseEvent | ThinkingEvent | ToolCallEvent) -> list[Record]:
+def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent) -> list[Record]:
     match event:
-        case ResponseEvent():
+        case typed.ResponseEvent():
             return [*_text(event.text), *map(_attachment, event.attachments)]
-        case ThinkingEvent(signature=str(signature)):
+        case typed.ThinkingEvent(signature=str(signature)):
             return [{"type": "thinking", "thinking": event.text, "signature": signature}]
-        case ThinkingEvent(encrypted=str(data)):
+        case typed.ThinkingEvent(encrypted=str(data)):
             return [{"type": "redacted_thinking", "data": data}]
-        case ThinkingEvent():
+        case typed.ThinkingEvent():
             # The provider refuses reasoning that it did not sign.
             return []
-        case ToolCallEvent():
+        case typed.ToolCallEvent():
             kind = "server_tool_use" if (event.meta or {}).get("server_tool") is True else "tool_use"
             args = event.args if isinstance(event.args, dict) else {} if event.args is None else {"input": event.args}
             return [{"type": kind, "id": event.call, "name": event.tool, "input": args}]
 
 
-def _attachment(found: Attachment) -> Record:
+def _attachment(found: typed.Attachment) -> Record:
     if found.data is not None:
         data = b64encode(found.data).decode()
         source = {"type": "base64", "media_type": found.media_type, "data": data}
@@ -205,7 +195,7 @@ def _attachment(found: Attachment) -> Record:
     return block | ({"title": found.name} if found.name else {})
 
 
-def _usage(usage: Usage) -> Record:
+def _usage(usage: typed.Usage) -> Record:
     return {
         "input_tokens": usage.input,
         "output_tokens": usage.output,

@@ -7,17 +7,7 @@ import re
 from typing import Final
 
 from ctxd.formats.losses import Losses, args_text, text_of
-from ctxd_protocol.event_types import (
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    SystemEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-)
+from ctxd_protocol import event_types as typed
 
 NAME: Final = "narrative-v1"
 
@@ -29,17 +19,17 @@ _RESULT_CHARS_MAX: Final = 4000
 _HEADING: Final = re.compile(r"^(\\*#)", re.M)
 
 
-def passage(event: Event, losses: Losses) -> str:
+def passage(event: typed.Event, losses: Losses) -> str:
     """Return an event as text with a heading; nothing if it has nothing to read. What is left out is counted."""
     match event:
-        case ToolCallEvent():
+        case typed.ToolCallEvent():
             heading, text = f"Tool call: {' '.join(event.tool.split())}", args_text(event.args)
-        case ToolResultEvent():
+        case typed.ToolResultEvent():
             heading = "Tool failed" if event.is_error else "Tool result"
             text = _clipped(event.text, losses)
-        case OpaqueEvent(kind="error", data={"message": str(message)}):
+        case typed.OpaqueEvent(kind="error", data={"message": str(message)}):
             heading, text = "Error", message
-        case OpaqueEvent():
+        case typed.OpaqueEvent():
             losses.drop(event)
             return ""
         case _:
@@ -55,17 +45,19 @@ def passage(event: Event, losses: Losses) -> str:
     return f"\n## {heading}{side}\n\n{escaped}\n"
 
 
-def _heading(event: PromptEvent | ResponseEvent | ThinkingEvent | SystemEvent | CompactionEvent) -> str:
+def _heading(
+    event: typed.PromptEvent | typed.ResponseEvent | typed.ThinkingEvent | typed.SystemEvent | typed.CompactionEvent,
+) -> str:
     match event:
-        case PromptEvent():
+        case typed.PromptEvent():
             return "User"
-        case ResponseEvent():
+        case typed.ResponseEvent():
             return "Assistant"
-        case ThinkingEvent():
+        case typed.ThinkingEvent():
             return "Reasoning of the assistant"
-        case SystemEvent():
+        case typed.SystemEvent():
             return "Notice"
-        case CompactionEvent():
+        case typed.CompactionEvent():
             return "Summary of everything before"
 
 

@@ -22,18 +22,7 @@ from ctxd.transcripts.records import (
     text_of,
     usage_of,
 )
-from ctxd_protocol.event_types import (
-    Attachment,
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    SystemEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-)
+from ctxd_protocol import event_types as typed
 
 _WRAPPER: Final = re.compile(
     r"\s*<(command-name|command-message|command-args|local-command-stdout|local-command-stderr|local-command-caveat|"
@@ -66,7 +55,7 @@ class _Reader:
     def __init__(self) -> None:
         self._tokens_before: int | None = None
 
-    def events(self, record: Record) -> list[Event]:
+    def events(self, record: Record) -> list[typed.Event]:
         match record.get("type"):
             case "assistant":
                 return _response(record)
@@ -79,15 +68,15 @@ class _Reader:
             case _:
                 return [opaque("untyped", record)]
 
-    def _user(self, record: Record) -> list[Event]:
+    def _user(self, record: Record) -> list[typed.Event]:
         message, place = record_of(record.get("message")), _place(record)
         meta = rest(record, *_ENVELOPE)
         content = message.get("content")
         if isinstance(content, str):
             return [self._text(record, content, (), place, meta)]
-        events: list[Event] = []
+        events: list[typed.Event] = []
         texts: list[str] = []
-        attachments: list[Attachment] = []
+        attachments: list[typed.Attachment] = []
         for block in content if isinstance(content, list) else ():
             match block:
                 case {"type": "tool_result"}:
@@ -99,7 +88,7 @@ class _Reader:
                 case str():
                     texts.append(block)
                 case _:
-                    events.append(OpaqueEvent(kind=_kind(block), data=block, **place))
+                    events.append(typed.OpaqueEvent(kind=_kind(block), data=block, **place))
         if texts or attachments:
             beside = meta if not events else None
             events.append(self._text(record, "\n".join(texts), tuple(attachments), place, beside))
@@ -109,36 +98,36 @@ class _Reader:
         self,
         record: Record,
         text: str,
-        attachments: tuple[Attachment, ...],
+        attachments: tuple[typed.Attachment, ...],
         place: dict[str, Any],
         meta: dict[str, Any] | None,
-    ) -> Event:
+    ) -> typed.Event:
         if record.get("isCompactSummary"):
             before, self._tokens_before = self._tokens_before, None
-            return CompactionEvent(summary=text, tokens_before=before, meta=meta, **place)
+            return typed.CompactionEvent(summary=text, tokens_before=before, meta=meta, **place)
         if record.get("isMeta") or record.get("isSynthetic"):
-            return SystemEvent(text=text, kind="meta", meta=meta, **place)
+            return typed.SystemEvent(text=text, kind="meta", meta=meta, **place)
         if wrapper := _WRAPPER.match(text):
-            return SystemEvent(text=text, kind=wrapper[1], meta=meta, **place)
+            return typed.SystemEvent(text=text, kind=wrapper[1], meta=meta, **place)
         if text.startswith(_INTERRUPTED):
-            return SystemEvent(text=text, kind="interrupted", meta=meta, **place)
-        return PromptEvent(text=text, attachments=attachments, meta=meta, **place)
+            return typed.SystemEvent(text=text, kind="interrupted", meta=meta, **place)
+        return typed.PromptEvent(text=text, attachments=attachments, meta=meta, **place)
 
-    def _system(self, record: Record) -> Event:
+    def _system(self, record: Record) -> typed.Event:
         kind, place = text_of(record.get("subtype")) or "system", _place(record)
         meta = rest(record, *_ENVELOPE, "content", "subtype")
         if kind != "compact_boundary":
-            return SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
+            return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
         found = record_of(record.get("compactMetadata") or record.get("compact_metadata"))
         tokens = found.get("preTokens", found.get("pre_tokens"))
         self._tokens_before = tokens if isinstance(tokens, int) else None
         if "uuid" in record and "sessionId" in record:
             # In a session file the summary is the next user record.
-            return SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
-        return CompactionEvent(tokens_before=self._tokens_before, meta=meta, **place)
+            return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
+        return typed.CompactionEvent(tokens_before=self._tokens_before, meta=meta, **place)
 
 
-def _response(record: Record) -> list[Event]:
+def _response(record: Record) -> list[typed.Event]:
     message, place = record_of(record.get("message")), _place(record)
     place["message"] = text_of(message.get("id")) or place["message"]
     beside = rest(record, *_ENVELOPE) or {}
@@ -157,7 +146,7 @@ def _response(record: Record) -> list[Event]:
     stop = text_of(message.get("stop_reason")) or None
     content = message.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    events: list[Event] = []
+    events: list[typed.Event] = []
     for block in blocks if isinstance(blocks, list) else ():
         common = {**place, "meta": beside or None} if not events else place
         events.append(_block(block, common, billed, stop))
@@ -169,29 +158,29 @@ def _block(
     common: dict[str, Any],
     billed: dict[str, Any],
     stop: str | None,
-) -> Event:
+) -> typed.Event:
     match block:
         case {"type": "text"}:
-            return ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common)
+            return typed.ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common)
         case {"type": "thinking"}:
             signature = text_of(block.get("signature")) or None
-            return ThinkingEvent(text=text_of(block.get("thinking")), signature=signature, **billed, **common)
+            return typed.ThinkingEvent(text=text_of(block.get("thinking")), signature=signature, **billed, **common)
         case {"type": "redacted_thinking"}:
-            return ThinkingEvent(encrypted=text_of(block.get("data")), **billed, **common)
+            return typed.ThinkingEvent(encrypted=text_of(block.get("data")), **billed, **common)
         case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "id": str(call), "name": str(tool)}:
             if block["type"] == "server_tool_use":
                 common = {**common, "meta": {**(common.get("meta") or {}), "server_tool": True}}
-            return ToolCallEvent(call=call, tool=tool, args=block.get("input"), **billed, **common)
+            return typed.ToolCallEvent(call=call, tool=tool, args=block.get("input"), **billed, **common)
         case {"type": str(kind), "tool_use_id": str()} if kind.endswith("tool_result"):
             # The result of a tool that the provider ran.
             return _result(block, {name: value for name, value in common.items() if name != "meta"}, common.get("meta"))
         case {"type": "image" | "document"}:
-            return ResponseEvent(attachments=(_attachment(block),), stop_reason=stop, **billed, **common)
+            return typed.ResponseEvent(attachments=(_attachment(block),), stop_reason=stop, **billed, **common)
         case _:
-            return OpaqueEvent(kind=_kind(block), data=block, **common)
+            return typed.OpaqueEvent(kind=_kind(block), data=block, **common)
 
 
-def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -> ToolResultEvent:
+def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -> typed.ToolResultEvent:
     content = block.get("content")
     texts, attachments, unread = [], [], []
     if isinstance(content, str):
@@ -209,7 +198,7 @@ def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -
         unread.append(content)
     if unread:
         beside["content"] = unread
-    return ToolResultEvent(
+    return typed.ToolResultEvent(
         call=text_of(block.get("tool_use_id")) or None,
         text="\n".join(texts),
         attachments=tuple(attachments),
@@ -219,7 +208,7 @@ def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -
     )
 
 
-def _attachment(block: Record) -> Attachment:
+def _attachment(block: Record) -> typed.Attachment:
     source = record_of(block.get("source"))
     media_type = text_of(source.get("media_type")) or "application/octet-stream"
     name = text_of(block.get("title")) or None

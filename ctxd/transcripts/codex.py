@@ -23,19 +23,7 @@ from ctxd.transcripts.records import (
     text_of,
     usage_of,
 )
-from ctxd_protocol.event_types import (
-    Attachment,
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    SystemEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    Usage,
-)
+from ctxd_protocol import event_types as typed
 
 _WRAPPER: Final = re.compile(
     r"\s*(?:<(environment_context|permissions instructions|user_instructions|recommended_plugins|turn_aborted|"
@@ -72,9 +60,9 @@ def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
 class _Rollout:
     def __init__(self) -> None:
         self._model: str | None = None
-        self._total = Usage()
+        self._total = typed.Usage()
 
-    def events(self, record: Record) -> list[Event]:
+    def events(self, record: Record) -> list[typed.Event]:
         at, payload = milliseconds(record.get("timestamp")), record_of(record.get("payload"))
         match record.get("type"):
             case "response_item":
@@ -82,12 +70,14 @@ class _Rollout:
             case "session_meta":
                 instructions = record_of(payload.get("base_instructions")).get("text", payload.get("instructions"))
                 meta = rest(payload, "base_instructions", "instructions")
-                return [SystemEvent(text=text_of(instructions), kind="session_meta", at=at, meta=meta)]
+                return [typed.SystemEvent(text=text_of(instructions), kind="session_meta", at=at, meta=meta)]
             case "turn_context":
                 self._model = text_of(payload.get("model")) or self._model
-                return [OpaqueEvent(kind="turn_context", data=payload, at=at)]
+                return [typed.OpaqueEvent(kind="turn_context", data=payload, at=at)]
             case "compacted":
-                return [CompactionEvent(summary=text_of(payload.get("message")), at=at, meta=rest(payload, "message"))]
+                return [
+                    typed.CompactionEvent(summary=text_of(payload.get("message")), at=at, meta=rest(payload, "message"))
+                ]
             case "event_msg":
                 return [self._message(payload, at)]
             case str(kind) if kind in _BARE_ITEMS:
@@ -95,26 +85,26 @@ class _Rollout:
             case kind:
                 return [opaque(text_of(kind) or "untyped", record, at=at)]
 
-    def _message(self, payload: Record, at: int | None) -> OpaqueEvent:
+    def _message(self, payload: Record, at: int | None) -> typed.OpaqueEvent:
         kind = text_of(payload.get("type"))
         usage = self._billed(payload) if kind == "token_count" else None
-        return OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
+        return typed.OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
 
-    def _billed(self, payload: Record) -> Usage | None:
+    def _billed(self, payload: Record) -> typed.Usage | None:
         """Return the tokens since the last count. Counts are totals; one that decreases starts anew."""
         total = _usage(record_of(payload.get("info")).get("total_token_usage"))
         if total is None:
             return None
         before, self._total = self._total, total
         if total.input + total.cache_read < before.input + before.cache_read or total.output < before.output:
-            before = Usage()
-        return Usage(
+            before = typed.Usage()
+        return typed.Usage(
             input=max(0, total.input - before.input),
             output=total.output - before.output,
             cache_read=max(0, total.cache_read - before.cache_read),
         )
 
-    def _item(self, item: Record, at: int | None) -> Event:
+    def _item(self, item: Record, at: int | None) -> typed.Event:
         common: dict[str, Any] = {"id": text_of(item.get("id")) or None, "at": at, "meta": rest(item, *_ITEM_FIELDS)}
         call = text_of(item.get("call_id")) or text_of(item.get("id"))
         match item.get("type"):
@@ -125,41 +115,41 @@ class _Rollout:
             case "function_call":
                 args = _arguments(item.get("arguments"))
                 tool = text_of(item.get("name"))
-                return ToolCallEvent(call=call, tool=tool, args=args, model=self._model, **common)
+                return typed.ToolCallEvent(call=call, tool=tool, args=args, model=self._model, **common)
             case "custom_tool_call":
                 tool = text_of(item.get("name"))
-                return ToolCallEvent(call=call, tool=tool, args=item.get("input"), model=self._model, **common)
+                return typed.ToolCallEvent(call=call, tool=tool, args=item.get("input"), model=self._model, **common)
             case "local_shell_call" | "web_search_call" | "tool_search_call" | "image_generation_call" as kind:
                 common["meta"] = rest(item, "type", "id", "call_id", "action", "arguments")
                 args = item.get("action", item.get("arguments"))
                 tool = kind.removesuffix("_call")
-                return ToolCallEvent(call=call, tool=tool, args=args, model=self._model, **common)
+                return typed.ToolCallEvent(call=call, tool=tool, args=args, model=self._model, **common)
             case str(kind) if kind.endswith("_output"):
                 return _output(item, call, common)
             case kind:
-                return OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(item), id=common["id"], at=at)
+                return typed.OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(item), id=common["id"], at=at)
 
-    def _said(self, item: Record, common: dict[str, Any]) -> Event:
+    def _said(self, item: Record, common: dict[str, Any]) -> typed.Event:
         text, attachments = _content(item.get("content"))
         match item.get("role"):
             case "user":
                 if wrapper := _WRAPPER.match(text):
-                    return SystemEvent(text=text, kind=wrapper[1] or wrapper[2], **common)
-                return PromptEvent(text=text, attachments=attachments, **common)
+                    return typed.SystemEvent(text=text, kind=wrapper[1] or wrapper[2], **common)
+                return typed.PromptEvent(text=text, attachments=attachments, **common)
             case "assistant":
-                return ResponseEvent(text=text, attachments=attachments, model=self._model, **common)
+                return typed.ResponseEvent(text=text, attachments=attachments, model=self._model, **common)
             case role:
-                return SystemEvent(text=text, kind=text_of(role) or None, **common)
+                return typed.SystemEvent(text=text, kind=text_of(role) or None, **common)
 
-    def _thinking(self, item: Record, common: dict[str, Any]) -> ThinkingEvent:
+    def _thinking(self, item: Record, common: dict[str, Any]) -> typed.ThinkingEvent:
         common["meta"] = rest(item, "type", "id", "summary", "content", "encrypted_content")
         parts = [*records_of(item.get("summary")), *records_of(item.get("content"))]
         text = "\n\n".join(text_of(part.get("text")) for part in parts)
         encrypted = text_of(item.get("encrypted_content")) or None
-        return ThinkingEvent(text=text, encrypted=encrypted, model=self._model, **common)
+        return typed.ThinkingEvent(text=text, encrypted=encrypted, model=self._model, **common)
 
 
-def _output(item: Record, call: str, common: dict[str, Any]) -> ToolResultEvent:
+def _output(item: Record, call: str, common: dict[str, Any]) -> typed.ToolResultEvent:
     output, failed = item.get("output"), False
     if isinstance(output, dict):
         failed = output.get("success") is False
@@ -167,10 +157,10 @@ def _output(item: Record, call: str, common: dict[str, Any]) -> ToolResultEvent:
     text, attachments = (output, ()) if isinstance(output, str) else _content(output)
     if output is None and (more := rest(item, "type", "id", "call_id")):
         text = json.dumps(more, ensure_ascii=False)
-    return ToolResultEvent(call=call or None, text=text, attachments=attachments, is_error=failed, **common)
+    return typed.ToolResultEvent(call=call or None, text=text, attachments=attachments, is_error=failed, **common)
 
 
-def _content(content: object) -> tuple[str, tuple[Attachment, ...]]:
+def _content(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
     if isinstance(content, str):
         return content, ()
     texts, attachments = [], []
@@ -193,18 +183,18 @@ def _arguments(text: object) -> Any:  # noqa: ANN401 - any JSON value
     return found if isinstance(found, dict) else text
 
 
-def _usage(found: object) -> Usage | None:
+def _usage(found: object) -> typed.Usage | None:
     usage = usage_of(found, input="input_tokens", output="output_tokens", cache_read="cached_input_tokens")
     if usage is None:
         return None
     # codex counts cached tokens as input too.
-    return Usage(input=max(0, usage.input - usage.cache_read), output=usage.output, cache_read=usage.cache_read)
+    return typed.Usage(input=max(0, usage.input - usage.cache_read), output=usage.output, cache_read=usage.cache_read)
 
 
 # --- codex exec --json ---
 
 
-def _exec_events(record: Record) -> list[Event]:
+def _exec_events(record: Record) -> list[typed.Event]:
     kind = text_of(record.get("type")) or "untyped"
     match kind:
         case "item.completed":
@@ -213,21 +203,23 @@ def _exec_events(record: Record) -> list[Event]:
             return [opaque(kind, record, usage=_usage(record.get("usage")))]
         case "turn.failed" | "error":
             message = record_of(record.get("error")).get("message", record.get("message"))
-            return [SystemEvent(text=text_of(message), kind=kind, meta=rest(record, "type", "message"))]
+            return [typed.SystemEvent(text=text_of(message), kind=kind, meta=rest(record, "type", "message"))]
         case _:
             return [opaque(kind, record)]
 
 
-def _completed(item: Record) -> list[Event]:
+def _completed(item: Record) -> list[typed.Event]:
     id = text_of(item.get("id")) or None
     failed = item.get("status") == "failed" or item.get("exit_code") not in (0, None)
     match item.get("type"):
         case "agent_message":
-            return [ResponseEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+            return [typed.ResponseEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
         case "reasoning":
-            return [ThinkingEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+            return [typed.ThinkingEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
         case "error":
-            return [SystemEvent(id=id, text=text_of(item.get("message")), kind="error", meta=rest(item, "id", "type"))]
+            return [
+                typed.SystemEvent(id=id, text=text_of(item.get("message")), kind="error", meta=rest(item, "id", "type"))
+            ]
         case "command_execution":
             args = {"command": item.get("command")}
             return _ran(item, id, "command_execution", args, text_of(item.get("aggregated_output")), failed)
@@ -241,7 +233,7 @@ def _completed(item: Record) -> list[Event]:
         case "web_search":
             return _ran(item, id, "web_search", {"query": item.get("query")}, "", failed)
         case kind:
-            return [OpaqueEvent(id=id, kind=text_of(kind) or "untyped", data=dict(item))]
+            return [typed.OpaqueEvent(id=id, kind=text_of(kind) or "untyped", data=dict(item))]
 
 
 def _ran(
@@ -251,9 +243,9 @@ def _ran(
     args: object,
     output: str,
     failed: bool,
-    attachments: tuple[Attachment, ...] = (),
-) -> list[Event]:
+    attachments: tuple[typed.Attachment, ...] = (),
+) -> list[typed.Event]:
     call = id or tool
     meta = rest(item, "id", "type", "command", "changes", "arguments", "query", "aggregated_output")
-    result = ToolResultEvent(id=id, call=call, text=output, attachments=attachments, is_error=failed, meta=meta)
-    return [ToolCallEvent(id=id, call=call, tool=tool, args=args), result]
+    result = typed.ToolResultEvent(id=id, call=call, text=output, attachments=attachments, is_error=failed, meta=meta)
+    return [typed.ToolCallEvent(id=id, call=call, tool=tool, args=args), result]

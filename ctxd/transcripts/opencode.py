@@ -20,18 +20,7 @@ from ctxd.transcripts.records import (
     text_of,
     usage_of,
 )
-from ctxd_protocol.event_types import (
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    SystemEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    Usage,
-)
+from ctxd_protocol import event_types as typed
 
 _PART: Final = ("id", "sessionID", "messageID", "type")
 
@@ -58,7 +47,9 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
         match line.record.get("type"):
             case "error":
                 text = text_of(record_of(record_of(line.record.get("error")).get("data")).get("message"))
-                events: list[Event] = [SystemEvent(text=text, kind="error", meta=rest(line.record, "type"), **place)]
+                events: list[typed.Event] = [
+                    typed.SystemEvent(text=text, kind="error", meta=rest(line.record, "type"), **place)
+                ]
             case str() if part:
                 usage = _usage(part.get("tokens")) if part.get("type") == "step-finish" else None
                 events = _part_events(part, {"role": "assistant"}, place, {"model": None, "usage": usage})
@@ -67,7 +58,7 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
         yield from (Entry(line.number, event) for event in events)
 
 
-def message_events(info: Record, parts: Sequence[Record]) -> list[Event]:
+def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:
     """Return the events of one message of the first generation: ``info`` is its data, ``parts`` are theirs in order."""
     id = text_of(info.get("id")) or None
     place: dict[str, Any] = {
@@ -79,13 +70,13 @@ def message_events(info: Record, parts: Sequence[Record]) -> list[Event]:
     if info.get("summary") is True:
         text = "\n".join(text_of(part.get("text")) for part in parts if part.get("type") == "text")
         data = {"info": dict(info), "parts": [dict(part) for part in parts]}
-        return [CompactionEvent(summary=text, meta=data, **place)]
+        return [typed.CompactionEvent(summary=text, meta=data, **place)]
     events = [event for part in parts for event in _part_events(part, info, place, billed)]
     # The opaque event keeps the members of the message that no part has.
     return [opaque("message", info, **place, usage=billed["usage"]), *events]
 
 
-def row_events(kind: str, data: Record, id: str) -> list[Event]:
+def row_events(kind: str, data: Record, id: str) -> list[typed.Event]:
     """Return the events of one row of ``session_message``, the table of the second generation."""
     place: dict[str, Any] = {"message": id, "at": milliseconds(record_of(data.get("time")).get("created"))}
     text = text_of(data.get("text"))
@@ -95,7 +86,7 @@ def row_events(kind: str, data: Record, id: str) -> list[Event]:
                 attachment_of(text_of(file.get("mime")), file.get("url") or file.get("uri"), text_of(file.get("name")))
                 for file in records_of(data.get("files"))
             )
-            return [PromptEvent(text=text, attachments=files, meta=rest(data, "text", "files"), **place)]
+            return [typed.PromptEvent(text=text, attachments=files, meta=rest(data, "text", "files"), **place)]
         case "assistant":
             model = text_of(record_of(data.get("model")).get("id")) or None
             billed = {"model": model, "usage": _usage(data.get("tokens"))}
@@ -104,42 +95,44 @@ def row_events(kind: str, data: Record, id: str) -> list[Event]:
             ]
             return [opaque("message", rest(data, "content") or {}, **place, usage=billed["usage"]), *parts]
         case "compaction" if data.get("status") == "completed":
-            return [CompactionEvent(summary=text_of(data.get("summary")), meta=rest(data, "summary"), **place)]
+            return [typed.CompactionEvent(summary=text_of(data.get("summary")), meta=rest(data, "summary"), **place)]
         case "system" | "synthetic" | "skill":
-            return [SystemEvent(text=text, kind=kind, meta=rest(data, "text"), **place)]
+            return [typed.SystemEvent(text=text, kind=kind, meta=rest(data, "text"), **place)]
         case _:
             return [opaque(kind, data, **place)]
 
 
-def _part_events(part: Record, info: Record, place: dict[str, Any], billed: dict[str, Any]) -> list[Event]:
+def _part_events(part: Record, info: Record, place: dict[str, Any], billed: dict[str, Any]) -> list[typed.Event]:
     common = {**place, "id": text_of(part.get("id")) or None}
     text, meta = text_of(part.get("text")), rest(part, *_PART, "text")
     match part.get("type"):
         case "text" if part.get("synthetic") or part.get("ignored"):
-            return [SystemEvent(text=text, kind="synthetic", meta=meta, **common)]
+            return [typed.SystemEvent(text=text, kind="synthetic", meta=meta, **common)]
         case "text" if info.get("role") == "user":
-            return [PromptEvent(text=text, meta=meta, **common)]
+            return [typed.PromptEvent(text=text, meta=meta, **common)]
         case "text":
-            return [ResponseEvent(text=text, meta=meta, **billed, **common)]
+            return [typed.ResponseEvent(text=text, meta=meta, **billed, **common)]
         case "reasoning":
-            return [ThinkingEvent(text=text, meta=meta, **billed, **common)]
+            return [typed.ThinkingEvent(text=text, meta=meta, **billed, **common)]
         case "file":
             mime, name = text_of(part.get("mime")), text_of(part.get("filename")) or None
             file = attachment_of(mime or "application/octet-stream", part.get("url"), name)
-            return [PromptEvent(attachments=(file,), meta=rest(part, *_PART, "url"), **common)]
+            return [typed.PromptEvent(attachments=(file,), meta=rest(part, *_PART, "url"), **common)]
         case "tool":
             return _tool(part, common, billed)
         case kind:
             usage = billed["usage"] if kind == "step-finish" and not info.get("tokens") else None
-            return [OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(part), usage=usage, **common)]
+            return [typed.OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(part), usage=usage, **common)]
 
 
-def _tool(part: Record, common: dict[str, Any], billed: dict[str, Any]) -> list[Event]:
+def _tool(part: Record, common: dict[str, Any], billed: dict[str, Any]) -> list[typed.Event]:
     state = record_of(part.get("state"))
     call = text_of(part.get("callID")) or text_of(part.get("id"))
     tool = text_of(part.get("tool")) or text_of(part.get("name"))
     meta = rest(part, *_PART, "callID", "tool", "name", "state")
-    events: list[Event] = [ToolCallEvent(call=call, tool=tool, args=state.get("input"), meta=meta, **billed, **common)]
+    events: list[typed.Event] = [
+        typed.ToolCallEvent(call=call, tool=tool, args=state.get("input"), meta=meta, **billed, **common)
+    ]
     if state.get("status") not in ("completed", "error"):
         return events
     content = records_of(state.get("content"))
@@ -147,7 +140,7 @@ def _tool(part: Record, common: dict[str, Any], billed: dict[str, Any]) -> list[
     error = state.get("error")
     failure = text_of(error) or text_of(record_of(error).get("message"))
     files = [*records_of(state.get("attachments")), *(item for item in content if item.get("type") == "file")]
-    result = ToolResultEvent(
+    result = typed.ToolResultEvent(
         call=call,
         text=text_of(state.get("output")) or "\n".join(texts) or failure,
         attachments=tuple(
@@ -161,7 +154,7 @@ def _tool(part: Record, common: dict[str, Any], billed: dict[str, Any]) -> list[
     return [*events, result]
 
 
-def _usage(tokens: object) -> Usage | None:
+def _usage(tokens: object) -> typed.Usage | None:
     found, cache = record_of(tokens), record_of(record_of(tokens).get("cache"))
     flat = {**found, "cache_read": cache.get("read"), "cache_write": cache.get("write")}
     usage = usage_of(flat, input="input", output="output", cache_read="cache_read", cache_write="cache_write")
@@ -169,7 +162,7 @@ def _usage(tokens: object) -> Usage | None:
     if usage is None or not isinstance(reasoning, int):
         return usage
     # Reasoning is billed as output and counted beside it.
-    return Usage(
+    return typed.Usage(
         input=usage.input,
         output=usage.output + max(0, reasoning),
         cache_read=usage.cache_read,

@@ -19,18 +19,7 @@ from ctxd.transcripts.records import (
     text_of,
     usage_of,
 )
-from ctxd_protocol.event_types import (
-    Attachment,
-    CompactionEvent,
-    Event,
-    OpaqueEvent,
-    PromptEvent,
-    ResponseEvent,
-    SystemEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-)
+from ctxd_protocol import event_types as typed
 
 _ENTRY: Final = ("type", "id", "parentId", "timestamp", "message")
 
@@ -60,7 +49,7 @@ def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
         yield from (Entry(line.number, event) for event in events)
 
 
-def _entry_events(record: Record) -> list[Event]:
+def _entry_events(record: Record) -> list[typed.Event]:
     id = text_of(record.get("id")) or None
     place: dict[str, Any] = {
         "id": id,
@@ -75,14 +64,14 @@ def _entry_events(record: Record) -> list[Event]:
             return [_compaction(record, place)]
         case "branch_summary" | "custom_message" as kind:
             text, _ = _content(record.get("summary", record.get("content")))
-            return [SystemEvent(text=text, kind=kind, meta=rest(record, *_ENTRY, "summary", "content"), **place)]
+            return [typed.SystemEvent(text=text, kind=kind, meta=rest(record, *_ENTRY, "summary", "content"), **place)]
         case kind:
             return [opaque(text_of(kind) or "untyped", record, **place)]
 
 
-def _compaction(record: Record, place: dict[str, Any]) -> CompactionEvent:
+def _compaction(record: Record, place: dict[str, Any]) -> typed.CompactionEvent:
     tokens = record.get("tokensBefore")
-    return CompactionEvent(
+    return typed.CompactionEvent(
         summary=text_of(record.get("summary")),
         kept_from=text_of(record.get("firstKeptEntryId")) or None,
         tokens_before=tokens if isinstance(tokens, int) else None,
@@ -91,18 +80,18 @@ def _compaction(record: Record, place: dict[str, Any]) -> CompactionEvent:
     )
 
 
-def _message_events(message: Record, place: dict[str, Any], beside: dict[str, Any] | None = None) -> list[Event]:
+def _message_events(message: Record, place: dict[str, Any], beside: dict[str, Any] | None = None) -> list[typed.Event]:
     place = {**place, "at": place.get("at") or milliseconds(message.get("timestamp"))}
     text, attachments = _content(message.get("content"))
     meta = {**(beside or {}), **(rest(message, "role", "content", "timestamp") or {})} or None
     match message.get("role"):
         case "user":
-            return [PromptEvent(text=text, attachments=attachments, meta=meta, **place)]
+            return [typed.PromptEvent(text=text, attachments=attachments, meta=meta, **place)]
         case "assistant":
             return _response(message, place, beside)
         case "toolResult":
             return [
-                ToolResultEvent(
+                typed.ToolResultEvent(
                     call=text_of(message.get("toolCallId")) or None,
                     text=text,
                     attachments=attachments,
@@ -114,15 +103,15 @@ def _message_events(message: Record, place: dict[str, Any], beside: dict[str, An
         case "system":
             sections = record_of(message.get("sections"))
             whole = "\n\n".join(filter(None, [text, *(text_of(section) for section in sections.values())]))
-            return [SystemEvent(text=whole, kind="system", meta=meta, **place)]
+            return [typed.SystemEvent(text=whole, kind="system", meta=meta, **place)]
         case "bashExecution":
-            return [SystemEvent(text=text_of(message.get("output")), kind="bashExecution", meta=meta, **place)]
+            return [typed.SystemEvent(text=text_of(message.get("output")), kind="bashExecution", meta=meta, **place)]
         case kind:
             whole = text or text_of(message.get("summary"))
-            return [SystemEvent(text=whole, kind=text_of(kind) or None, meta=meta, **place)]
+            return [typed.SystemEvent(text=whole, kind=text_of(kind) or None, meta=meta, **place)]
 
 
-def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | None) -> list[Event]:
+def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | None) -> list[typed.Event]:
     billed: dict[str, Any] = {
         "model": text_of(message.get("model")) or None,
         "usage": usage_of(
@@ -135,27 +124,29 @@ def _response(message: Record, place: dict[str, Any], beside: dict[str, Any] | N
     blocks: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": text_of(content)}]
     if not blocks:
         # A response without content: usually an error, which its metadata describes.
-        return [ResponseEvent(stop_reason=stop, meta=meta, **billed, **place)]
-    events: list[Event] = []
+        return [typed.ResponseEvent(stop_reason=stop, meta=meta, **billed, **place)]
+    events: list[typed.Event] = []
     for block in blocks:
         common = {**place, "meta": meta} if not events else place
         match block:
             case {"type": "text"}:
-                events.append(ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common))
+                events.append(
+                    typed.ResponseEvent(text=text_of(block.get("text")), stop_reason=stop, **billed, **common)
+                )
             case {"type": "thinking"}:
                 signature = text_of(block.get("thinkingSignature")) or None
                 thought = text_of(block.get("thinking"))
-                events.append(ThinkingEvent(text=thought, signature=signature, **billed, **common))
+                events.append(typed.ThinkingEvent(text=thought, signature=signature, **billed, **common))
             case {"type": "toolCall", "id": str(call), "name": str(tool)}:
                 args = block.get("arguments")
-                events.append(ToolCallEvent(call=call, tool=tool, args=args, **billed, **common))
+                events.append(typed.ToolCallEvent(call=call, tool=tool, args=args, **billed, **common))
             case _:
                 kind = text_of(record_of(block).get("type")) or "untyped"
-                events.append(OpaqueEvent(kind=kind, data=block, **common))
+                events.append(typed.OpaqueEvent(kind=kind, data=block, **common))
     return events
 
 
-def _content(content: object) -> tuple[str, tuple[Attachment, ...]]:
+def _content(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
     if isinstance(content, str):
         return content, ()
     texts, attachments = [], []
