@@ -2,37 +2,29 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
-from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from math import inf
 from select import select
-from typing import TYPE_CHECKING, Final
-from uuid import uuid4
+from typing import Final
 
 import anyio
 import click
-import msgspec
 from anyio.abc import TaskStatus
 
-from ctxd.capture.checkpoints import DEFAULT_POLICY, TRIGGERS, Checkpoint, CheckpointTracker, Trigger
+from ctxd.capture.checkpoints import DEFAULT_POLICY, TRIGGERS, CheckpointTracker, Trigger
 from ctxd.capture.stream_json import StreamParser
+from ctxd.cli.commit_delivery import Chain, CommitDelivery
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.undelivered_commits import NEWEST
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Stop
-from ctxd.formatting import count
 from ctxd.offload import in_thread
 
-if TYPE_CHECKING:
-    from ctxd_client import Client
-
 _READ_BYTES: Final = 256 * 1024
-
-_WAITING_MAX: Final = 64
-"""Checkpoints that wait for the daemon; beyond them the agent waits too, once its pipe is full."""
 
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
@@ -47,8 +39,11 @@ _BY_SIGNAL: Final = 128
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the agent's output from standard input.")
-@click.option("--parent", metavar="COMMIT", help="Continue the chain of this commit; by default a new one begins.")
-@click.option("--session", "-s", metavar="SESSION", help="The session that the commits are of.")
+@click.option("--parent", metavar="COMMIT", help="Continue the chain of this commit.")
+@click.option(
+    "--session", "-s", metavar="SESSION", help="Session of the commits; its newest commit is continued by default."
+)
+@click.option("--new", "is_new", is_flag=True, help="Begin a new chain, although the session has commits.")
 @click.option("--template", default="", metavar="NAME", help="The kind of agent.")
 @click.option("--ticket", default="", metavar="ID", help="The ticket that the agent works on.")
 @click.option("--thread", default="", metavar="ID", help="The thread that the agent works in.")
@@ -68,6 +63,7 @@ def capture(
     from_stdin: bool,
     parent: str | None,
     session: str | None,
+    is_new: bool,
     template: str,
     ticket: str,
     thread: str,
@@ -78,103 +74,27 @@ def capture(
     """Run COMMAND, an agent that prints stream-json, and keep its conversation as a chain of context commits.
 
     The output passes through unchanged, and COMMAND's exit code is returned. SIGUSR1 commits at once. While the daemon
-    is away the agent works on, and the commits follow once it is back; the agent waits only if 64 of them do.
+    is away the agent works on, and the commits follow once it is back. Those that cannot be delivered before --wait has
+    passed stay in a file, which the next capture delivers.
     """
     if bool(command) == from_stdin:
         raise Stop(USAGE, "give either a command after -- or --stdin", symbol="invalid_params")
+    if is_new and parent is not None:
+        raise Stop(USAGE, "give either --parent or --new", symbol="invalid_params")
     tracker = CheckpointTracker(frozenset(policy) or DEFAULT_POLICY, every=every)
+    first = parent or (NEWEST if session is not None and not is_new else None)
+    chain = Chain(parent=first, session=session, template=template, ticket=ticket, thread=thread)
 
-    async def captured() -> tuple[CommitChain, int]:
-        chain = CommitChain(run, parent, session, template, ticket, thread)
-        return chain, await _run(chain, tracker, command, wait)
+    async def captured() -> tuple[CommitDelivery, int]:
+        is_file = from_stdin and stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+        delivery = CommitDelivery(run, chain, holds_input=is_file)
+        code = await _run(delivery, tracker, command, session, wait)
+        await delivery.store_rest()
+        return delivery, code
 
-    chain, code = anyio.run(captured)
-    chain.report()
+    delivery, code = anyio.run(captured)
+    delivery.report()
     raise SystemExit(code)
-
-
-class CommitChain:
-    """Commits of one agent, each the child of the one before; each is sent until the daemon has it."""
-
-    def __init__(
-        self, run: Invocation, parent: str | None, session: str | None, template: str, ticket: str, thread: str
-    ) -> None:
-        self._run = run
-        self._newest = parent
-        self.session = session
-        self._template, self._ticket, self._thread = template, ticket, thread
-        self._id = uuid4().hex
-        self._made = self._unsent = 0
-        self._failure = ""
-        self._waiting, self._due = anyio.create_memory_object_stream[Checkpoint](_WAITING_MAX)
-        self.ended = anyio.Event()
-
-    async def put(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Queue checkpoints. Waits while many of them wait for the daemon."""
-        for checkpoint in checkpoints:
-            self._unsent += 1
-            await self._waiting.send(checkpoint)
-
-    def end(self) -> None:
-        """Declare that no checkpoint follows."""
-        self._waiting.close()
-
-    async def send_all(self) -> None:
-        """Commit each queued checkpoint in turn until the end. After a refusal they are only counted."""
-        from ctxd_client import CallFailed, connect
-
-        socket = self._run.socket_path()
-        try:
-            async with connect(socket, deadline_s=None, wait_s=inf, client="ctx capture") as client:
-                async for checkpoint in self._due:
-                    await self._commit(client, checkpoint)
-        except CallFailed as error:
-            self._failure = f"{error.message}; {error.hint}" if error.hint else error.message
-            async for _ in self._due:
-                pass
-        self.ended.set()
-
-    async def _commit(self, client: "Client", found: Checkpoint) -> None:
-        result = await client.commit_checkpoint(
-            "events-v1",
-            delta_base64=b64encode(found.delta).decode(),
-            session=self.session,
-            parent=self._newest,
-            commit_type="compaction" if found.is_compaction else "delta",
-            checkpoint=found.trigger,
-            template=self._template,
-            ticket_id=self._ticket,
-            thread_id=self._thread,
-            summary=found.summary,
-            message_count=found.messages,
-            token_count=found.tokens,
-            op_id=f"capture-{self._id}-{self._made}",
-        )
-        self._newest = result.commit.commit
-        self._made += 1
-        self._unsent -= 1
-
-    def report(self) -> None:
-        """Write the outcome to standard error: standard output is the agent's."""
-        note = self._run.screen.note
-        if self._run.screen.as_json:
-            note(msgspec.json.encode(self._outcome()).decode())
-            return
-        if self._made:
-            note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}")
-        if self._unsent:
-            note(f"ctx capture: {count(self._unsent, 'commit')} could not be kept: {self._reason()}")
-
-    def _outcome(self) -> dict[str, object]:
-        return {
-            "commits": self._made,
-            "newest": self._newest,
-            "not_kept": self._unsent,
-            "reason": self._reason() if self._unsent else None,
-        }
-
-    def _reason(self) -> str:
-        return self._failure or "the daemon did not answer in time; raise --wait, and run ctx doctor"
 
 
 class AgentOutput:
@@ -206,14 +126,16 @@ class AgentOutput:
 class CaptureRun:
     """One run: the agent's output to standard output, to events, and to the commits of a chain."""
 
-    def __init__(self, output: AgentOutput, tracker: CheckpointTracker, chain: CommitChain) -> None:
+    def __init__(self, output: AgentOutput, tracker: CheckpointTracker, delivery: CommitDelivery) -> None:
         self._output = output
         self._tracker = tracker
-        self._chain = chain
+        self._delivery = delivery
         self._parser = StreamParser()
         self._clock = SystemClock()
         self._in_order = anyio.Lock()
         self._line: list[bytes] = []
+        self.is_over = False
+        """True once the agent has ended, and commits are all that is waited for."""
 
     async def follow(self) -> None:
         """Pass on and capture until the output ends, or its reader is gone."""
@@ -229,36 +151,42 @@ class CaptureRun:
             self._line.append(head)
         await self._take(b"".join(self._line))
         async with self._in_order:
-            await self._chain.put([*self._tracker.add(self._parser.end()), *self._tracker.cut("session_end")])
-        self._chain.end()
+            await self._delivery.put([*self._tracker.add(self._parser.end()), *self._tracker.cut("session_end")])
+        self._delivery.end()
 
     async def cut(self) -> None:
         """Commit what there is."""
         async with self._in_order:
-            await self._chain.put(self._tracker.cut("explicit"))
+            await self._delivery.put(self._tracker.cut("explicit"))
 
     async def _take(self, line: bytes) -> None:
         events = self._parser.events(line, self._clock.wall_ms())
         async with self._in_order:
-            await self._chain.put(self._tracker.add(events))
+            await self._delivery.put(self._tracker.add(events))
 
 
-async def _run(chain: CommitChain, tracker: CheckpointTracker, command: Sequence[str], wait_s: float) -> int:
+async def _run(
+    delivery: CommitDelivery, tracker: CheckpointTracker, command: Sequence[str], session: str | None, wait_s: float
+) -> int:
     """Run ``command``, or read standard input without one, until its end. Returns the exit code."""
-    agent = _started(command, chain.session) if command else None
+    agent = _started(command, session) if command else None
     output = AgentOutput(sys.stdin.fileno() if agent is None else _pipe_of(agent))
-    capture = CaptureRun(output, tracker, chain)
+    capture = CaptureRun(output, tracker, delivery)
+    waiting = anyio.CancelScope()
     async with anyio.create_task_group() as group:
-        await group.start(_obey_signals, capture, output, agent)
-        group.start_soon(chain.send_all)
+        await group.start(_obey_signals, capture, output, agent, waiting)
+        group.start_soon(delivery.send_all)
+        group.start_soon(delivery.store_when_silent)
         if agent is not None:
             group.start_soon(_end_with, agent, output)
         await capture.follow()
         if agent is not None and agent.stdout is not None:
             agent.stdout.close()
         code = 0 if agent is None else await in_thread(agent.wait)
-        with anyio.move_on_after(wait_s):
-            await chain.ended.wait()
+        capture.is_over = True
+        with waiting:
+            waiting.deadline = anyio.current_time() + wait_s
+            await delivery.ended.wait()
         group.cancel_scope.cancel()
     return code if code >= 0 else _BY_SIGNAL - code
 
@@ -273,6 +201,7 @@ async def _obey_signals(
     capture: CaptureRun,
     output: AgentOutput,
     agent: "subprocess.Popen[bytes] | None",
+    waiting: anyio.CancelScope,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -281,6 +210,8 @@ async def _obey_signals(
         async for each in signals:
             if each == signal.SIGUSR1:
                 await capture.cut()
+            elif capture.is_over:
+                waiting.cancel()
             elif agent is None:
                 output.end()
             elif each != signal.SIGINT:

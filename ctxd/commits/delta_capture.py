@@ -4,15 +4,13 @@ Deltas of formats that are not known are kept as they are.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from cbor2 import CBORTag
-
 from ctxd.errors import CtxdError
-from ctxd.formats.cbor_array import UnreadableDelta, encoded, items, joined
+from ctxd.formats.array_secrets import captured_array
+from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import DELTA_FORMATS, Counts, count
-from ctxd.formats.events_v1 import whole_items
 from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.secrets.guard import Capture
 
@@ -43,9 +41,8 @@ def captured(capture: Capture, format: str, content: Content) -> Content:
             lines.append(line if kept is record else _json(kept))
         return "".join(line + "\n" for line in lines) if capture.redacted else content
     if known is not None:
-        whole = whole_items(items(encode_content(content)))
-        found = [each for item, split in whole for each in split(encoded(_kept(capture, item)))]
-        return decode_content(joined(found)) if capture.redacted else content
+        kept = captured_array(capture, encode_content(content))
+        return decode_content(kept) if capture.redacted else content
     if isinstance(content, str):
         return capture.text(content)
     if capture.policy == "redact" and capture.guard.scanner.hits(content, first_only=True):
@@ -78,26 +75,3 @@ def _records(format: str, content: Content) -> Iterator[tuple[str, dict[str, Any
         if not isinstance(record, dict):
             raise _refused(format, f"line {number} is not an object")
         yield line, record
-
-
-def _kept(capture: Capture, value: Any) -> Any:  # noqa: ANN401 - any CBOR value
-    """``value`` with its texts captured; byte strings too, as JSON if they are."""
-    if isinstance(value, bytes):
-        try:
-            inner = json.loads(value)
-        except (ValueError, RecursionError):
-            text = value.decode("utf-8", "surrogateescape")
-            kept = capture.text(text)
-            return value if kept is text else kept.encode("utf-8", "surrogateescape")
-        kept = capture.value(inner)
-        return value if kept is inner else _json(kept).encode()
-    if isinstance(value, str):
-        return capture.text(value)
-    if isinstance(value, Mapping):
-        kind: Any = type(value)  # A map that is a key is not a dict.
-        return kind({_kept(capture, key): _kept(capture, item) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return type(value)(_kept(capture, item) for item in value)
-    if isinstance(value, CBORTag):
-        return CBORTag(value.tag, _kept(capture, value.value))
-    return value

@@ -331,7 +331,9 @@ CAP-3 | Captured events become a chain of commits, cut where the policy says: at
 CAP-4 | A compaction cuts the delta before it, and is a compaction commit with its summary where the output has one. | spec 3
 CAP-5 | The output of a captured agent passes through unchanged; its exit code is returned, and it receives the signals. Its output may also come on standard input. | ctxd
 CAP-6 | Secrets in captured output are subject to the session's policy, and redacted before anything is stored. | ctxd
-CAP-7 | After a kill of the agent, of `ctx capture` or of the daemon, the newest commit can be continued. While the daemon is away the agent runs on, and its commits follow once; those that do not are counted. | ctxd
+CAP-7 | After a kill of the agent, of `ctx capture` or of the daemon, the newest commit can be continued. While the daemon is away the agent runs on, and its commits follow once. | ctxd
+CAP-8 | A captured agent never waits for the daemon. Commits that cannot be delivered are in a file, of at most 256 MiB and readable by the user alone, and the next capture delivers them, each once; a message names the file and the reason. | ctxd
+CAP-9 | A capture of a session continues the newest commit of the session, unless another parent or a new chain is requested. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

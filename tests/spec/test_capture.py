@@ -74,7 +74,13 @@ def environ(socket: str) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("CTXD_")},
         "CTXD_SOCKET": socket,
+        "XDG_STATE_HOME": str(Path(socket).parent / "user"),
     }
+
+
+def undelivered(daemon: Running) -> list[Path]:
+    """Files of commits that captures could not deliver."""
+    return sorted((daemon.folder / "user" / "ctx-capture").rglob("*.jsonl"))
 
 
 def captured(
@@ -335,22 +341,151 @@ says(text("together"))
     assert texts == ["look", "done", *(f"alone {number}" for number in range(5)), "together"]
 
 
-@pytest.mark.requirement("CAP-7")
-def test_without_a_daemon_the_agent_runs_and_the_missing_commits_are_reported(tmp_path: Path) -> None:
-    ran = captured(Running(tmp_path), TURN + "sys.exit(3)", "--wait", "0.1")
-    assert (ran.returncode, ran.stdout.count(b"\n")) == (3, 5)
-    assert b"3 commits could not be kept: the daemon did not answer in time" in ran.stderr
+MANY = """
+for number in range(200):
+    says(text("alone " + str(number)))
+"""
+"""An agent that makes many more commits than memory holds."""
+
+
+def texts_of(client: SyncClient) -> list[str]:
+    found = events(client, chain(client)[-1].commit)
+    return [event.text for event in found if isinstance(event, ResponseEvent)]
+
+
+@pytest.mark.requirement("CAP-8")
+def test_without_a_daemon_the_agent_runs_and_the_next_capture_delivers_its_commits(tmp_path: Path) -> None:
+    """Also many more commits than memory holds; none is lost or doubled, and the files are the user's alone."""
+    daemon = Running(tmp_path, keep_state=True)
+    ran = captured(daemon, MANY + "sys.exit(3)", "--wait", "0.1")
+    assert (ran.returncode, ran.stdout.count(b"\n")) == (3, 201)
+    (file,) = undelivered(daemon)
+    assert f"200 commits not delivered, stored in {file}: the daemon did not answer in time".encode() in ran.stderr
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    with daemon:
+        ran = captured(daemon, "", stdin=b"")
+        assert b"200 commits of an earlier capture delivered" in ran.stderr
+        assert undelivered(daemon) == []
+        with connect_sync(daemon.socket) as client:
+            assert len(chain(client)) == 200
+            assert texts_of(client) == [f"alone {number}" for number in range(200)]
+
+
+@pytest.mark.requirement("CAP-8")
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGUSR1, signal.SIGTERM]], ids=["end", "commit"])
+def test_signals_are_obeyed_while_many_commits_wait_for_the_daemon(
+    tmp_path: Path, signals: list[signal.Signals]
+) -> None:
+    daemon = Running(tmp_path, keep_state=True)
+    done = f"open({str(tmp_path / 'done')!r}, 'w').close()\nuntil('/no/such/path')"
+    with running(daemon, MANY + done, "--wait", "0.1") as process:
+        block_until(lambda: (tmp_path / "done").exists())
+        for each in signals:
+            process.send_signal(each)
+        assert process.wait(WAIT_S) == 128 + signal.SIGTERM
+    assert len(undelivered(daemon)) == 1
+
+
+@pytest.mark.requirement("CAP-8")
+def test_a_signal_ends_the_wait_for_the_daemon(tmp_path: Path) -> None:
+    daemon = Running(tmp_path, keep_state=True)
+    with running(daemon, TURN + "print('over', flush=True)", "--wait", "3600") as process:
+        assert process.stdout is not None
+        block_until(lambda: undelivered(daemon))
+        # The agent has ended long ago.
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr is not None
+        assert b"4 commits not delivered" in process.stderr.read()
+
+
+@pytest.mark.requirement("CAP-8")
+def test_a_kill_of_the_capture_while_the_daemon_is_away_loses_no_commit(own: Running, tmp_path: Path) -> None:
+    """Commits that wait are put into the file, also those that memory would hold; the chain goes on where it was."""
+    body = f"""
+until({str(tmp_path / "away")!r})
+for number in range(5):
+    says(text("alone " + str(number)))
+until("/no/such/path")
+"""
+    with connect_sync(own.socket) as client:
+        client.session("s", agent="a")
+    with running(own, TURN + body, "--session", "s") as process:
+        with connect_sync(own.socket) as client:
+            commits_within(client, 3)
+        own.kill()
+        (tmp_path / "away").touch()
+        block_until(lambda: undelivered(own) and undelivered(own)[0].read_bytes().count(b"\n") >= 5)
+        process.kill()
+        process.wait(WAIT_S)
+    own.start()
+    ran = captured(own, "", "--session", "s", stdin=b'{"type":"user","content":"resumed"}\n')
+    assert b"5 commits of an earlier capture delivered" in ran.stderr
+    with connect_sync(own.socket) as client:
+        assert texts_of(client) == ["look", "done", *(f"alone {number}" for number in range(5))]
+        assert isinstance(events(client, chain(client)[-1].commit)[-1], PromptEvent), "one chain"
+
+
+@pytest.mark.requirement("CAP-8")
+def test_a_kill_of_the_daemon_in_the_middle_of_a_delivery_doubles_no_commit(own: Running) -> None:
+    own.kill()
+    captured(own, MANY, "--wait", "0")
+    own.start()
+    with running(own, "until('/no/such/path')"), connect_sync(own.socket) as client:
+        commits_within(client, 5)
+        own.kill()
+    own.start()
+    captured(own, "", stdin=b"")
+    with connect_sync(own.socket) as client:
+        assert texts_of(client) == [f"alone {number}" for number in range(200)]
+    assert undelivered(own) == []
+
+
+@pytest.mark.requirement("CAP-6")
+def test_a_secret_is_in_no_file_of_commits_that_wait(tmp_path: Path) -> None:
+    """The policy of the session is unknown while the daemon is away, so that the strictest one applies."""
+    secret = "AKIAIOSFODNN7EXAMPLQ"
+    daemon = Running(tmp_path, keep_state=True)
+    captured(daemon, f"says(text('the key is {secret}'), call('c'))", "--session", "box", "--wait", "0")
+    (file,) = undelivered(daemon)
+    assert secret.encode() not in file.read_bytes()
+    with daemon:
+        with connect_sync(daemon.socket) as client:
+            client.session("box", agent="a")
+        captured(daemon, "", stdin=b"")
+        with connect_sync(daemon.socket) as client:
+            (text,) = texts_of(client)
+    assert "the key is [REDACTED:" in text
+
+
+@pytest.mark.requirement("CAP-9")
+def test_a_capture_of_a_session_continues_its_newest_commit(own: Running) -> None:
+    line = b'{"type":"user","content":"go"}\n'
+    with connect_sync(own.socket) as client:
+        client.session("s", agent="a")
+        for number in range(3):
+            captured(own, "", "--session", "s", stdin=line)
+            assert len(chain(client)) == number + 1
+        captured(own, "", "--session", "s", "--new", stdin=line)
+        newest = client.commit_list(session="s").commits[0]
+        assert newest.parent is None
+    assert captured(own, "", "--new", "--parent", newest.commit, stdin=line).returncode == 2
 
 
 def test_the_outcome_as_json_is_beside_the_output(own: Running) -> None:
     ran = captured(own, TURN, "--json")
     with connect_sync(own.socket) as client:
         newest = chain(client)[-1].commit
-    assert json.loads(ran.stderr) == {"commits": 3, "newest": newest, "not_kept": 0, "reason": None}
+    assert json.loads(ran.stderr) == {
+        "commits": 3, "newest": newest, "stored": 0, "file": None, "lost": 0, "reason": None, "notes": [],
+    }  # fmt: skip
 
 
 def test_a_refusal_is_reported_and_the_agent_runs_on(own: Running) -> None:
     ran = captured(own, TURN, "--parent", "ctx-00000000")
     assert (ran.returncode, ran.stdout.count(b"\n")) == (0, 5)
-    assert b"3 commits could not be kept: " in ran.stderr
-    assert b"ctx-00000000" in ran.stderr
+    (file,) = undelivered(own)
+    assert f"3 commits not delivered, stored in {file}: there is no commit ctx-00000000".encode() in ran.stderr
+    again = captured(own, "", stdin=b"")
+    assert f"3 commits of an earlier capture stay in {file}: there is no commit ctx-00000000".encode() in again.stderr
+    assert b"delete the file to give them up" in again.stderr

@@ -1,0 +1,351 @@
+"""Delivery of captured commits to the daemon: from memory while it answers, through a file while it does not.
+
+The agent is never made to wait: commits beyond what memory may hold, those that wait longer than 2 s, and those that
+are left at the end go to the file, which the next capture delivers.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import anyio
+import msgspec
+
+from ctxd.capture.checkpoints import Checkpoint
+from ctxd.cli.common_options import Invocation
+from ctxd.cli.undelivered_commits import (
+    NEWEST,
+    PREVIOUS,
+    QueuedCommit,
+    UndeliveredFile,
+    folder_of,
+    left_over,
+    new_path,
+)
+from ctxd.clock import SystemClock
+from ctxd.formatting import count
+from ctxd.offload import in_thread
+from ctxd_protocol.secrets import SecretPolicy
+
+if TYPE_CHECKING:
+    from ctxd_client import CallFailed, Client
+
+_MEMORY_COMMITS_MAX: Final = 64
+_MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_SILENT_S: Final = 2.0
+"""Seconds without an acknowledgement after which commits go to the file, where a kill does not lose them."""
+
+
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
+    """The chain of one capture. ``parent``: of its first commit: an id, ``NEWEST``, or None for a root."""
+
+    parent: str | None
+    session: str | None
+    template: str
+    ticket: str
+    thread: str
+
+
+class CommitDelivery:
+    """Commits of one chain, each the child of the one before. Each is sent until the daemon acknowledges it.
+
+    ``holds_input``: the input is a file, which can wait while commits do.
+    """
+
+    def __init__(self, run: Invocation, chain: Chain, *, holds_input: bool) -> None:
+        self._run = run
+        self._chain = chain
+        self._holds_input = holds_input
+        self._id = uuid4().hex
+        self._clock = SystemClock()
+        self._made = self._unsent = self._queued = 0
+        self._newest: str | None = None
+        self._failure = ""
+        self._notes: list[str] = []
+        # Until the daemon has answered, the strictest one.
+        self._policy: SecretPolicy = "redact"
+        self._memory: deque[QueuedCommit] = deque()
+        self._memory_bytes = 0
+        self._sending: QueuedCommit | None = None
+        self._sending_is_stored = False
+        self._file: UndeliveredFile | None = None
+        self._storing = anyio.Lock()
+        self._changed = anyio.Event()
+        self._is_complete = False
+        self.ended = anyio.Event()
+
+    # --- from the agent ---
+
+    async def put(self, checkpoints: Iterable[Checkpoint]) -> None:
+        """Queue checkpoints; the file takes those for which memory has no room."""
+        for checkpoint in checkpoints:
+            while self._holds_input and self._is_full and self._file is None and not self._failure:
+                await self._changed.wait()
+            queued = self._next_queued(checkpoint)
+            self._unsent += 1
+            async with self._storing:
+                if self._file is None and not self._is_full:
+                    self._memory.append(queued)
+                    self._memory_bytes += len(queued.delta)
+                else:
+                    await self._store(queued)
+            self._note_change()
+
+    def end(self) -> None:
+        """Declare that no checkpoint follows."""
+        self._is_complete = True
+        self._note_change()
+
+    async def store_when_silent(self) -> None:
+        """Put everything that waits into the file whenever the daemon has acknowledged nothing for a while."""
+        while True:
+            before = self._made
+            await self._clock.sleep(_SILENT_S)
+            if self._unsent and self._made == before:
+                async with self._storing:
+                    await self._store()
+                self._note_change()
+
+    async def store_rest(self) -> None:
+        """Put everything that was not delivered into the file, durably. Call it once nothing is sent any more."""
+        if self._memory or self._sending is not None:
+            async with self._storing:
+                await self._store()
+        if self._file is not None:
+            try:
+                await in_thread(self._file.sync)
+            except OSError as error:
+                self._failure = self._failure or str(error)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._memory) >= _MEMORY_COMMITS_MAX or self._memory_bytes >= _MEMORY_BYTES_MAX
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _next_queued(self, found: Checkpoint) -> QueuedCommit:
+        self._queued += 1
+        chain = self._chain
+        return QueuedCommit(
+            op_id=f"capture-{self._id}-{self._queued}",
+            parent=chain.parent if self._queued == 1 else PREVIOUS,
+            delta=found.delta,
+            commit_type="compaction" if found.is_compaction else "delta",
+            checkpoint=found.trigger,
+            summary=found.summary,
+            messages=found.messages,
+            tokens=found.tokens,
+            session=chain.session,
+            template=chain.template,
+            ticket=chain.ticket,
+            thread=chain.thread,
+        )
+
+    async def _store(self, *more: QueuedCommit) -> None:
+        """Move what is in memory to the file, and add ``more``. What the file does not take is lost, and counted."""
+        # A cancellation in between would lose a commit that has left memory.
+        with anyio.CancelScope(shield=True):
+            try:
+                file = await in_thread(self._opened)
+            except (OSError, ValueError) as error:
+                self._failure = str(error)
+                return
+            if self._sending is not None and not self._sending_is_stored:
+                self._sending_is_stored = await self._appended(file, self._sending)
+                if self._sending_is_stored:
+                    file.next()  # It is being sent.
+            while self._memory:
+                queued = self._memory.popleft()
+                self._memory_bytes -= len(queued.delta)
+                await self._appended(file, queued)
+            for queued in more:
+                await self._appended(file, queued)
+
+    async def _appended(self, file: UndeliveredFile, queued: QueuedCommit) -> bool:
+        try:
+            await in_thread(lambda: file.append(self._kept(queued)))
+        except OSError as error:
+            self._failure = f"{file.path}: {error.strerror or error}"
+            return False
+        return True
+
+    def _opened(self) -> UndeliveredFile:
+        if self._file is None:
+            path = new_path(self._folder(), self._clock.wall_ms(), self._id)
+            self._file = UndeliveredFile(path)
+            if self._made:
+                self._file.note_parent(self._newest)
+        return self._file
+
+    def _folder(self) -> Path:
+        from ctxd_client.socket_lookup import find_socket
+
+        path, origin = find_socket(self._run.socket_path())
+        # Which of the default places has a socket depends on whether the daemon runs.
+        return folder_of(path if origin in ("argument", "CTXD_SOCKET") else "", os.environ)
+
+    def _kept(self, queued: QueuedCommit) -> QueuedCommit:
+        """The commit as the daemon would store it: under ``redact`` no secret reaches the file."""
+        if self._policy != "redact":
+            return queued
+        from ctxd.config import load
+        from ctxd.formats.array_secrets import captured_array
+        from ctxd.secrets.guard import KEY_BYTES, Capture, Guard
+        from ctxd.secrets.rulefile import scanner_of
+
+        capture = Capture(Guard(scanner_of(load().secrets_rules), os.urandom(KEY_BYTES)), "redact")
+        return msgspec.structs.replace(
+            queued, delta=captured_array(capture, queued.delta), summary=capture.text(queued.summary)
+        )
+
+    # --- to the daemon ---
+
+    async def send_all(self) -> None:
+        """Deliver what earlier captures left, then each queued commit in turn until the end or a refusal."""
+        from ctxd_client import CallFailed, connect
+
+        try:
+            async with connect(self._run.socket_path(), deadline_s=None, wait_s=inf, client="ctx capture") as client:
+                await self._deliver_left_over(client)
+                self._policy = await self._policy_of(client)
+                while (queued := await self._next()) is not None:
+                    await self._send(client, queued)
+        except CallFailed as error:
+            self._failure = _reason(error)
+        except (OSError, ValueError) as error:
+            self._failure = str(error)
+        self._note_change()
+        self.ended.set()
+
+    async def _policy_of(self, client: "Client") -> SecretPolicy:
+        if self._chain.session is not None:
+            return (await client.session_get(self._chain.session)).session.secrets
+        from ctxd.config import load
+
+        return load().secrets_policy
+
+    async def _next(self) -> QueuedCommit | None:
+        while True:
+            async with self._storing:
+                if self._file is not None and (stored := await in_thread(self._file.next)) is not None:
+                    self._sending_is_stored = True
+                    return stored
+                if self._file is not None:
+                    await in_thread(self._file.remove)
+                    self._file = None
+                if self._memory:
+                    self._sending_is_stored = False
+                    queued = self._memory.popleft()
+                    self._memory_bytes -= len(queued.delta)
+                    return queued
+                changed = self._changed
+            if self._is_complete:
+                return None
+            await changed.wait()
+
+    async def _send(self, client: "Client", queued: QueuedCommit) -> None:
+        self._sending = queued
+        parent = self._newest if queued.parent == PREVIOUS else queued.parent
+        if parent == NEWEST:
+            parent = await _newest_of(client, queued.session)
+        commit = await _committed(client, queued, parent)
+        self._newest = commit
+        self._sending = None
+        self._made += 1
+        self._unsent -= 1
+        async with self._storing:
+            if self._file is not None and self._sending_is_stored:
+                self._file.note_delivered(commit)
+        self._note_change()
+
+    async def _deliver_left_over(self, client: "Client") -> None:
+        try:
+            paths = left_over(self._folder())
+        except OSError as error:
+            self._notes.append(f"commits of earlier captures cannot be read: {error}")
+            return
+        for path in paths:
+            try:
+                file = await in_thread(UndeliveredFile, path)
+            except (BlockingIOError, FileNotFoundError):
+                continue  # Another capture runs, or has delivered them.
+            except (OSError, ValueError) as error:
+                self._notes.append(f"commits of an earlier capture cannot be read: {error}")
+                continue
+            with file:
+                await self._deliver_file(client, file)
+
+    async def _deliver_file(self, client: "Client", file: UndeliveredFile) -> None:
+        from ctxd_client import CallFailed
+
+        waiting = file.waiting
+        try:
+            while (queued := await in_thread(file.next)) is not None:
+                parent = file.parent if queued.parent == PREVIOUS else queued.parent
+                if parent == NEWEST:
+                    # Sent again, it must have the same parent.
+                    parent = file.parent or await _newest_of(client, queued.session)
+                    file.note_parent(parent)
+                file.note_delivered(await _committed(client, queued, parent))
+        except CallFailed as error:
+            left = f"{count(file.waiting, 'commit')} of an earlier capture stay in {file.path}"
+            self._notes.append(f"{left}: {_reason(error)}; delete the file to give them up")
+        except (OSError, ValueError) as error:
+            self._notes.append(f"commits of an earlier capture cannot be read: {error}")
+        else:
+            file.remove()
+            if waiting:
+                self._notes.append(f"{count(waiting, 'commit')} of an earlier capture delivered, up to {file.parent}")
+
+    # --- the outcome ---
+
+    def report(self) -> None:
+        """Write the outcome to standard error: standard output is the agent's."""
+        note = self._run.screen.note
+        stored = 0 if self._file is None else min(self._file.waiting, self._unsent)
+        lost = self._unsent - stored
+        if self._run.screen.as_json:
+            outcome = {
+                "commits": self._made,
+                "newest": self._newest,
+                "stored": stored,
+                "file": str(self._file.path) if self._file is not None and stored else None,
+                "lost": lost,
+                "reason": self._why() if self._unsent else None,
+                "notes": self._notes,
+            }
+            note(msgspec.json.encode(outcome).decode())
+            return
+        for each in self._notes:
+            note(f"ctx capture: {each}")
+        if self._made:
+            note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}")
+        if self._file is not None and stored:
+            where = f"{count(stored, 'commit')} not delivered, stored in {self._file.path}"
+            note(f"ctx capture: {where}: {self._why()}; the next ctx capture to this daemon delivers them")
+        if lost:
+            note(f"ctx capture: {count(lost, 'commit')} lost: {self._why()}")
+
+    def _why(self) -> str:
+        return self._failure or "the daemon did not answer in time; run ctx doctor"
+
+
+async def _newest_of(client: "Client", session: str | None) -> str | None:
+    found = (await client.commit_resolve(session=session)).commit
+    return None if found is None else found.commit
+
+
+async def _committed(client: "Client", queued: QueuedCommit, parent: str | None) -> str:
+    result = await client.commit_checkpoint("events-v1", parent=parent, **queued.arguments())
+    return result.commit.commit
+
+
+def _reason(error: "CallFailed") -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message

@@ -1,0 +1,201 @@
+"""Files of commits that ``ctx capture`` could not deliver yet, in the user's state directory, mode 0600.
+
+There is one file for each capture, in a directory for each socket. A file without a lock is left over from a
+capture that ended, and the next capture to the same socket delivers it. All files together are bounded.
+"""
+
+import fcntl
+import os
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from ctxd_protocol.default_paths import user_state_dir
+
+BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of all files together, those of all sockets included."""
+
+PREVIOUS: Final = "previous"
+"""Parent of a commit that continues the one queued before it."""
+
+NEWEST: Final = "newest"
+"""Parent of a commit that continues the newest one of its session at the time of delivery."""
+
+_SUFFIX: Final = ".jsonl"
+
+
+class QueuedCommit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
+    """A commit that the daemon does not have yet. ``parent``: an id, ``PREVIOUS``, ``NEWEST``, or None for a root."""
+
+    op_id: str
+    parent: str | None
+    delta: bytes
+    commit_type: str
+    checkpoint: str
+    summary: str
+    messages: int
+    tokens: int
+    session: str | None
+    template: str
+    ticket: str
+    thread: str
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``commit_checkpoint`` beside format and parent."""
+        return {
+            "delta_base64": b64encode(self.delta).decode(),
+            "session": self.session,
+            "commit_type": self.commit_type,
+            "checkpoint": self.checkpoint,
+            "template": self.template,
+            "ticket_id": self.ticket,
+            "thread_id": self.thread,
+            "summary": self.summary,
+            "message_count": self.messages,
+            "token_count": self.tokens,
+            "op_id": self.op_id,
+        }
+
+
+class _Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """``sent`` commits are delivered; ``parent`` is the parent of the next one."""
+
+    sent: int
+    parent: str | None
+
+
+class NoRoom(OSError):
+    """The files have as many bytes as they may have."""
+
+
+class UndeliveredFile:
+    """The commits of one capture, oldest first, and the number of those that are delivered. It is locked while open."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: BlockingIOError if another process has the file; OSError; ValueError for a damaged file."""
+        self.path = path
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "r+b", 0)
+        self._written = self._sent = 0
+        self.parent: str | None = None
+        self._reader = path.open("rb")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
+        self._taken = self._sent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unlock the file."""
+        self._reader.close()
+        self._file.close()
+
+    @property
+    def waiting(self) -> int:
+        """Number of commits that are not delivered."""
+        return self._written - self._sent
+
+    def append(self, commit: QueuedCommit) -> None:
+        """Add a commit. Raises: NoRoom, OSError."""
+        line = msgspec.json.encode(commit) + b"\n"
+        used = sum(each.stat().st_size for each in self.path.parent.parent.glob(f"*/*{_SUFFIX}"))
+        if used + len(line) > BYTES_MAX:
+            raise NoRoom(f"{self.path.parent.parent} holds {BYTES_MAX >> 20} MiB, which is its limit")
+        self._append(line)
+        self._written += 1
+
+    def next(self) -> QueuedCommit | None:
+        """Take the oldest commit that is neither delivered nor taken; None at the end. Raises: OSError."""
+        while self._taken < self._written:
+            line = self._decoded(self._reader.readline())
+            if isinstance(line, QueuedCommit):
+                self._taken += 1
+                return line
+        return None
+
+    def note_parent(self, parent: str | None) -> None:
+        """Record the parent of the next commit, found just now. Raises: OSError."""
+        self.parent = parent
+        self._append(msgspec.json.encode(_Progress(self._sent, parent)) + b"\n")
+
+    def note_delivered(self, commit: str) -> None:
+        """Record that the oldest commit is ``commit`` now. Raises: OSError."""
+        self._sent += 1
+        self.note_parent(commit)
+
+    def sync(self) -> None:
+        """Make everything durable. Raises: OSError."""
+        os.fsync(self._file.fileno())
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def remove(self) -> None:
+        """Delete the file, whose commits are all delivered."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def _append(self, line: bytes) -> None:
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            view = memoryview(line)
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError:
+            # Half a line would damage the one behind it.
+            self._file.truncate(end)
+            raise
+
+    def _resume(self) -> None:
+        """Count the commits, and go to the first one that is not delivered."""
+        starts, start = [], 0
+        for raw in self._reader:
+            if not raw.endswith(b"\n"):
+                self._file.truncate(start)  # A kill cut it off.
+                break
+            line = self._decoded(raw)
+            if isinstance(line, QueuedCommit):
+                starts.append(start)
+            else:
+                self._sent, self.parent = line.sent, line.parent
+            start += len(raw)
+        self._written = len(starts)
+        self._reader.seek(starts[self._sent] if self._sent < self._written else start)
+
+    def _decoded(self, raw: bytes) -> "QueuedCommit | _Progress":
+        try:
+            return msgspec.json.decode(raw, type=QueuedCommit | _Progress)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{self.path} is damaged: {error}") from error
+
+
+def folder_of(socket: str, environ: Mapping[str, str]) -> Path:
+    """The directory of the commits for the daemon at ``socket``; created with mode 0700. Raises: OSError."""
+    root = Path(user_state_dir(environ)).with_name("ctx-capture")
+    folder = root / sha256(os.path.abspath(socket).encode()).hexdigest()[:16]
+    for each in (root, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def left_over(folder: Path) -> list[Path]:
+    """The files in ``folder``, oldest first; those of running captures too."""
+    return sorted(folder.glob(f"*{_SUFFIX}"))
+
+
+def new_path(folder: Path, at_ms: int, id: str) -> Path:
+    """The path of the file of a capture that began at ``at_ms``."""
+    return folder / f"{at_ms:014}-{id}{_SUFFIX}"

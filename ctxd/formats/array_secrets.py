@@ -1,0 +1,44 @@
+"""Secrets in deltas that are one CBOR array.
+
+A module of its own: the daemon captures deltas before it stores them, and ``ctx capture`` before it puts commits that
+it cannot deliver into a file.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cbor2 import CBORTag
+
+from ctxd.formats.cbor_array import encoded, items, joined
+from ctxd.formats.events_v1 import whole_items
+from ctxd.secrets.guard import Capture
+
+
+def captured_array(capture: Capture, content: bytes) -> bytes:
+    """Return ``content`` as it is to be kept, the secrets in it flagged or redacted. Raises: UnreadableDelta."""
+    found = [each for item, split in whole_items(items(content)) for each in split(encoded(_kept(capture, item)))]
+    return joined(found) if capture.redacted else content
+
+
+def _kept(capture: Capture, value: Any) -> Any:  # noqa: ANN401 - any CBOR value
+    """``value`` with its texts captured; byte strings too, as JSON if they are."""
+    if isinstance(value, bytes):
+        try:
+            inner = json.loads(value)
+        except (ValueError, RecursionError):
+            text = value.decode("utf-8", "surrogateescape")
+            kept = capture.text(text)
+            return value if kept is text else kept.encode("utf-8", "surrogateescape")
+        kept = capture.value(inner)
+        return value if kept is inner else json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
+    if isinstance(value, str):
+        return capture.text(value)
+    if isinstance(value, Mapping):
+        kind: Any = type(value)  # A map that is a key is not a dict.
+        return kind({_kept(capture, key): _kept(capture, item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return type(value)(_kept(capture, item) for item in value)
+    if isinstance(value, CBORTag):
+        return CBORTag(value.tag, _kept(capture, value.value))
+    return value

@@ -1,0 +1,107 @@
+"""Files of commits that wait for the daemon: order, progress, locks, damage and their bound."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from ctxd.cli import undelivered_commits
+from ctxd.cli.undelivered_commits import PREVIOUS, NoRoom, QueuedCommit, UndeliveredFile, folder_of, left_over, new_path
+
+
+def commit(number: int, size: int = 10) -> QueuedCommit:
+    return QueuedCommit(
+        op_id=f"capture-{number}", parent=PREVIOUS if number else None, delta=b"\x00\xff" * size, commit_type="delta",
+        checkpoint="explicit", summary="", messages=1, tokens=2, session=None, template="", ticket="", thread="",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return new_path(folder_of("/run/a.sock", {"XDG_STATE_HOME": str(tmp_path)}), 5, "id")
+
+
+def taken(file: UndeliveredFile) -> list[QueuedCommit]:
+    return list(iter(file.next, None))
+
+
+def test_commits_come_out_as_they_went_in_also_while_others_are_added(path):
+    with UndeliveredFile(path) as file:
+        assert file.next() is None
+        file.append(commit(0))
+        file.append(commit(1))
+        assert file.next() == commit(0)
+        file.append(commit(2))
+        assert taken(file) == [commit(1), commit(2)]
+        assert file.waiting == 3, "none is delivered"
+
+
+def test_a_file_goes_on_behind_the_last_delivered_commit(path):
+    with UndeliveredFile(path) as file:
+        for number in range(4):
+            file.append(commit(number))
+        file.note_parent("ctx-00000001")
+        file.note_delivered("ctx-00000002")
+        file.note_delivered("ctx-00000003")
+    with UndeliveredFile(path) as file:
+        assert (file.waiting, file.parent) == (2, "ctx-00000003")
+        assert taken(file) == [commit(2), commit(3)]
+
+
+def test_a_commit_that_a_kill_cut_off_is_left_out_and_the_file_goes_on(path):
+    with UndeliveredFile(path) as file:
+        file.append(commit(0))
+        file.append(commit(1))
+    path.write_bytes(path.read_bytes()[:-5])
+    with UndeliveredFile(path) as file:
+        assert taken(file) == [commit(0)]
+        file.append(commit(2))
+    with UndeliveredFile(path) as file:
+        assert taken(file) == [commit(0), commit(2)]
+
+
+def test_a_damaged_file_is_named(path):
+    path.write_bytes(b"{}\n")
+    with pytest.raises(ValueError, match=f"{path} is damaged"):
+        UndeliveredFile(path)
+
+
+def test_one_process_at_a_time_has_a_file(path):
+    with UndeliveredFile(path), pytest.raises(BlockingIOError):
+        UndeliveredFile(path)
+    with UndeliveredFile(path):
+        pass
+
+
+def test_all_files_together_are_bounded(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(undelivered_commits, "BYTES_MAX", 8 * 1024)
+    other = new_path(folder_of("/run/b.sock", {"XDG_STATE_HOME": str(tmp_path)}), 6, "id")
+    with UndeliveredFile(path) as file, UndeliveredFile(other) as second:
+        file.append(commit(0, size=2000))
+        with pytest.raises(NoRoom, match="is its limit"):
+            second.append(commit(0, size=2000))
+        second.append(commit(0, size=100))
+        assert (file.waiting, second.waiting) == (1, 1)
+    assert left_over(path.parent) == [path]
+
+
+def test_a_full_disk_leaves_no_half_of_a_commit(path):
+    """The process's limit on the size of a file stands for the disk's end; Python ignores its signal."""
+    with UndeliveredFile(path) as file:
+        file.append(commit(0))
+        before = path.read_bytes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                file.append(commit(1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes() == before
+        file.append(commit(2))
+        assert taken(file) == [commit(0), commit(2)]
+
+
+def test_directories_are_the_users_alone(path):
+    assert [os.stat(each).st_mode & 0o777 for each in (path.parent, path.parent.parent)] == [0o700, 0o700]
