@@ -7,6 +7,8 @@ applied at once; if it is lost later, this object is dropped whole and loaded an
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -153,16 +155,29 @@ def write_request(kind: str, principal: str, params: Any) -> WriteRequest:  # no
     op_id = getattr(params, "op_id", None)
     if op_id is None:
         return WriteRequest(kind, principal)
-    names = params.__struct_fields__
-    added = names.index("op_id") + 1
-    given = {name: getattr(params, name) for name in names[:added]} | {"op_id": None}
+    names, values, added = _digested(params.__class__)
+    given = dict(zip(names, values(params), strict=True))
+    given["op_id"] = None
     # Parameters that a later version added stand behind the id. Without them a call has the digest that it had before
     # an update, so that it can be sent again after one.
-    for name, default in zip(names[added:], params.__struct_defaults__[added - len(names) :], strict=False):
+    for name, default in added:
         if (value := getattr(params, name)) != default:
             given[name] = value
     # Methods share forms of parameters: without the name, an unpin would be answered as the pin before it was.
     return WriteRequest(kind, principal, op_id, blake3(_encode((kind, given))).digest())
+
+
+@cache
+def _digested(
+    params: type[msgspec.Struct],
+) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Any], ...]]:
+    """The fields of ``params`` up to ``op_id``, a function that reads them, and those behind with their defaults."""
+    names = params.__struct_fields__
+    added = names.index("op_id") + 1
+    # Of a single name attrgetter would return no tuple; the id is the last of the names, so it may stand twice.
+    values = attrgetter(*names[:added], "op_id")
+    later = zip(names[added:], params.__struct_defaults__[added - len(names) :], strict=False)
+    return (*names[:added], "op_id"), values, tuple(later)
 
 
 async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequence[str] = ()) -> Replay | None:
@@ -305,13 +320,20 @@ class LiveSession:
         write before this was lost. Cancel: safe.
         """
         replay: Replay | None = None
+        suspended = False
         if call.op_id is not None and not self.store.is_new_operation((call.principal, call.op_id)):
             replay = await find_replay(self.store, call, heads=heads)
-        if replay is None and any(isinstance(self.store.peek(id), NotCached) for id in heads):
-            await self.store.heads(heads)
+            suspended = True
+        if replay is None:
+            for id in heads:
+                if isinstance(self.store.peek(id), NotCached):
+                    await self.store.heads(heads)
+                    suspended = True
+                    break
         if ticket.queue[0] is not ticket:
             await ticket.reached()
-        if replay is None and call.op_id is not None and not self.store.is_new_operation((call.principal, call.op_id)):
+            suspended = True
+        if suspended and replay is None and call.op_id is not None:
             # The same call may have been ahead of this one in the queue.
             replay = await find_replay(self.store, call)
         if replay is None:
@@ -347,18 +369,21 @@ class LiveSession:
             self.require_current()
         documents = list(puts)
         valid_times = {} if valid_time is None else dict.fromkeys([document.id for document in documents], valid_time)
-        speaks = False
+        index, speaks = self.state.index, False
+        knows: dict[str, None] = {}
         for operation in delta:
-            speaks = speaks or isinstance(operation, AppendChat)
+            if isinstance(operation, AppendChat):
+                speaks = True
+            elif isinstance(operation, ENTERING):
+                for id in operation.objects:
+                    if id not in index:
+                        knows[id] = None
         if delta:
             state, run = self.state, self._run
             if state.snapshot_due:
                 delta = (snapshot(state), *delta)
             bundle = to_text(self.seqs[-len(run) :], run) if (state.segments + 1) % RUN == 0 else None
             documents.append(segment_document(segment_id(self.session, state.segments), delta, bundle))
-        index = self.state.index
-        entering = [id for operation in delta if isinstance(operation, ENTERING) for id in operation.objects]
-        knows = tuple(dict.fromkeys([id for id in entering if id not in index]))
         changes_head = speaks or settings is not None or assembly is not None
         head = self._head_after(delta, settings, assembly, len(knows)) if changes_head else None
         if head is not None:
@@ -371,7 +396,7 @@ class LiveSession:
             request=call.request,
             result=b"" if result is None or call.op_id is None else _encode_result(result),
             puts=tuple(documents),
-            knows=knows,
+            knows=tuple(knows),
             signatures=signatures or {},
             floor_vt=max(floor_vt, self._head_vt + 1) if head is not None else floor_vt,
             valid_times=valid_times,

@@ -65,7 +65,7 @@ class ToolcallOperations(OperationGroup):
             result = toolcall_methods.ToolcallRecordResult(
                 object=id,
                 outcome="created",
-                collapsed=tuple(id for each in delta if isinstance(each, CollapseCalls) for id in each.objects),
+                collapsed=tuple([id for each in delta if isinstance(each, CollapseCalls) for id in each.objects]),
                 unresolved=tuple(document.payload.get("unresolved_refs", ())),
                 receipt=None,
             )

@@ -208,33 +208,35 @@ class EncodedWrite:
     def __init__(self, write: Write) -> None:
         """Raises: TypeError, ValueError or OverflowError for a payload or text that cannot be encoded; AssertionError
         for large content that ``VersionStore.keep`` was not called for."""
-        by_id = {document.id: document for document in write.puts}
-        # Of an entity that is put twice in one write the last version counts.
-        if len(by_id) < len(write.puts):
+        puts: list[journal.Put] = []
+        contents: dict[bytes, tuple[int, bytes | None]] = {}
+        artifacts: list[Artifact] = []
+        size = _ENTRY_BYTES
+        if len(write.puts) > 1 and len(by_id := {document.id: document for document in write.puts}) < len(write.puts):
+            # Of an entity that is put twice in one write the last version counts.
             write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
-        self.write = write
-        self.contents: dict[bytes, tuple[int, bytes | None]] = {}
-        self.artifacts: list[Artifact] = []
-        self.puts: list[journal.Put] = []
         for document in write.puts:
             ref = bytes.fromhex(write.unchanged.get(document.id, "")) or None
             if document.artifact is not None:
                 ref = bytes.fromhex(document.artifact.ref)
-                self.contents[ref] = (document.artifact.size, None)
-                self.artifacts.append(document.artifact)
+                contents[ref] = (document.artifact.size, None)
+                artifacts.append(document.artifact)
             elif document.content is not None:
                 data = encode_content(document.content)
                 assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
                 # Deltas of commits are many, and seldom read one by one.
-                self.contents[ref] = (len(data), journal.pack_content(data) if document.type == "commit" else data)
-            valid_time = write.valid_times.get(document.id)
-            self.puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
+                contents[ref] = (len(data), journal.pack_content(data) if document.type == "commit" else data)
+            valid_time = write.valid_times.get(document.id) if write.valid_times else None
+            puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
         if write.deletes:
-            self.puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
-        self.ids = tuple([put.id for put in self.puts])
-        self.body = journal.encode_body(write.request, write.result, write.knows, self.puts)
-        self.size = _ENTRY_BYTES + 2 * len(self.body) + sum(size for size, _ in self.contents.values())
+            puts += [journal.Put(id, b"", None) for id in dict.fromkeys(write.deletes)]
+        self.write, self.puts, self.contents, self.artifacts = write, puts, contents, artifacts
+        self.ids = tuple([put.id for put in puts])
+        self.body = journal.encode_body(write.request, write.result, write.knows, puts)
+        for length, _ in contents.values():
+            size += length
+        self.size = size + 2 * len(self.body)
 
 
 class QueuedWrite(msgspec.Struct, frozen=True, eq=False):
