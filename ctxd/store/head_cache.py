@@ -10,7 +10,6 @@ from typing import Final
 
 import anyio
 import msgspec
-from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
@@ -333,7 +332,6 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
     way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
     """
     lane = Lane("operations")
-    stored = BloomFilter()
     try:
         last = await lane.run(answered, reader.last_keys)
         for index in KEY_INDEXES:
@@ -344,13 +342,11 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
                 while keys := await lane.run(answered, lambda walk=walk: next(walk, ())):
                     total = (total + sum(map(hash, keys))) % 2**64
                     if not by_index:
-                        stored.add(text for text, _ in keys)
+                        bloom.add(text for text, _ in keys)
                 sums.append(total)
             if sums[0] != sums[1]:
                 damaged(f"the index of {index.what} does not match its table: stop the daemon, run ctxd verify")
     except (CtxdError, NoThread):
         # Without the filter every lookup reads the database, and fails there with the reason.
         return
-    for _ in bloom.take_in(stored):
-        await checkpoint()
     bloom.whole = True

@@ -5,7 +5,8 @@ ids. The store itself knows the writes that are under way and those that ended a
 journal.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from mmap import mmap
 from typing import Final
 
 from ctxd.errors import CtxdError
@@ -19,14 +20,14 @@ _BITS: Final = 27
 _MASK: Final = (1 << _BITS) - 1
 _NEAR: Final = 511
 """Both bits of a key are in one block of 64 bytes: memory is waited for once."""
-_STEP_BYTES: Final = 1 << 17
 
 
 class BloomFilter:
     """A set of entity ids and operations with false positives: a miss is certain, a hit is not."""
 
     def __init__(self) -> None:
-        self._bits = bytearray(1 << (_BITS - 3))
+        # Anonymous memory: unlike those of a bytearray, its pages take room and time only once they are written.
+        self._bits = memoryview(mmap(-1, 1 << (_BITS - 3)))
         self.whole = False
 
     def add(self, keys: Iterable[str | tuple[str, ...]]) -> None:
@@ -38,15 +39,6 @@ class BloomFilter:
             second = first & ~_NEAR | value >> _BITS & _NEAR
             bits[first >> 3] |= 1 << (first & 7)
             bits[second >> 3] |= 1 << (second & 7)
-
-    def take_in(self, other: "BloomFilter") -> Iterator[None]:
-        """Remember all that ``other`` does, a step at a time, each well below a millisecond."""
-        ours, theirs = memoryview(self._bits), memoryview(other._bits)
-        for first in range(0, len(ours), _STEP_BYTES):
-            part = slice(first, first + _STEP_BYTES)
-            both = int.from_bytes(ours[part], "little") | int.from_bytes(theirs[part], "little")
-            ours[part] = both.to_bytes(_STEP_BYTES, "little")
-            yield
 
     def lacks(self, key: str | tuple[str, ...]) -> bool:
         """Return True if ``key`` was certainly never added."""

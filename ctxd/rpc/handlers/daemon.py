@@ -6,6 +6,7 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.errors import CtxdError
+from ctxd.offload import in_thread
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.grants import reachable
 from ctxd_protocol.limits import Limits
@@ -33,7 +34,7 @@ class DaemonCalls:
         self._limits = limits
         self._status = status
         self._check_witness = check_receipt
-        self._document = msgspec.Raw(msgspec.json.encode(document()))
+        self._document: msgspec.Raw | None = None
 
     async def hello(self, caller: Caller, params: HelloParams) -> HelloResult:
         common = set(params.protocol) & set(PROTOCOL_VERSIONS)
@@ -54,6 +55,9 @@ class DaemonCalls:
         )
 
     async def rpc_discover(self, _: Caller, params: Nothing) -> msgspec.Raw:
+        if self._document is None:
+            # Not at the start, of which it would be a tenth: few clients call this.
+            self._document = await in_thread(lambda: msgspec.Raw(msgspec.json.encode(document())))
         return self._document
 
     async def daemon_status(self, _: Caller, params: Nothing) -> DaemonStatus:

@@ -9,10 +9,8 @@ from ctxd.store.idempotency import BloomFilter
 @given(texts=st.lists(st.text(max_size=20), max_size=50))
 @settings(max_examples=20, deadline=None)
 def test_what_was_added_is_never_denied(texts):
-    sieve, other = BloomFilter(), BloomFilter()
-    sieve.add(texts[::2])
-    other.add(texts[1::2])
-    assert len(list(sieve.take_in(other))) > 1
+    sieve = BloomFilter()
+    sieve.add(texts)
     sieve.whole = True
     assert not any(sieve.lacks(text) for text in texts)
 
