@@ -54,7 +54,9 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-Level = Literal["pool", "active", "gone"]
+Level = Literal["pool", "active", "bare", "gone"]
+"""Level of an object in the window. ``bare``: a file is active, but the window does not show its content as such, as a
+call showed it or a repack removed it."""
 
 NO_OUTPUT: Final = "[no output of this call came: it was interrupted, or it is still running]"
 
@@ -77,7 +79,7 @@ class NotedObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class FileState(msgspec.Struct, frozen=True, gc=False):
     """An object of the pool as it is now: a file, or a tool call whose output the window does not show whole.
 
-    ``label``: the file's path as the agent knows it, or the words for a call. ``chosen``: active by request.
+    ``label``: the file's path as the agent knows it, or the words for a call. ``chosen``: active by request, or pinned.
     """
 
     stored: Stored
@@ -194,7 +196,7 @@ class AppendWindow:
                 self.pool.pop(each.object, None)
             else:
                 self.pool[each.object] = None
-            if each.level == "active" and each.is_file:
+            if each.level in ("active", "bare") and each.is_file:
                 self.active[each.object] = None
             else:
                 self.active.pop(each.object, None)
@@ -536,21 +538,13 @@ class Planner:
             return
         if stored is not None:
             self._noted.append(NotedObject(stored.document.id, stored.tx, "active"))
-            late = self._object(stored, "late", shown or "", shown=self._cuts["other"])
-            yield msgspec.structs.replace(late, is_cut=True), True
+            output = self._object(stored, "late", shown or "", shown=self._cuts["other"])
+            yield msgspec.structs.replace(output, is_cut=True), True
         elif event.object is None:
-            yield (
-                EventRef(
-                    key=f"{at[0]}.{at[1]}",
-                    turn=self._turn,
-                    at=at,
-                    call=shown or "",
-                    late=True,
-                    shown=self._cuts["other"],
-                    is_cut=True,
-                ),
-                True,
-            )
+            key, most = f"{at[0]}.{at[1]}", self._cuts["other"]
+            images = 0 if any(pictures(event.attachments)) else -1
+            late = EventRef(key=key, turn=self._turn, at=at, call=shown or "", late=True, shown=most, is_cut=True)
+            yield msgspec.structs.replace(late, pictures=images), True
 
     # --- files ---
 
@@ -561,22 +555,24 @@ class Planner:
         mentions = "\n".join(self._arguments)
         for id, file in self._batch.files.items():
             known = self._window.noted.get(id)
-            level: Level = "active" if file.active else "pool"
+            was_active = known is not None and known.level in ("active", "bare")
+            is_mentioned, has_content = file.is_mentioned(mentions), file.stored.content_ref is not None
+            is_shown = known is not None and known.level == "active"
+            # The call that read or wrote a file showed the model what it needs.
+            wants = file.chosen or not (was_active or is_mentioned)
+            loads = file.active and has_content and not is_shown and wants
+            is_file = file.stored.document.type == "file"
+            is_bare = is_file and not is_shown and not loads
+            level: Level = "pool" if not file.active else "bare" if is_bare else "active"
             if known is not None and (known.tx, known.level) == (file.stored.tx, level):
                 continue
-            self._noted.append(NotedObject(id, file.stored.tx, level, file.stored.document.type == "file"))
+            self._noted.append(NotedObject(id, file.stored.tx, level, is_file))
             name = f"id={short_id(id)} {file.label}"
-            is_new = known is None or known.level == "gone"
-            if is_new:
+            if known is None or known.level == "gone":
                 lines.append(f"{name}{_state(file.stored)}")
-            was_active = known is not None and known.level == "active"
-            # The call that read or wrote a file showed the model what it needs.
-            by_call = file.is_mentioned(mentions) and not file.chosen
-            has_content = file.stored.content_ref is not None
-            if file.active and not was_active:
-                if has_content and not by_call:
-                    contents.append(self._object(file.stored, file.role, label=file.label))
-            elif file.active and not file.is_mentioned(mentions):
+            if loads:
+                contents.append(self._object(file.stored, file.role, label=file.label))
+            elif file.active and was_active and not is_mentioned:
                 if has_content and file.chosen:
                     contents.append(self._object(file.stored, "changed", label=file.label))
                 else:

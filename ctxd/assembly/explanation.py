@@ -157,9 +157,9 @@ def _look(live: LiveSession, id: str, refs: Sequence[ObjectRef], level: Level | 
     # What is loaded again stands behind what it replaces.
     best = next((ref for ref in reversed(contents) if ref.shown != STUB), contents[-1] if contents else None)
     if best is None:
-        rule: WhyRule = "read_by_call" if level == "active" else "listed"
+        rule: WhyRule = "read_by_call" if level in ("active", "bare") else "listed"
         # The line of a tool call is its reply.
-        is_listed = level in ("active", "pool") and live.state.is_file(id)
+        is_listed = level in ("active", "bare", "pool") and live.state.is_file(id)
         return _Look("line", rule, record) if is_listed else _Look("none", "not_assembled")
     # An output is noted as active unless a part of it was left out: its reference has the most that it may show.
     is_whole = best.shown == WHOLE or (best.role in ("output", "late") and best.shown != STUB and level == "active")

@@ -49,7 +49,7 @@ import msgspec
 from ctxd.models import Model
 from ctxd_protocol.context_types import RepackReason
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the policy, recorded with each request. It changes with every decision that would be another."""
 
 Kind = Literal["file", "command", "other"]

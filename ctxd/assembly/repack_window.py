@@ -16,6 +16,7 @@ from ctxd.assembly.append_window import Grown
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
 from ctxd.assembly.stored_items import (
+    IMAGE_TOKENS,
     ITEM_TOKENS,
     STUB,
     CallFacts,
@@ -52,9 +53,15 @@ _LINE_TOKENS: Final = 40
 _CONVERSATION_KEPT: Final = 0.5
 """Share of the room for the conversation that stays in use when old replies have to go."""
 
+_ROOM_KEPT: Final = 0.3
+"""Share of the budget that is free once a message of more than that had to be cut."""
+
 _GONE: Final = "[older replies were removed here to fit the budget, with their tool calls; the session's chat has them]"
 _GONE_KEY: Final = "-gone"
 _BEGIN_KEY: Final = "-begin"
+
+_CONTENTS: Final = ("active", "changed", "output")
+"""Kinds of updates that show the content of an object."""
 
 _WRITTEN: Final = (AssistantText, Reasoning, ToolUse)
 
@@ -130,12 +137,13 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
         made, saved = _shortened(made, moment, decision)
         over = max(0.0, decision.over_by - saved)
         if over:
-            made, more = _messages_cut(made, over)
+            made, more = _new_cut(made, over, _ROOM_KEPT * most)
             saved, over = saved + more, max(0.0, over - more)
         reason: RepackReason | None = "budget" if saved else decision.reason
         decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
     if decision.reason is None:
         return grown, decision
+    made = _loadable(made, moment.kept)
     # The first request of a window is no repack, whatever it leaves out.
     return made, decision if before.refs else msgspec.structs.replace(decision, reason=None)
 
@@ -146,12 +154,7 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
     items = [*grown.window.items, *grown.items]
     facts = {**grown.window.facts, **grown.planned.facts}
     outputs = sum(isinstance(each, ToolOutput) for some in items for each in some)
-    latest = {
-        facts[each.call].reads: index
-        for index, some in enumerate(items)
-        for each in some
-        if isinstance(each, ToolOutput) and each.call in facts and _shows(facts[each.call], each)
-    }
+    latest = _latest(refs, items, facts)
     answered = _newest_reply(items)
     times: Counter[str | None] = Counter()
     uses: dict[str, tuple[float, int, ToolUse]] = {}
@@ -181,11 +184,16 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
                     seen += 1
                     if id in facts:
                         times[facts[id].reads] += _shows(facts[id], item)
-                case Update(kind="active" | "changed", shown="whole" | "cut"):
+                case Update(kind="active" | "changed" | "output", shown="whole" | "cut"):
+                    call = facts.get(_answered(ref, item) or "")
+                    reads = None if call is None else call.reads
+                    times[reads] += call is not None
                     content = Content(
-                        key=ref.key, before=place, tokens=item.tokens, stub_tokens=item.stub_tokens, kind="file",
-                        age=outputs - seen, is_running=_turn(ref) == moment.turn, is_new=is_new,
-                        is_kept=item.object in moment.kept,
+                        key=ref.key, before=place, tokens=item.tokens, stub_tokens=item.stub_tokens,
+                        kind="file" if item.kind != "output" else "other" if call is None else call.kind,
+                        times=max(1, times[reads]), age=outputs - seen, is_running=_turn(ref) == moment.turn,
+                        is_new=is_new, is_kept=item.object in moment.kept,
+                        is_outdated=reads is not None and latest.get(reads, index) > index,
                     )  # fmt: skip
                     found.append(_Part(content, index))
             place, count = place + item.tokens, count + 1
@@ -197,6 +205,18 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
             for part in sorted(found, key=lambda part: part.content.before)
         ]
     return sorted(found, key=lambda part: part.content.before), place, sent
+
+
+def _latest(
+    refs: Sequence[Ref], items: Sequence[tuple[WindowItem, ...]], facts: Mapping[str, CallFacts]
+) -> dict[str | None, int]:
+    """The index of the newest output that shows what was read or run, by that."""
+    return {
+        call.reads: index
+        for index, (ref, some) in enumerate(zip(refs, items, strict=True))
+        for each in some
+        if (call := facts.get(_answered(ref, each) or "")) is not None and _shows(call, each)
+    }
 
 
 def _output(
@@ -231,16 +251,16 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
     refs = [*window.refs, *planned.refs]
     items: list[tuple[WindowItem, ...]] = [*window.items, *grown.items]
     facts = {**window.facts, **planned.facts}
-    noted = {**window.noted, **{each.object: each for each in planned.noted}}
     for key in (*decision.remove, *decision.cut):
         part = parts[key]
         if key in decision.cut:
             other = part.content.tokens - sum(item.tokens for item in items[part.index])
-            shown = max(1, int(decision.cut[key] - other - ITEM_TOKENS - _LINE_TOKENS))
-            refs[part.index] = msgspec.structs.replace(refs[part.index], shown=shown)
+            refs[part.index] = _cut(refs[part.index], items[part.index], decision.cut[key] - other, 1)
             items[part.index] = items_of(refs[part.index], grown.material, facts)
         else:
-            refs[part.index] = msgspec.structs.replace(refs[part.index], shown=STUB)
+            removed = msgspec.structs.replace(refs[part.index], shown=STUB)
+            is_event = isinstance(removed, EventRef)
+            refs[part.index] = msgspec.structs.replace(removed, pictures=0) if is_event else removed
             items[part.index] = tuple(
                 stubbed(item) if isinstance(item, ToolOutput | Update) else item for item in items[part.index]
             )
@@ -249,18 +269,13 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
                 items[part.call] = tuple(
                     short_use(item) if isinstance(item, ToolUse) else item for item in items[part.call]
                 )
-        for item in items[part.index]:
-            known = noted.get(item.object or "") if isinstance(item, ToolOutput | Update) else None
-            if known is not None and not known.is_file:
-                # It can be loaded again, so it is not known whole.
-                noted[known.object] = msgspec.structs.replace(known, level="pool")
     return msgspec.structs.replace(
         grown,
         window=window.successor(),
         planned=msgspec.structs.replace(
             planned,
             refs=tuple(refs),
-            noted=tuple(noted.values()),
+            noted=tuple({**window.noted, **{each.object: each for each in planned.noted}}.values()),
             names={**window.names, **planned.names},
             facts=facts,
         ),
@@ -311,9 +326,16 @@ def next_epoch(window: AppendWindow, planned: Planned, begins: Begin) -> EpochEv
     return event if tools is None else msgspec.structs.replace(event, tools=tools)
 
 
-def _shows(call: CallFacts, item: ToolOutput) -> bool:
+def _answered(ref: Ref, item: WindowItem) -> str | None:
+    """The id in the window of the call that ``item`` of ``ref`` is an output of, None if it is no output."""
+    if isinstance(item, Update) and item.kind == "output" and isinstance(ref, EventRef | ObjectRef):
+        return ref.call
+    return item.call if isinstance(item, ToolOutput) else None
+
+
+def _shows(call: CallFacts, item: WindowItem) -> bool:
     """True for an output that shows what its call is about: a file that could not be read is not shown."""
-    return call.kind != "file" or not item.is_error
+    return call.kind != "file" or not (isinstance(item, ToolOutput) and item.is_error)
 
 
 def _turn(ref: Ref) -> int:
@@ -361,11 +383,6 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
         key=f"{refs[place].key.removesuffix(_GONE_KEY)}{_GONE_KEY}", turn=refs[place].turn, kind="notice", text=_GONE
     )
     (shown,) = items_of(marker, made.material, {})
-    noted = {each.object: each for each in made.planned.noted}
-    for index in gone:
-        for each in items[index]:
-            if (known := noted.get(each.object or "")) is not None and not known.is_file:
-                noted[known.object] = msgspec.structs.replace(known, level="pool")
     kept = [index for index in range(len(refs)) if index not in gone]
     at = sum(index < place for index in kept)
     held = {each.call for index in kept for each in items[index] if isinstance(each, ToolUse)}
@@ -373,7 +390,6 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
     planned = msgspec.structs.replace(
         made.planned,
         refs=(*(refs[index] for index in kept[:at]), marker, *(refs[index] for index in kept[at:])),
-        noted=tuple(noted.values()),
         names={own: name for own, name in made.planned.names.items() if name in held},
         facts={name: facts for name, facts in made.planned.facts.items() if name in held},
     )
@@ -391,33 +407,68 @@ def _without_call(
     if facts is None:
         return items
     return tuple(
-        late_without_call(item, ref, facts, made.material.count)
+        late_without_call(item, facts, made.material.count)
         if isinstance(item, Update) and item.kind == "output"
         else item
         for item in items
     )
 
 
-def _messages_cut(made: Grown, over: float) -> tuple[Grown, float]:
-    """``made`` with the largest messages of the user and of the harness that no request has had cut, so that ``over``
-    tokens are saved, and the tokens saved. What was too long before was cut when it came."""
+def _loadable(made: Grown, kept: Collection[str]) -> Grown:
+    """``made`` with the objects of which it lacks the whole content noted as such, so that they can be loaded again.
+    What of ``kept`` is larger than the budget is not loaded at each request."""
+    whole = {
+        each.object
+        for some in made.items
+        for each in some
+        if (isinstance(each, ToolOutput) or (isinstance(each, Update) and each.kind in _CONTENTS))
+        and (each.shown == "whole" or (each.shown == "cut" and each.object in kept))
+    }
+    noted = tuple(
+        msgspec.structs.replace(each, level="bare" if each.is_file else "pool")
+        if each.level == "active" and each.object not in whole
+        else each
+        for each in made.planned.noted
+    )
+    return msgspec.structs.replace(made, planned=msgspec.structs.replace(made.planned, noted=noted))
+
+
+def _new_cut(made: Grown, over: float, room: float) -> tuple[Grown, float]:
+    """``made`` with the largest messages and contents that no request has had cut, kept ones too, so that ``over``
+    tokens are saved, and the tokens saved. As none of them is cut again, those of more than ``room`` tokens leave as
+    much for what comes next."""
     refs, rows, saved = list(made.planned.refs), list(made.items), 0.0
     sizes = {
         at: sum(item.tokens for item in some)
         for at, (ref, some) in enumerate(zip(refs, rows, strict=True))
-        if isinstance(ref, EventRef)
-        and ref.at in made.material.events
-        and any(isinstance(item, UserText) or (isinstance(item, Update) and item.kind == "notice") for item in some)
+        if (isinstance(ref, EventRef) and ref.at in made.material.events)
+        or (isinstance(ref, ObjectRef) and (ref.object, ref.tx) in made.material.versions)
+        if some
+        and all(
+            isinstance(item, UserText | ImageItem | ToolOutput)
+            or (isinstance(item, Update) and item.kind in ("notice", *_CONTENTS))
+            for item in some
+        )
     }
     for at in sorted(sizes, key=lambda at: -sizes[at]):
         if saved >= over:
             break
-        room = int(sizes[at] - (over - saved) - ITEM_TOKENS - _LINE_TOKENS)
-        refs[at] = msgspec.structs.replace(refs[at], shown=max(CUT_TOKENS_MIN, room))
-        rows[at] = items_of(refs[at], made.material, {})
+        left = sizes[at] - (over - saved)
+        refs[at] = _cut(refs[at], rows[at], left - min(room, max(0.0, left - room)), CUT_TOKENS_MIN)
+        rows[at] = items_of(refs[at], made.material, made.planned.facts)
         saved += sizes[at] - sum(item.tokens for item in rows[at])
     planned = msgspec.structs.replace(made.planned, refs=tuple(refs))
     return msgspec.structs.replace(made, planned=planned, items=rows), saved
+
+
+def _cut(ref: Ref, items: Sequence[WindowItem], tokens: float, text_min: int) -> Ref:
+    """``ref`` with what it shows, ``items``, cut to ``tokens``: its text, and its pictures where these alone are more.
+    ``text_min``: tokens that are left of its text at least."""
+    room = int(tokens - ITEM_TOKENS - _LINE_TOKENS)
+    images = sum(len(item.pictures) if isinstance(item, ToolOutput) else isinstance(item, ImageItem) for item in items)
+    kept = max(0, min(images, (room - text_min) // IMAGE_TOKENS))
+    ref = msgspec.structs.replace(ref, shown=max(text_min, room - kept * IMAGE_TOKENS))
+    return msgspec.structs.replace(ref, pictures=kept) if isinstance(ref, EventRef) and kept < images else ref
 
 
 def _starts(items: Sequence[tuple[WindowItem, ...]]) -> list[int]:

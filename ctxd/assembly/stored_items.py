@@ -80,12 +80,14 @@ class _Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 
 class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event", gc=False):
     """An event of the chat. ``call``: the id that the window has for its tool call, empty for one that is not in it.
-    ``late``: the event is an output whose place was taken. ``provider``, ``model`` and ``prefix`` are those of
-    reasoning."""
+    ``late``: the event is an output whose place was taken. ``pictures``: how many of its pictures are shown, with a
+    line for the others; -1 for all that there is a place for, without one. ``provider``, ``model`` and ``prefix`` are
+    those of reasoning."""
 
     at: Place
     call: str = ""
     late: bool = False
+    pictures: int = -1
     provider: str | None = None
     model: str | None = None
     prefix: str | None = None
@@ -357,11 +359,9 @@ def _event_items(
         case ToolCallEvent():
             yield _use(ref, event.tool, arguments_of(event.args), count)
         case ToolResultEvent():
+            facts, where = calls.get(ref.call), f"event {ref.key} of the chat"
             images = tuple(pictures(event.attachments))
-            facts = calls.get(ref.call)
-            yield _output(
-                ref, text, "fail" if event.is_error else "ok", f"event {ref.key} of the chat", facts, count, images
-            )
+            yield _output(ref, text, "fail" if event.is_error else "ok", where, facts, count, images)
         case SystemEvent():
             yield _update(ref, "notice", _message(ref, text, count), count)
         case CompactionEvent():
@@ -375,11 +375,23 @@ def _message(ref: EventRef, text: str, count: TokenCounter) -> str:
     return cut(text, ref.shown, count, f"all of it is event {ref.key} of the chat") if ref.shown else text
 
 
+def _pictured(ref: EventRef | ObjectRef, text: str, images: tuple[Picture, ...]) -> tuple[str, tuple[Picture, ...]]:
+    """``text`` of ``ref``, with a line for those of ``images`` that are left out, and those that are shown."""
+    if not isinstance(ref, EventRef) or not 0 <= ref.pictures < len(images):
+        return text, images
+    line = f"[{_counted(len(images) - ref.pictures)} left out here; all of it is event {ref.key} of the chat]"
+    return f"{text}\n{line}" if text.strip() else line, images[: ref.pictures]
+
+
+def _counted(images: int) -> str:
+    return "1 image" if images == 1 else f"{images} images"
+
+
 def _prompt_items(ref: EventRef, event: PromptEvent, count: TokenCounter) -> Iterable[WindowItem]:
-    text = _message(ref, event.text, count)
+    text, images = _pictured(ref, _message(ref, event.text, count), tuple(pictures(event.attachments)))
     if text.strip():
         yield UserText(key=ref.key, turn=ref.turn, tokens=count(text) + ITEM_TOKENS, text=text)
-    for nth, picture in enumerate(pictures(event.attachments), 1):
+    for nth, picture in enumerate(images, 1):
         yield ImageItem(key=f"{ref.key}/{nth}", turn=ref.turn, tokens=IMAGE_TOKENS, picture=picture)
 
 
@@ -442,20 +454,21 @@ def _output(
     whole = count(text) + len(pictures) * IMAGE_TOKENS + ITEM_TOKENS
     how = f"activate {where} to load it" if object is not None else f"it is {where}"
     # The call stands before it, with the beginning of its command or path.
-    stub = f"[removed: {status}, {int(whole):,} tokens; {how}]"
+    # Stubs of earlier versions, recorded without a number of pictures, did not name them.
+    is_named = pictures and isinstance(ref, EventRef) and (ref.shown != STUB or ref.pictures == 0)
+    size = f"{int(whole):,} tokens{f' with {_counted(len(pictures))}' if is_named else ''}"
+    stub = f"[removed: {status}, {size}; {how}]"
     if ref.late if isinstance(ref, EventRef) else ref.role == "late":
-        title, shown = f"{_late_title(facts)} ({status}):", cut(text, ref.shown, count, how) if ref.is_cut else text
-        late = _update(ref, "output", f"{title}\n{shown}", count, object)
-        if shown is text:
-            return late
-        whole = count(f"{title}\n{text}") + ITEM_TOKENS
-        return msgspec.structs.replace(late, full_tokens=whole, shown="cut")
+        stub = f"[{_late_title(facts)} removed: {status}, {size}; {how}]"
+        shown_text = cut(text, ref.shown, count, how) if ref.is_cut and ref.shown != STUB else text
+        shown_text, _ = _pictured(ref, shown_text, pictures)
+        return _late(ref, f"{_late_title(facts)} ({status}):", text, shown_text, stub, count, object)
     shown_text, tokens = text, whole
     if ref.shown == STUB:
         shown_text, pictures, tokens = stub, (), count(stub) + ITEM_TOKENS
     elif ref.shown:
-        shown_text = cut(text, ref.shown, count, how)
-        tokens = whole - count(text) + count(shown_text)
+        shown_text, pictures = _pictured(ref, cut(text, ref.shown, count, how), pictures)
+        tokens = count(shown_text) + len(pictures) * IMAGE_TOKENS + ITEM_TOKENS
     return ToolOutput(
         key=ref.key,
         turn=ref.turn,
@@ -472,19 +485,38 @@ def _output(
     )
 
 
+def _late(
+    ref: EventRef | ObjectRef, title: str, text: str, shown: str, stub: str, count: TokenCounter, object: str | None
+) -> Update:
+    """The late output ``text`` of ``ref``, of which ``shown`` is shown, or what stands for it."""
+    late = _update(ref, "output", stub if ref.shown == STUB else f"{title}\n{shown}", count, object)
+    return msgspec.structs.replace(
+        late,
+        full_tokens=late.tokens if late.text is not stub and shown is text else count(f"{title}\n{text}") + ITEM_TOKENS,
+        stub=stub,
+        stub_tokens=count(stub) + ITEM_TOKENS,
+        shown="stub" if ref.shown == STUB else "whole" if shown is text else "cut",
+    )
+
+
 def _late_title(facts: CallFacts | None) -> str:
     """The title of an output that is apart from its call. ``facts``: of the call, None if the window lacks it."""
     subject = f" {facts.subject}" if facts is not None and facts.subject else ""
     return f"Late output of {'a tool call' if facts is None else facts.tool}{subject}"
 
 
-def late_without_call(item: Update, ref: Ref, facts: CallFacts, count: TokenCounter) -> Update:
-    """The late output ``item`` of ``ref`` in a window from which its call, with ``facts``, was removed."""
-    text = f"{_late_title(None)}{item.text.removeprefix(_late_title(facts))}"
-    late = _update(ref, "output", text, count, item.object)
-    if item.shown == "whole":
-        return late
-    return msgspec.structs.replace(late, full_tokens=item.full_tokens + late.tokens - item.tokens, shown=item.shown)
+def late_without_call(item: Update, facts: CallFacts, count: TokenCounter) -> Update:
+    """The late output ``item`` in a window from which its call, with ``facts``, was removed."""
+    text, stub = (each.replace(_late_title(facts), _late_title(None), 1) for each in (item.text, item.stub))
+    tokens = count(text) + ITEM_TOKENS
+    return msgspec.structs.replace(
+        item,
+        text=text,
+        tokens=tokens,
+        full_tokens=item.full_tokens + tokens - item.tokens,
+        stub=stub,
+        stub_tokens=count(stub) + ITEM_TOKENS,
+    )
 
 
 def _file_update(ref: ObjectRef, kind: Literal["active", "changed"], text: str, count: TokenCounter) -> Update:

@@ -104,20 +104,22 @@ class WindowReader:
         entered = _in_order(state.pool, fresh)
         watched = [id for id in state.files(state.active) if id not in fresh]
         left = [id for id in window.active if id not in state.active]
-        chosen = [id for id in state.chosen if (noted := window.noted.get(id)) is not None and noted.level == "pool"]
+        known = {id: noted.level for id in (*fresh, *state.chosen) if (noted := window.noted.get(id)) is not None}
+        # A call that the window had shows its content again, not itself.
+        again = [id for id, level in known.items() if level == "gone" or (level == "pool" and id in state.chosen)]
         prompt = system_prompt_id(live.session)
-        wanted = dict.fromkeys((*calls.values(), *entered, *watched, *left, *chosen, prompt))
+        wanted = dict.fromkeys((*calls.values(), *entered, *watched, *left, *again, prompt))
         heads = await self._heads(wanted)
-        recorded = [_present(heads[id], id) for id in entered if not state.is_file(id)]
+        recorded = [_present(heads[id], id) for id in entered if not state.is_file(id) and id not in known]
         files = {}
-        for id in (*entered, *watched, *left, *chosen):
-            if id in state.pool and (state.is_file(id) or id in chosen):
+        for id in dict.fromkeys((*entered, *watched, *left, *again)):
+            if id in state.pool and (state.is_file(id) or id in known):
                 head = _present(heads[id], id)
                 source = head.document.source
                 label = (
                     f"the tool call {head.document.payload['tool']}" if source is None else live.mounts.display(source)
                 )
-                files[id] = FileState(head, label, id in state.active, id in state.chosen)
+                files[id] = FileState(head, label, id in state.active, id in state.chosen or id in state.pinned)
         return window, Arrivals(
             number=number,
             turn=state.turn,

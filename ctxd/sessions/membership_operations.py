@@ -39,8 +39,9 @@ def _membership(kind: str, decide: Decision) -> Operation:
 
 
 def activate_delta(state: SessionState, id: str) -> SessionDelta:
-    """``id`` is active, by request: a tool call counts as recent from this turn on. One only indexed is shown first."""
-    if id in state.active and (state.is_file(id) or state.chosen.get(id) == state.turn):
+    """``id`` is active, by request, also where it was active because it was read: a tool call counts as recent from
+    this turn on. One only indexed is shown first."""
+    if id in state.active and id in state.chosen and (state.is_file(id) or state.chosen[id] == state.turn):
         return NOTHING
     return (ActivateObjects((id,)),)
 

@@ -176,6 +176,7 @@ def test_the_moves_that_are_done_already_change_nothing_and_say_so(s: SyncSessio
     (tree / "a.py").write_text("x")
     id = s.read("a.py").object
     assert s.pin(id).changed
+    assert s.activate(id).receipt is not None, "that somebody asked for it is kept"
     before = s.view()
     for move in (s.activate, s.pin, s.pool_add):
         done = move(id)

@@ -214,5 +214,5 @@ def test_requests_of_all_kinds_are_rendered_again_after_changes_and_a_kill(tmp_p
             assert (shown.layout, shown.tokens, shown.cost) == (made.layout, made.tokens, made.cost)
         rows = s.assemblies(limit=100).assemblies
         assert [(row.layout, row.format) for row in rows] == forms
-        assert {row.policy for row in rows if row.layout == "append"} == {1}
+        assert {row.policy for row in rows if row.layout == "append"} == {2}
         assert {row.model for row in rows} == {MODEL, "gpt-5"}

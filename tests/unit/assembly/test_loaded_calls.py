@@ -84,7 +84,7 @@ async def test_a_call_whose_loaded_content_was_removed_can_be_loaded_again(tmp_p
 @pytest.mark.parametrize("is_recorded", [False, True])
 async def test_a_long_late_output_is_cut_and_stays_the_same_after_a_restart(tmp_path: Path, is_recorded: bool) -> None:
     async with household(tmp_path) as home:
-        live = await home.create(budget_tokens=8_000)
+        live = await home.create(budget_tokens=100_000)
         append(live, PromptEvent(text="Go"), ToolCallEvent(call="a", tool="bash", args={"command": "ls"}))
         append(live, PromptEvent(text="Go on"))
         await ask(home)

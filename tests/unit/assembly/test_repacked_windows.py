@@ -1,16 +1,27 @@
 """Windows that are repacked: within their budget, valid, the same after a restart, and unchanged in between."""
 
+import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 from ctxd.assembly.content_cuts import cut
+from ctxd.assembly.explanation import explain
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.sessions import chat_operations, membership_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
-from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import (
+    Attachment,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from tests.unit.assembly.household import Household, TestClock, household
 from tests.unit.assembly.provider_rules import check_request
 from tests.unit.assembly.test_request_states import ask, plain
@@ -152,3 +163,131 @@ async def test_long_arguments_of_new_calls_take_the_room_of_older_replies(tmp_pa
             made = await ask(home, live, "anthropic-messages")
             check_request("anthropic-messages", made.request or {})
             assert made.tokens <= BUDGET
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-6")
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_late_outputs_are_removed_as_other_old_outputs_are(tmp_path: Path, is_recorded: bool) -> None:
+    clock = TestClock()
+    clock.wall = 1_700_000_000_000
+    async with household(tmp_path, clock) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        append(live, PromptEvent(text="Go."))
+        for nth in range(20):
+            append(live, ToolCallEvent(call=f"c{nth}", tool="Bash", args={"command": f"make {nth}"}))
+        append(live, PromptEvent(text="Go on."))
+        await ask(home, live, "anthropic-messages")
+        for nth in range(20):
+            text = f"late {nth}\n" * 1_000
+            if is_recorded:
+                home.record(live, f"c{nth}", text, say=False)
+            object, text = (f"c{nth}", "") if is_recorded else (None, text)
+            append(live, ToolResultEvent(call=f"c{nth}", object=object, text=text))
+            made = await ask(home, live, "anthropic-messages")
+            assert made.tokens <= BUDGET
+            append(live, ResponseEvent(text="I see."), PromptEvent(text="On."))
+        body = json.dumps(made.request)
+        assert "late 19\\nlate 19" in body and "late 0\\nlate 0" not in body
+        how = "activate c0 to load it" if is_recorded else "it is event "
+        assert re.search(rf"\[Late output of Bash make 0 removed: ok, [0-9,]+ tokens; {how}", body)
+        assert (await home.archive.show("s", number=made.number)).context.request == made.request
+    async with household(tmp_path, clock) as home:
+        live = await home.sessions.live("s")
+        if is_recorded:
+            home.activate(live, "c0")
+        append(live, ResponseEvent(text="I see."), PromptEvent(text="On."))
+        again = await ask(home, live, "anthropic-messages")
+        if again.repacked is None:
+            assert plain("anthropic-messages", again.request or {}).startswith(
+                plain("anthropic-messages", made.request or {})
+            )
+        assert ("late 0\\nlate 0" in json.dumps(again.request)) == is_recorded
+        for nth in range(80):
+            append(live, PromptEvent(text=f"Question {nth}: " + "why? " * 300), ResponseEvent(text="Because."))
+            made = await ask(home, live, "anthropic-messages")
+            check_request("anthropic-messages", made.request or {})
+            assert made.tokens <= BUDGET
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-2")
+async def test_pictures_have_no_part_in_the_room_for_text(tmp_path: Path) -> None:
+    picture = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        append(live, PromptEvent(text="look " * 30_000, attachments=(picture,) * 4))
+        made = await ask(home, live, "anthropic-messages")
+        assert 0.6 * BUDGET < made.tokens < 0.8 * BUDGET
+        append(live, ToolCallEvent(call="a", tool="Shot", args={"path": "x"}))
+        append(live, ToolResultEvent(call="a", text="seen " * 30_000, attachments=(picture,) * 2))
+        made = await ask(home, live, "anthropic-messages")
+        assert made.tokens <= BUDGET
+        assert json.dumps(made.request).count("image/png") == 6
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-2")
+async def test_more_pictures_than_the_budget_takes_are_left_out_with_a_line(tmp_path: Path) -> None:
+    picture = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        append(live, PromptEvent(text="look", attachments=(picture,) * 30))
+        made = await ask(home, live, "anthropic-messages")
+        assert made.tokens < 0.8 * BUDGET and "images left out here" in json.dumps(made.request)
+        append(live, ToolCallEvent(call="a", tool="Shot", args={"path": "x"}))
+        append(live, ToolResultEvent(call="a", text="seen", attachments=(picture,) * 20))
+        made = await ask(home, live, "anthropic-messages")
+        assert made.tokens <= BUDGET and json.dumps(made.request).count("images left out here") == 2
+    async with household(tmp_path) as home:
+        live = await home.sessions.live("s")
+        append(live, ResponseEvent(text="I see."), PromptEvent(text="Next."))
+        after = await ask(home, live, "anthropic-messages")
+        assert after.tokens <= BUDGET
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-2")
+async def test_chosen_content_larger_than_the_budget_is_cut_once(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        append(live, PromptEvent(text="Go."))
+        path = home.files / "large.txt"
+        path.write_text("large line\n" * 20_000)
+        id = await home.read(live, path)
+        home.activate(live, id)
+        first = await ask(home, live, "anthropic-messages")
+        assert first.tokens <= BUDGET and "tokens left out here" in json.dumps(first.request)
+        assert (await explain(live, id, home.archive)).shown == "cut"
+        append(live, ResponseEvent(text="I see."), PromptEvent(text="Next."))
+        second = await ask(home, live, "anthropic-messages")
+        assert second.tokens <= BUDGET and second.repacked is None
+        assert plain("anthropic-messages", second.request or {}).startswith(
+            plain("anthropic-messages", first.request or {})
+        )
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-6")
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_the_line_for_a_removed_output_counts_its_pictures(tmp_path: Path, is_late: bool) -> None:
+    picture = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        append(live, PromptEvent(text="Go."), ToolCallEvent(call="a", tool="Shot", args={"path": "x.html"}))
+        if is_late:
+            append(live, PromptEvent(text="On."))
+            await ask(home, live, "anthropic-messages")
+        append(live, ToolResultEvent(call="a", text="seen " * 800, attachments=(picture,) * 2))
+        made = await ask(home, live, "anthropic-messages")
+        assert json.dumps(made.request).count("image/png") == (0 if is_late else 2)
+        assert not is_late or "[2 images left out here; all of it is event 2.1 of the chat]" in json.dumps(made.request)
+        for nth in range(12):
+            append(live, ResponseEvent(text="I see."), PromptEvent(text="On."))
+            call(live, home, f"c{nth}", f"/src/{nth}.py", "x\n" * 2_000)
+            made = await ask(home, live, "anthropic-messages")
+        title = "Late output of Shot x.html removed" if is_late else "removed"
+        for text in (json.dumps(made.request), (await ask(home, live, None)).text):
+            assert f"[{title}: ok, 4,004 tokens with 2 images; it is event " in text and "image/png" not in text
+    async with household(tmp_path) as home:
+        assert (await home.archive.show("s", number=made.number)).context.request == made.request
