@@ -1,19 +1,18 @@
-"""The index of the packs: where each artifact and each chunk is, and how many uses a chunk has.
+"""The index of the packs: where each artifact and each chunk is, and which chunks an artifact has.
 
 It is derived: ``store.ArtifactStore`` rebuilds it from the packs if it is missing or damaged. So a commit of it is not
 flushed; a power cut may undo the newest ones, and the packs behind them are read again at the next start.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ctxd import dbfile
-from ctxd.artifacts.packs import DamagedRecord, Location, PackRecord, Packs, parts_of, records
+from ctxd.artifacts.packs import Location, PackRecord, parts_of
 
-VERSION: Final = 1
+VERSION: Final = 2
 """``PRAGMA user_version``. Another one is rebuilt."""
 
 _LOG_BYTES: Final = 4 * 1024 * 1024
@@ -21,18 +20,25 @@ _LOG_BYTES: Final = 4 * 1024 * 1024
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS artifact(
-    hash BLOB PRIMARY KEY, size INTEGER NOT NULL, pack INTEGER NOT NULL, at INTEGER NOT NULL, length INTEGER NOT NULL
-) WITHOUT ROWID;
+    n INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, size INTEGER NOT NULL, pack INTEGER NOT NULL, at INTEGER NOT NULL,
+    length INTEGER NOT NULL
+);
 CREATE TABLE IF NOT EXISTS chunk(
-    hash BLOB PRIMARY KEY, pack INTEGER NOT NULL, at INTEGER NOT NULL, length INTEGER NOT NULL, uses INTEGER NOT NULL
+    n INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, pack INTEGER NOT NULL, at INTEGER NOT NULL,
+    length INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS part(
+    artifact INTEGER NOT NULL, chunk INTEGER NOT NULL, PRIMARY KEY(artifact, chunk)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS chunk_unused ON chunk(hash) WHERE uses=0;
+CREATE INDEX IF NOT EXISTS part_chunk ON part(chunk);
 CREATE TABLE IF NOT EXISTS pack(number INTEGER PRIMARY KEY, size INTEGER NOT NULL);
 """
+"""``part``: the chunks of an artifact, by their numbers ``n``, each once."""
 
+TABLES: Final = ("artifact", "chunk", "part", "pack")
 
-_LOOKED_UP: Final = 256
-"""Artifacts that are looked up at a time."""
+_NUMBERS: Final = 20_000
+"""Chunks among which one query looks for those without a use."""
 
 
 class IndexEntry(NamedTuple):
@@ -114,34 +120,54 @@ class Index:
                 found[hash] = Location(*row)
         return found
 
+    def parts(self, artifact: bytes) -> set[bytes]:
+        """Return the chunks of ``artifact``."""
+        query = """SELECT c.hash FROM artifact AS a JOIN part AS p ON p.artifact=a.n JOIN chunk AS c ON c.n=p.chunk
+            WHERE a.hash=?"""
+        return {hash for (hash,) in self._connection.execute(query, (artifact,))}
+
+    def sole_parts(self, artifact: bytes) -> dict[bytes, Location]:
+        """Return where those of the chunks of ``artifact`` are that no other one has."""
+        query = """SELECT c.hash, c.pack, c.at, c.length FROM artifact AS a JOIN part AS p ON p.artifact=a.n
+            JOIN chunk AS c ON c.n=p.chunk WHERE a.hash=?
+            AND NOT EXISTS(SELECT 1 FROM part WHERE part.chunk=c.n AND part.artifact<>a.n)"""
+        return {hash: Location(*place) for hash, *place in self._connection.execute(query, (artifact,))}
+
     def unused_chunks(self, hashes: Iterable[bytes] | None = None) -> dict[bytes, Location]:
-        """Return where the chunks without a use are, of all or of ``hashes``."""
-        query = "SELECT hash, pack, at, length FROM chunk WHERE uses=0"
-        if hashes is None:
-            return {hash: Location(*place) for hash, *place in self._connection.execute(query)}
-        rows = (self._connection.execute(f"{query} AND hash=?", (hash,)).fetchone() for hash in hashes)
-        return {row[0]: Location(*row[1:]) for row in rows if row is not None}
+        """Return where the chunks are that no artifact has, of all or of ``hashes``. Cost of all: a look at each."""
+        query = """SELECT hash, pack, at, length FROM chunk AS c
+            WHERE NOT EXISTS(SELECT 1 FROM part WHERE part.chunk=c.n) AND"""
+        if hashes is not None:
+            rows = (self._connection.execute(f"{query} hash=?", (hash,)).fetchone() for hash in hashes)
+            return {row[0]: Location(*row[1:]) for row in rows if row is not None}
+        (last,) = self._connection.execute("SELECT coalesce(max(n), 0) FROM chunk").fetchone() or (0,)
+        found = {}
+        for first in range(0, last, _NUMBERS):
+            # One statement after the other: a long one keeps the log from being emptied.
+            for hash, *place in self._connection.execute(f"{query} n>? AND n<=?", (first, first + _NUMBERS)):
+                found[hash] = Location(*place)
+        return found
 
     def pack_sizes(self) -> dict[int, int]:
         """Return the bytes of each pack that the index knows of."""
         return dict(self._connection.execute("SELECT number, size FROM pack"))
 
     def put_chunks(self, chunks: Sequence[tuple[bytes, Location]]) -> None:
-        """Note where ``chunks`` are, which keep their uses."""
-        statement = """INSERT INTO chunk VALUES (?,?,?,?,0)
+        """Note where ``chunks`` are."""
+        statement = """INSERT INTO chunk(hash, pack, at, length) VALUES (?,?,?,?)
             ON CONFLICT(hash) DO UPDATE SET pack=excluded.pack, at=excluded.at, length=excluded.length"""
         self._connection.executemany(statement, [(hash, *location) for hash, location in chunks])
         self._grow(location for _, location in chunks)
 
-    def put_artifact(self, hash: bytes, entry: IndexEntry, uses: Collection[bytes]) -> None:
-        """Note an artifact, and its ``uses`` of chunks if it is new."""
-        is_new = self.artifact(hash) is None
-        self._connection.execute(
-            "INSERT OR REPLACE INTO artifact VALUES (?,?,?,?,?)", (hash, entry.size, *entry.location)
-        )
+    def put_artifact(self, hash: bytes, entry: IndexEntry, parts: Collection[bytes]) -> None:
+        """Note an artifact and its ``parts``, chunks; one that is there keeps those that it has."""
+        statement = """INSERT INTO artifact(hash, size, pack, at, length) VALUES (?,?,?,?,?)
+            ON CONFLICT(hash) DO UPDATE SET size=excluded.size, pack=excluded.pack, at=excluded.at,
+            length=excluded.length RETURNING n"""
+        ((number,),) = self._connection.execute(statement, (hash, entry.size, *entry.location)).fetchall()
         self._grow((entry.location,))
-        if is_new:
-            self._add_uses(uses, 1)
+        statement = "INSERT OR IGNORE INTO part SELECT ?, n FROM chunk WHERE hash=?"
+        self._connection.executemany(statement, [(number, part) for part in parts])
 
     def _grow(self, locations: Iterable[Location]) -> None:
         ends: dict[int, int] = {}
@@ -166,93 +192,28 @@ class Index:
             (SELECT pack, length FROM artifact UNION ALL SELECT pack, length FROM chunk) GROUP BY pack"""
         return dict(self._connection.execute(query))
 
-    def remove_artifact(self, hash: bytes, uses: Collection[bytes]) -> None:
-        """Remove an artifact and its ``uses`` of chunks."""
+    def remove_artifact(self, hash: bytes) -> None:
+        """Remove an artifact; its chunks stay."""
+        self._connection.execute("DELETE FROM part WHERE artifact=(SELECT n FROM artifact WHERE hash=?)", (hash,))
         self._connection.execute("DELETE FROM artifact WHERE hash=?", (hash,))
-        self._add_uses(uses, -1)
-
-    def _add_uses(self, hashes: Collection[bytes], count: int) -> None:
-        statement = "UPDATE chunk SET uses=max(0, uses+?) WHERE hash=?"
-        self._connection.executemany(statement, [(count, hash) for hash in hashes])
 
     def remove_chunks(self, hashes: Iterable[bytes]) -> None:
-        """Remove those of the chunks ``hashes`` that have no use."""
-        self._connection.executemany("DELETE FROM chunk WHERE hash=? AND uses=0", [(hash,) for hash in hashes])
-
-    def set_uses(self, uses: dict[bytes, int]) -> None:
-        """Note the number of uses of chunks."""
-        self._connection.executemany("UPDATE chunk SET uses=? WHERE hash=?", [(n, hash) for hash, n in uses.items()])
+        """Remove those of the chunks ``hashes`` that no artifact has."""
+        statement = "DELETE FROM chunk WHERE hash=? AND NOT EXISTS(SELECT 1 FROM part WHERE part.chunk=chunk.n)"
+        self._connection.executemany(statement, [(hash,) for hash in hashes])
 
     def is_sound(self) -> bool:
         """True if the structure of the file is as SQLite writes it. Cost: a look at every page."""
-        return bool(self._connection.pragma("quick_check(1)") == "ok")
+        return bool(self._connection.pragma("quick_check", 1) == "ok")
 
-    def integrity(self) -> Iterator[str]:
-        """Check the structure of the file. Yields: a sentence for each fault."""
-        for (line,) in self._connection.execute("PRAGMA integrity_check(100)"):
+    def integrity(self, table: str) -> Iterator[str]:
+        """Check the structure of a table and its indexes. Yields: a sentence for each fault."""
+        for (line,) in self._connection.execute(f"PRAGMA integrity_check({table})"):
             if line != "ok":
                 yield f"the index of artifacts: {line}"
-
-    def chunk_uses(self) -> dict[bytes, int]:
-        """Return the number of uses of each chunk."""
-        return dict(self._connection.execute("SELECT hash, uses FROM chunk"))
 
 
 def entry_of(record: PackRecord) -> IndexEntry:
     """Return the entry of the artifact whose ``record`` this is."""
     parts = parts_of(record)
     return IndexEntry(sum(size for _, size in parts) if parts else len(record.data), record.location)
-
-
-def record_faults(packs: Packs, index: Index) -> Iterator[str]:
-    """Yield a sentence for each place of a pack that holds no record. Blocks. Raises: OSError; ``apsw``'s errors."""
-    for number, size in index.pack_sizes().items():
-        path = packs.path(number)
-        try:
-            damaged, end = _scan(path)
-            # A record may have been overwritten while it was read: damage is what both looks find.
-            again = set(_scan(path)[0]) if damaged else set()
-        except FileNotFoundError:
-            if number in index.pack_sizes():
-                yield f"pack {path.name} is missing"
-            continue
-        for location, fault in damaged.items():
-            if location in again and location.at < size:
-                yield f"{path.name}, offset {location.at}: {fault}"
-        if end < size:
-            yield f"the index says that {path.name} has {size} bytes, but its records end at {end}"
-
-
-def _scan(path: Path) -> tuple[dict[Location, str], int]:
-    """Return the damage of a pack, and the end of its last record. Raises: OSError."""
-    damaged, end = dict[Location, str](), 0
-    for record in records(path):
-        if isinstance(record, DamagedRecord):
-            damaged[record.location] = str(record)
-        else:
-            end = record.location.end
-    return damaged, end
-
-
-def count_uses(packs: Packs, index: Index) -> Counter[bytes]:
-    """Return the uses of each chunk as the manifests have them. Blocks. Raises: OSError; ``apsw``'s errors."""
-    counted: Counter[bytes] = Counter()
-    after = b""
-    while batch := index.artifacts(after, _LOOKED_UP):
-        after = batch[-1]
-        for hash in batch:
-            # What cannot be read is named by the pass over all artifacts.
-            with suppress(DamagedRecord, FileNotFoundError):
-                entry = index.artifact(hash)
-                assert entry is not None, "nothing else writes meanwhile"
-                counted.update({part for part, _ in parts_of(packs.read(entry.location))})
-    return counted
-
-
-def use_faults(packs: Packs, index: Index) -> Iterator[str]:
-    """Yield a sentence for each chunk whose uses are miscounted. Blocks. Raises: OSError; ``apsw``'s errors."""
-    with index.snapshot():
-        counted = count_uses(packs, index)
-        for hash, uses in index.chunk_uses().items():
-            if uses != counted[hash]:
-                yield f"the index counts {uses} uses of chunk {hash.hex()}, not {counted[hash]}"

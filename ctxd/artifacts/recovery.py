@@ -8,12 +8,16 @@ from typing import Final
 
 from ctxd import dbfile
 from ctxd.artifacts import index as indexes
-from ctxd.artifacts.index import Index, count_uses, entry_of
+from ctxd.artifacts.index import Index, entry_of
 from ctxd.artifacts.packs import CHUNK, DEAD, DamagedRecord, Location, PackRecord, Packs, parts_of, records, sync
 
 _DATABASE: Final = "index.db"
 _DAMAGED: Final = "index.damaged"
 """A file that is there once a read found the index damaged: the next start rebuilds it."""
+
+_CHECKED_BYTES: Final = 64 * 1024 * 1024
+"""Size of the index up to which a start after a crash checks its structure, some 100 ms; the background scrub checks
+each."""
 
 
 def database(root: Path) -> Path:
@@ -42,10 +46,9 @@ def open_index(root: Path, packs: Packs, *, rebuild: bool = False) -> tuple[Inde
     with dbfile.faults():
         index = Index(path, write=True)
         try:
-            if was_cut_short and not index.is_sound():
+            if was_cut_short and path.stat().st_size <= _CHECKED_BYTES and not index.is_sound():
                 raise dbfile.FileDamaged(f"{path} is damaged")
             end = _take_in(packs, index, again=was_cut_short)
-            _count_unused(packs, index)
         except BaseException:
             index.close()
             raise
@@ -112,11 +115,3 @@ def _bury_copy(packs: Packs, place: Location, record: PackRecord) -> None:
         if (copy.kind, copy.hash) == (record.kind, record.hash):
             sync(os.open(packs.path(record.location.pack), os.O_RDONLY | os.O_CLOEXEC))
             packs.bury((place,))
-
-
-def _count_unused(packs: Packs, index: Index) -> None:
-    """Correct the uses of chunks that have none in the index, which are about to be overwritten."""
-    if unused := index.unused_chunks():
-        counted = count_uses(packs, index)
-        with index.transaction():
-            index.set_uses({hash: counted[hash] for hash in unused if counted[hash]})

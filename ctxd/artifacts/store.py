@@ -13,7 +13,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +23,11 @@ from ctxd import dbfile
 from ctxd.artifacts import recovery
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker
 from ctxd.artifacts.disk import erase, sync_folder
-from ctxd.artifacts.index import Index, IndexEntry, count_uses, entry_of, record_faults, use_faults
+from ctxd.artifacts.index import Index, IndexEntry, entry_of
+from ctxd.artifacts.loose_files import LooseFiles
 from ctxd.artifacts.packs import (
     CHUNK,
+    DEAD,
     MANIFEST,
     WHOLE,
     DamagedRecord,
@@ -44,8 +46,6 @@ from ctxd.failpoints import hit
 from ctxd.objects.document import Artifact
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
-_LOOSE_FOLDER: Final = re.compile(r"[0-9a-f]{2}")
-_TEMPORARY: Final = ".tmp-*"
 _PIECE_BYTES: Final = 1024 * 1024
 _LOOKED_UP: Final = 256
 """Chunks that are looked up at a time."""
@@ -57,7 +57,8 @@ class ArtifactStore:
     def __init__(self, root: Path, unused: Callable[[str], None] = lambda _: None) -> None:
         """``unused`` receives, on any thread, each ref whose last hold ended without a use. It does not raise."""
         self._root = root
-        self._packs = Packs(root / "packs")
+        self.packs = Packs(root / "packs")
+        self._loose = LooseFiles(root)
         self._unused = unused
         # Reentrant: a hold may be collected, and so end, while the same thread is inside.
         self._changed = threading.Condition(threading.RLock())
@@ -72,22 +73,24 @@ class ArtifactStore:
     def _database(self) -> Path:
         return recovery.database(self._root)
 
-    def create(self) -> None:
-        """Make the folder if it is missing, take in what a crash left behind the index, and remove what nothing uses.
+    def create(self) -> dbfile.DiskFull | None:
+        """Make the folder if it is missing, and take in what a crash left behind the index.
 
         A missing or damaged index is rebuilt. Artifacts that an earlier version kept in a file each are moved into
-        packs. Raises: OSError; ``dbfile``'s errors.
+        packs. Returns: the want of room for which some stay in their files; None if all are moved. Raises: OSError;
+        ``dbfile``'s errors.
         """
         self._root.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self._root.parent)
-        for folder in self._loose_folders():
-            for path in folder.glob(_TEMPORARY):
-                erase(path)
         try:
             self._open()
         except (dbfile.FileDamaged, dbfile.SqlFailed):
             self._open(rebuild=True)
-        self._pack_loose()
+
+        def keep(data: bytes) -> None:
+            self.keep(data).used = True
+
+        return self._loose.pack(keep)
 
     def _open(self, *, rebuild: bool = False) -> None:
         with self._reading:
@@ -95,13 +98,12 @@ class ArtifactStore:
             if self._reader is not None:
                 self._reader.close()
                 self._reader = None
-        self._index, end = recovery.open_index(self._root, self._packs, rebuild=rebuild)
+        self._index, end = recovery.open_index(self._root, self.packs, rebuild=rebuild)
         try:
             with dbfile.faults(), self._writing:
-                self._packs.open(end)
-                self._drop(self._index.unused_chunks())
+                self.packs.open(end)
         except (dbfile.FileDamaged, dbfile.SqlFailed):
-            self._packs.close()
+            self.packs.close()
             self._index.close()
             raise
 
@@ -111,7 +113,7 @@ class ArtifactStore:
             if self._reader is not None:
                 self._reader.close()
             if hasattr(self, "_index"):
-                self._packs.close()
+                self.packs.close()
                 self._index.close(tidy=tidy)
 
     # --- writing ---
@@ -150,9 +152,9 @@ class ArtifactStore:
             now = self._index.chunks(missing)
             missing = {hash: record for hash, record in missing.items() if now.get(hash) == known.get(hash)}
             if missing:
-                with self._packs.append(list(missing.values())) as locations, self._index.transaction():
+                with self.packs.append(list(missing.values())) as locations, self._index.transaction():
                     self._index.put_chunks(list(zip(missing, locations, strict=True)))
-                self._packs.bury(known[hash] for hash in missing if hash in known)
+                self.packs.bury(known[hash] for hash in missing if hash in known)
         return hashes
 
     def add_artifact(self, hash: bytes, size: int, kind: Kind, data: bytes, chunks: Collection[bytes]) -> Artifact:
@@ -168,14 +170,14 @@ class ArtifactStore:
             old = self._index.artifact(hash)
             if old is None or not self._is_at(old.location, hash, data):
                 # The index learns of records in the order of the pack: after a power cut it knows all up to some place.
-                with self._packs.append([record]) as (location,):
-                    sync(self._packs.descriptor())
+                with self.packs.append([record]) as (location,):
+                    sync(self.packs.descriptor())
                     hit("art.index")
                     with self._index.transaction():
                         self._index.put_artifact(hash, IndexEntry(size, location), chunks)
-                self._packs.bury(() if old is None else (old.location,))
+                self.packs.bury(() if old is None else (old.location,))
                 return artifact
-            descriptor = self._packs.descriptor()
+            descriptor = self.packs.descriptor()
         # A start may have found it behind a kill, not flushed.
         sync(descriptor)
         hit("art.index")
@@ -217,7 +219,7 @@ class ArtifactStore:
     def _is_at(self, location: Location, hash: bytes, data: bytes) -> bool:
         """True if ``data`` is what is stored at ``location``. Of what cannot be read it was lost already."""
         try:
-            record = self._packs.read(location)
+            record = self.packs.read(location)
         except (DamagedRecord, FileNotFoundError):
             return False
         except OSError as error:
@@ -249,6 +251,14 @@ class ArtifactStore:
             raise CtxdError("corrupt", f"artifact {ref} does not match its hash")
         return size
 
+    def check_range(self, ref: str, first: int, end: int) -> int:
+        """As ``check``, from offset ``first`` to ``end``: each chunk is compared with its own hash, an artifact that
+        ends before ``end`` and is checked from 0 with its name. Returns: the offset that was reached."""
+        size = self.size(ref)
+        if first == 0 and size is not None and size <= end:
+            return self.check(ref)
+        return first + sum(map(len, self.pieces(ref, first, end)))
+
     def pieces(self, ref: str, first: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield the bytes of ``ref`` from offset ``first`` up to ``end``, a chunk at a time, each as it was written.
 
@@ -266,7 +276,7 @@ class ArtifactStore:
     def _pieces(self, hash: bytes, first: int, end: int | None) -> Iterator[bytes]:
         entry = self._entry(hash)
         if entry is None:
-            yield self._loose(hash.hex()).read_bytes()[first:end]
+            yield self._loose.path(hash.hex()).read_bytes()[first:end]
             return
         record = self._record(hash, entry.location, self._artifact_location)
         if entry_of(record).size != entry.size:
@@ -290,7 +300,7 @@ class ArtifactStore:
         """The record ``hash`` at ``location``, or where it was moved to meanwhile."""
         while True:
             try:
-                record = self._packs.read(location)
+                record = self.packs.read(location)
                 if record.hash != hash:
                     raise DamagedRecord(location, "the index names another record")
                 return record
@@ -319,17 +329,38 @@ class ArtifactStore:
             self._reader = Index(self._database, write=False)
         return self._reader
 
+    @contextmanager
+    def reader(self) -> Iterator[Index | None]:
+        """A connection to the index for long reads, closed at the end; None without an index. Raises: ``apsw``'s
+        errors."""
+        if not self._database.exists():
+            yield None
+            return
+        reader = Index(self._database, write=False)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def report_damage(self) -> None:
+        """Let the next start rebuild the index."""
+        recovery.report_damage(self._root)
+
     def size(self, ref: str) -> int | None:
         """The size of ``ref`` in bytes; None if it is not there."""
         entry = self._entry(bytes.fromhex(ref))
         if entry is not None:
             return entry.size
-        path = self._loose(ref)
-        return path.stat().st_size if path.exists() else None
+        return self._loose.size(ref)
 
     def holds(self, ref: str) -> bool:
-        """True if ``ref`` is in the index, damaged or not."""
-        return self.size(ref) is not None
+        """True if ``ref`` is in the index, damaged or not, and no removal of it has begun."""
+        if (entry := self._entry(bytes.fromhex(ref))) is None:
+            return self._loose.size(ref) is not None
+        try:
+            return self.packs.read(entry.location).kind != DEAD
+        except (DamagedRecord, OSError):
+            return True
 
     def matching(self, prefix: str, limit: int) -> list[str]:
         """At most ``limit`` names that begin with ``prefix``, hex digits. Raises: ``dbfile``'s errors."""
@@ -351,7 +382,7 @@ class ArtifactStore:
         with dbfile.faults(), self._reading:
             reader = self._opened()
             packed = [] if reader is None else [hash.hex() for hash in reader.artifacts(bytes.fromhex(after), limit)]
-        return sorted({*packed, *(name for name in self._loose_names() if name > after)})[:limit]
+        return sorted({*packed, *(name for name in self._loose.names() if name > after)})[:limit]
 
     # --- removal ---
 
@@ -376,7 +407,7 @@ class ArtifactStore:
         Raises: OSError; ``apsw``'s errors.
         """
         try:
-            erase(self._loose(ref))
+            erase(self._loose.path(ref))
             with self._writing:
                 self._remove(bytes.fromhex(ref))
         finally:
@@ -386,35 +417,45 @@ class ArtifactStore:
         entry = self._index.artifact(hash)
         if entry is None:
             return
-        try:
-            record = self._packs.read(entry.location)
-            chunks = {part for part, _ in parts_of(record)} if record.hash == hash else None
-        except (DamagedRecord, FileNotFoundError):
-            chunks = None
-        if chunks:
-            # A crash behind this leaves chunks without a use, which the next start removes. Flushed: once a chunk is
-            # overwritten, nothing may count on it.
-            with self._index.transaction(synced=True):
-                self._index.remove_artifact(hash, chunks)
-        # Before the index forgets it: the next removal goes on where a crash cut this one.
-        self._packs.erase((entry.location,))
-        if chunks:
-            self._drop(self._index.unused_chunks(chunks))
-            return
+        chunks = {part: place for part, place in self._index.sole_parts(hash).items() if not self._pins[part]}
+        # Its record comes first, so that no write of the same bytes counts on chunks that are gone; the index last, so
+        # that the next removal goes on where a crash or a failed disk cut this one.
+        self.packs.erase((entry.location,))
+        self.packs.erase(chunks.values())
         with self._index.transaction(synced=True):
-            self._index.remove_artifact(hash, ())
-            if chunks is None:
-                # Its chunks cannot be read from it: they are those that no other manifest names.
-                counted = count_uses(self._packs, self._index)
-                self._index.set_uses({hash: counted[hash] for hash in self._index.chunk_uses()})
-        if chunks is None:
-            self._drop(self._index.unused_chunks())
+            self._index.remove_artifact(hash)
+            self._index.remove_chunks(chunks)
+
+    def remove_leftovers(self) -> int:
+        """Overwrite and forget the chunks that no artifact has, which a crash left. Returns: how many.
+
+        Those that a manifest names all the same stay, and the next start rebuilds the index. Cost: a look at each
+        chunk; with one to remove, at each manifest. Raises: OSError; ``dbfile``'s errors.
+        """
+        with dbfile.faults(), self.reader() as reader:
+            if reader is None:
+                return 0
+            left = reader.unused_chunks()
+            for name in self.names() if left else ():
+                # What cannot be read is named by a verification.
+                with suppress(DamagedRecord, FileNotFoundError):
+                    entry = self._entry(bytes.fromhex(name))
+                    named = () if entry is None else parts_of(self.packs.read(entry.location))
+                    for part, _ in named:
+                        # A writer may have found it meanwhile: then the index has its use.
+                        if part in left and reader.unused_chunks((part,)):
+                            recovery.report_damage(self._root)
+                            del left[part]
+            with self._writing:
+                unused = self._index.unused_chunks(left)
+                self._drop(unused)
+        return len(unused)
 
     def _drop(self, unused: dict[bytes, Location]) -> None:
         """Overwrite and forget chunks that have no use, but for those that a writer is about to use."""
         dropped = {hash: location for hash, location in unused.items() if not self._pins[hash]}
         if dropped:
-            self._packs.erase(dropped.values())
+            self.packs.erase(dropped.values())
             with self._index.transaction():
                 self._index.remove_chunks(dropped)
 
@@ -446,18 +487,18 @@ class ArtifactStore:
             live = self._index.live_bytes()
             sizes = self._index.pack_sizes()
         for number, size in sizes.items():
-            if number == self._packs.writing or live.get(number, 0) * 2 > size:
+            if number == self.packs.writing or live.get(number, 0) * 2 > size:
                 continue
             # A crash, or another repack, may have removed the file already.
             with suppress(FileNotFoundError):
-                for record in records(self._packs.path(number)):
+                for record in records(self.packs.path(number)):
                     if isinstance(record, PackRecord) and record.kind in (CHUNK, WHOLE, MANIFEST):
                         self._move(record)
             with self._writing:
                 # Nothing can point there any more but what could not be read, which stays for a repair.
                 if self._index.live_bytes().get(number, 0) == 0:
                     hit("art.repack")
-                    self._packs.remove(number)
+                    self.packs.remove(number)
                     with self._index.transaction():
                         self._index.remove_pack(number)
                     removed += 1
@@ -475,61 +516,15 @@ class ArtifactStore:
                 entry = self._index.artifact(record.hash)
                 is_live = entry is not None and entry.location == record.location
             if is_live:
-                with self._packs.append([encode(record.kind, record.hash, record.data)]) as (location,):
-                    sync(self._packs.descriptor())
+                with self.packs.append([encode(record.kind, record.hash, record.data)]) as (location,):
+                    sync(self.packs.descriptor())
                     hit("art.index")
                     with self._index.transaction(synced=True):
                         if record.kind == CHUNK:
                             self._index.put_chunks([(record.hash, location)])
                         else:
                             self._index.put_artifact(record.hash, entry_of(record)._replace(location=location), ())
-            self._packs.bury((record.location,))
-
-    # --- verification ---
-
-    def faults(self) -> Iterator[str]:
-        """Compare packs and index record by record, beside reading every artifact. Blocks.
-
-        Yields: a sentence for each fault. Raises: ``dbfile``'s errors.
-        """
-        with dbfile.faults():
-            if not self._database.exists():
-                return
-            reader = Index(self._database, write=False)
-            try:
-                yield from reader.integrity()
-                yield from record_faults(self._packs, reader)
-                yield from use_faults(self._packs, reader)
-            finally:
-                reader.close()
-
-    # --- artifacts of earlier versions, a file each ---
-
-    def _loose(self, ref: str) -> Path:
-        return self._root / ref[:2] / ref
-
-    def _loose_folders(self) -> list[Path]:
-        if not self._root.is_dir():
-            return []
-        return sorted(path for path in self._root.iterdir() if _LOOSE_FOLDER.fullmatch(path.name) and path.is_dir())
-
-    def _loose_names(self) -> Iterator[str]:
-        """Names of artifacts that have a file each, as earlier versions wrote them."""
-        for folder in self._loose_folders():
-            yield from sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
-
-    def _pack_loose(self) -> None:
-        for ref in self._loose_names():
-            path = self._loose(ref)
-            data = path.read_bytes()
-            # A damaged one stays where it is, so that what refers to it is reported with it.
-            if blake3(data).hexdigest() == ref:
-                with dbfile.faults():
-                    self.keep(data).used = True
-                erase(path)
-        for folder in self._loose_folders():
-            with suppress(OSError):
-                folder.rmdir()
+            self.packs.bury((record.location,))
 
 
 class ArtifactWriter:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from ctxd import dbfile, limits
+from ctxd.artifacts import fsck
 from ctxd.backends.stored_version import DamagedVersion
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
@@ -28,13 +29,14 @@ class Checked(NamedTuple):
 
 
 def file_damage(reader: Reader, directory: StateDir) -> set[str]:
-    """Compare the head witness and the key of secrets with the journal; blocks. Raises: ``dbfile``'s errors."""
+    """Compare the head witness and the key of secrets with the journal, and check the structure of the index of
+    artifacts; blocks. Raises: ``dbfile``'s errors."""
     witness = WitnessFile(directory.witness)
     witnessed = witness.read()
     fault = key_fault(reader.connection, directory.key)
     # The journal is read after the witness, so that it is never behind.
     lost = "" if witnessed is None else contradiction(reader.connection, witnessed)
-    return {each for each in (*witness.complaints, fault, lost) if each}
+    return {each for each in (*witness.complaints, fault, lost, *fsck.index_faults(reader.artifacts)) if each}
 
 
 def check(reader: Reader, after: int) -> Checked:

@@ -104,7 +104,7 @@ class JournalWriter:
         """
         with dbfile.faults():
             migrations.migrate(self._path)
-            self._artifacts.create()
+            self.shortage = self._artifacts.create()
             dbfile.forget_cached_pages(self._path)
             self._close_to_others()
             self._connection = dbfile.open_writer(self._path)

@@ -147,6 +147,7 @@ class LargeContent:
         """Remove artifacts that no version refers to, until cancelled. ``referenced``, called by ``read``, returns
         those that one does refer to."""
         try:
+            await self._collecting.run(self._artifacts.remove_leftovers)
             after = ""
             while names := await self._collecting.run(self._artifacts.names_after, after):
                 await self._remove_unused(names, read, referenced)

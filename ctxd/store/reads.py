@@ -112,7 +112,7 @@ class Reader:
     def __init__(self, path: Path, artifacts: ArtifactStore) -> None:
         self.connection = dbfile.open_reader(path)
         self.versions = SqliteBackend(self.connection)
-        self._artifacts = artifacts
+        self.artifacts = artifacts
 
     def close(self) -> None:
         """Close the connection."""
@@ -230,7 +230,7 @@ class Reader:
             raise CtxdError("corrupt", f"content {ref} is referenced but not there")
         size, stored = row
         if stored is None:
-            return decode_content(self._artifacts.read(ref))
+            return decode_content(self.artifacts.read(ref))
         data = journal.unpack_content(size, stored)
         if blake3(data).hexdigest() != ref:
             raise CtxdError("corrupt", f"content {ref} does not match its hash")
@@ -254,7 +254,7 @@ class Reader:
             self.contents((ref,))
             return
         try:
-            self._artifacts.check(ref)
+            self.artifacts.check(ref)
         except CtxdError as error:
             self._require_damaged(ref, error)
             raise

@@ -163,7 +163,7 @@ class VersionStore:
         if damage:
             self._health.lose(damage)
         elif (shortage := self._journal_writer.shortage) is not None:
-            self._health.fill(f"there was no room to note the start: {shortage}", shortage.hint)
+            self._health.fill(f"there was no room at the start: {shortage}", shortage.hint)
 
     async def _scrub_all(self, reader: Reader, directory: statedir.StateDir) -> None:
         try:

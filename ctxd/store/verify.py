@@ -13,6 +13,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
+from ctxd.artifacts import fsck
 from ctxd.artifacts.chunking import cut
 from ctxd.artifacts.packs import PackRecord, records
 from ctxd.artifacts.store import ArtifactStore
@@ -468,7 +469,7 @@ class _Verification:
                 self._report.orphan_artifacts += 1
             if self._step():
                 yield self._report
-        for fault in self._artifacts.faults():
+        for fault in fsck.faults(self._artifacts):
             self._report.note("damage", fault)
 
     def _index(self) -> None:

@@ -55,6 +55,11 @@ class Running:
         """End it as a power cut would."""
         self._end(signal.SIGKILL)
 
+    def ended(self) -> int:
+        """Wait for it to end by itself. Returns: its exit code, negative for a signal."""
+        assert self._process is not None
+        return self._process.wait(START_S_MAX)
+
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)

@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from ctxd import dbfile
+from ctxd.artifacts import fsck
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.artifacts.uploads import Uploads
 from ctxd.clock import Clock
@@ -326,26 +327,14 @@ class ArtifactCalls:
     # --- verification ---
 
     async def artifact_fsck(self, _: Caller, params: wire.ArtifactFsckParams) -> wire.ArtifactFsckResult:
-        def check(artifacts: ArtifactStore) -> wire.ArtifactFsckResult:
-            names = artifacts.names_after(params.cursor or "", params.limit)
-            damaged, size = list[wire.DamagedArtifact](), 0
-            for ref in names:
-                try:
-                    size += artifacts.check(ref)
-                except CtxdError as error:
-                    # What is removed meanwhile is no damage.
-                    if artifacts.holds(ref):
-                        damaged.append(wire.DamagedArtifact(artifact=ref, fault=error.message))
-            is_last = len(names) < params.limit
-            return wire.ArtifactFsckResult(
-                checked=len(names),
-                checked_bytes=size,
-                damaged=tuple(damaged),
-                faults=tuple(artifacts.faults()) if is_last else (),
-                next_cursor=None if is_last else names[-1],
-            )
-
-        return await self._store.read_artifacts(check)
+        found = await self._store.read_artifacts(lambda artifacts: fsck.page(artifacts, params.cursor, params.limit))
+        return wire.ArtifactFsckResult(
+            checked=found.checked,
+            checked_bytes=found.checked_bytes,
+            damaged=tuple(wire.DamagedArtifact(artifact=ref, fault=fault) for ref, fault in found.damaged),
+            faults=tuple(found.faults),
+            next_cursor=found.cursor,
+        )
 
 
 def _artifact_document(held: Artifact, policy: str, media_type: str | None) -> Document:

@@ -175,10 +175,10 @@ class ArtifactGcResult(Result, frozen=True, kw_only=True):
 
 
 class ArtifactFsckParams(Params, frozen=True, kw_only=True):
-    """The page of artifacts to read and compare with their addresses. The last one compares packs and index too."""
+    """The page to check: artifacts are read and compared with their addresses, then each pack, then the index."""
 
     limit: PageSize = 100
-    cursor: AddressText | None = None
+    cursor: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
 
 
 class DamagedArtifact(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +189,8 @@ class DamagedArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactFsckResult(Result, frozen=True, kw_only=True):
-    """Findings in ``checked`` artifacts of ``checked_bytes``; ``faults`` of packs and index, with the last page."""
+    """Findings in one page: ``checked`` artifacts, read to their ends, and ``checked_bytes``; those that are
+    ``damaged``; ``faults`` of packs and index. A page reads some 64 MiB."""
 
     checked: int
     checked_bytes: int

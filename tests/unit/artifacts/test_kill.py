@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.artifacts.fsck import faults
 from ctxd.artifacts.packs import records
 from ctxd.artifacts.store import ArtifactStore
 
@@ -71,15 +72,17 @@ def test_a_kill_loses_no_acknowledged_artifact_and_leaves_no_part_of_another(tmp
             acknowledged.add(ref) if word == "kept" else acknowledged.discard(ref)
         store = ArtifactStore(root)
         store.create()
+        store.remove_leftovers()
         assert all(store.read(ref) for ref in acknowledged)
-        assert list(store.faults()) == []
+        assert list(faults(store)) == []
         store.remove_unused(store.claim_removal(set(store.names()) - acknowledged), ())
-        assert list(store.faults()) == [] and all(store.read(ref) for ref in acknowledged)
+        assert list(faults(store)) == [] and all(store.read(ref) for ref in acknowledged)
         store.close()
         if round == 3:
             (root / "index.db").unlink()
     assert killed >= 1
     store = ArtifactStore(root)
     store.create()
+    store.remove_leftovers()
     store.remove_unused(store.claim_removal(list(store.names())), ())
-    assert live(root) == 0 and list(store.faults()) == []
+    assert live(root) == 0 and list(faults(store)) == []

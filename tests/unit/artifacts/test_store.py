@@ -3,10 +3,8 @@
 import errno
 import os
 import random
-import sqlite3
 import stat
 import threading
-from contextlib import closing
 
 import pytest
 from blake3 import blake3
@@ -14,50 +12,11 @@ from blake3 import blake3
 from ctxd import dbfile, failpoints
 from ctxd.artifacts import packs
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker, cut
+from ctxd.artifacts.fsck import faults
 from ctxd.artifacts.index import Index
 from ctxd.artifacts.packs import PackRecord, Packs, records
-from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
-
-LARGE = random.Random(13).randbytes(1_000_000)
-
-
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "artifacts"
-
-
-@pytest.fixture
-def store(root):
-    store = ArtifactStore(root)
-    store.create()
-    return store
-
-
-def again(store, root):
-    """The store after a restart."""
-    store.close()
-    store = ArtifactStore(root)
-    store.create()
-    return store
-
-
-def the_pack(root):
-    (path,) = (root / "packs").iterdir()
-    return path
-
-
-def change(path, at, data=None):
-    """Write ``data`` at offset ``at``; without it, flip a bit there."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        data = data or bytes([file.read(1)[0] ^ 1])
-        file.seek(at)
-        file.write(data)
-
-
-def live(root):
-    return [record.data for path in sorted((root / "packs").iterdir()) for record in records(path) if record.data]
+from tests.unit.artifacts.stores import LARGE, again, change, in_small_packs, live, the_pack
 
 
 @pytest.mark.requirement("ART-1")
@@ -67,7 +26,7 @@ def test_what_was_written_is_read_under_its_hash(store, root, data):
     assert ref == blake3(data).hexdigest()
     assert (store.read(ref), store.size(ref), list(store.names())) == (data, len(data), [ref])
     store = again(store, root)
-    assert (store.read(ref), store.size(ref), list(store.faults())) == (data, len(data), [])
+    assert (store.read(ref), store.size(ref), list(faults(store))) == (data, len(data), [])
 
 
 @pytest.mark.requirement("ART-1")
@@ -140,7 +99,7 @@ def test_a_damaged_artifact_is_an_error_and_writing_it_again_heals_it(store, roo
     assert caught.value.code == "corrupt"
     assert store.keep(data).ref == ref
     assert store.read(ref) == data
-    assert list(store.faults()) == [], "what was damaged is overwritten"
+    assert list(faults(store)) == [], "what was damaged is overwritten"
 
 
 def test_a_missing_artifact_is_an_error(store):
@@ -163,7 +122,7 @@ def test_a_write_that_fails_leaves_no_artifact(store, root, place, data):
         store.remove_unused(store.claim_removal([ref]), ())
     assert live(root) == []
     assert store.read(store.keep(data).ref) == data
-    assert list(store.faults()) == []
+    assert list(faults(store)) == []
 
 
 def test_an_artifact_on_a_bad_sector_is_replaced(store, root, monkeypatch):
@@ -206,10 +165,10 @@ def test_what_is_removed_is_overwritten_but_for_the_chunks_of_others(store, root
     del removed
     store.remove_unused(store.claim_removal(refs), ())
     assert list(store.names()) == [refs[0]] and store.read(refs[0]) == LARGE
-    assert not any(b"the end of another" in data for data in live(root)) and list(store.faults()) == []
+    assert not any(b"the end of another" in data for data in live(root)) and list(faults(store)) == []
     del kept
     store.remove_unused(store.claim_removal(refs), ())
-    assert list(store.names()) == live(root) == [] and list(store.faults()) == []
+    assert list(store.names()) == live(root) == [] and list(faults(store)) == []
 
 
 def test_chunks_of_a_writer_that_gives_up_are_removed_but_for_those_that_another_one_uses(store, root):
@@ -217,7 +176,7 @@ def test_chunks_of_a_writer_that_gives_up_are_removed_but_for_those_that_another
         given_up.write(LARGE + b"an end of its own" * 10_000)
         artifact = store.keep(LARGE)
     assert store.read(artifact.ref) == LARGE
-    assert not any(b"an end of its own" in data for data in live(root)) and list(store.faults()) == []
+    assert not any(b"an end of its own" in data for data in live(root)) and list(faults(store)) == []
 
 
 def test_chunks_of_a_writer_that_goes_on_outlive_the_artifact_that_had_them(store):
@@ -228,86 +187,7 @@ def test_chunks_of_a_writer_that_goes_on_outlive_the_artifact_that_had_them(stor
         del first
         store.remove_unused(store.claim_removal([ref]), ())
         artifact = writer.finish()
-    assert store.read(artifact.ref) == LARGE and list(store.faults()) == []
-
-
-@pytest.mark.requirement("ART-3")
-def test_an_index_that_is_missing_damaged_or_of_another_version_is_rebuilt_from_the_packs(store, root, monkeypatch):
-    monkeypatch.setattr(packs, "PACK_BYTES", 300_000)
-    datas = [b"small", b"", LARGE, LARGE[::-1]]
-    kept = [store.keep(data) for data in datas]
-    gone = store.keep(LARGE[:400_000])
-    ref = gone.ref
-    del gone
-    store.remove_unused(store.claim_removal([ref]), ())
-    store.close()
-    assert len(list((root / "packs").iterdir())) > 1
-    for damage in ("missing", "damaged", "version"):
-        index = root / "index.db"
-        if damage == "missing":
-            index.unlink()
-        elif damage == "damaged":
-            index.write_bytes(b"no database" * 1000)
-        else:
-            with closing(sqlite3.connect(index)) as opened:
-                opened.execute("PRAGMA user_version=77")
-        store = ArtifactStore(root)
-        store.create()
-        assert sorted(store.names()) == sorted(artifact.ref for artifact in kept)
-        assert [store.read(artifact.ref) for artifact in kept] == datas and list(store.faults()) == []
-        store.close()
-
-
-@pytest.mark.requirement("ART-3")
-def test_what_the_index_lost_in_a_power_cut_is_taken_in_again_and_a_torn_end_is_cut_off(store, root):
-    first = store.keep(b"first")
-    store.close()
-    before = (root / "index.db").read_bytes()
-    store = ArtifactStore(root)
-    store.create()
-    second = store.keep(LARGE)
-    store.close()
-    (root / "index.db").write_bytes(before)
-    with the_pack(root).open("ab") as file:
-        file.write(b"CTXP a torn record")
-    store = ArtifactStore(root)
-    store.create()
-    assert (store.read(first.ref), store.read(second.ref)) == (b"first", LARGE) and list(store.faults()) == []
-    assert store.read(store.keep(b"third").ref) == b"third" and list(store.faults()) == []
-
-
-def test_damage_in_the_middle_of_a_pack_costs_one_record_when_the_index_is_rebuilt(store, root):
-    kept = [store.keep(data) for data in (b"one", b"two", b"three")]
-    (_, second, _) = records(the_pack(root))
-    assert isinstance(second, PackRecord)
-    change(the_pack(root), second.location.at + 20)
-    store.close()
-    (root / "index.db").unlink()
-    store = ArtifactStore(root)
-    store.create()
-    assert sorted(store.names()) == sorted((kept[0].ref, kept[2].ref))
-
-
-@pytest.mark.requirement("DUR-11")
-def test_artifacts_of_an_earlier_version_are_moved_into_packs(tmp_path):
-    root = tmp_path / "artifacts"
-    refs = {blake3(data).hexdigest(): data for data in (b"old", LARGE)}
-    wrong = blake3(b"wrong").hexdigest()
-    for ref, data in (*refs.items(), (wrong, b"damaged")):
-        path = root / ref[:2] / ref
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        path.chmod(0o400)
-    reader = ArtifactStore(root)
-    assert {ref: reader.read(ref) for ref in refs} == refs and sorted(reader.names()) == sorted((*refs, wrong))
-    with failpoints.armed("art.index=error:EIO*1@2"), pytest.raises(dbfile.DiskFailed):
-        ArtifactStore(root).create()
-    store = ArtifactStore(root)
-    store.create()
-    assert {ref: store.read(ref) for ref in refs} == refs
-    assert [path.name for path in root.rglob("*") if path.name in (*refs, wrong)] == [wrong], "what is damaged stays"
-    with pytest.raises(CtxdError, match="hash"):
-        store.read(wrong)
+    assert store.read(artifact.ref) == LARGE and list(faults(store)) == []
 
 
 def test_writers_of_the_same_and_of_similar_bytes_at_once_lose_nothing(store, root):
@@ -319,71 +199,11 @@ def test_writers_of_the_same_and_of_similar_bytes_at_once_lose_nothing(store, ro
     for thread in threads:
         thread.join(60)
     assert len(kept) == len(threads)
-    assert all(store.read(artifact.ref) == data for artifact, data in kept) and list(store.faults()) == []
+    assert all(store.read(artifact.ref) == data for artifact, data in kept) and list(faults(store)) == []
     refs = [artifact.ref for artifact, _ in kept]
     kept.clear()
     store.remove_unused(store.claim_removal(refs), ())
-    assert list(store.names()) == live(root) == [] and list(store.faults()) == []
-
-
-@pytest.mark.requirement("ART-4")
-@pytest.mark.parametrize("seed", range(3))
-def test_every_flipped_byte_of_a_pack_is_found_and_its_artifact_named(store, root, seed):
-    kept = [store.keep(data) for data in (b"small" * 50, LARGE, b"a line\n" * 30_000)]
-    gone = store.keep(b"removed" * 1000)
-    store.remove_unused(store.claim_removal([(gone.ref, gone := None)[0]]), ())
-    owners = {}
-    for artifact in kept:
-        data = store.read(artifact.ref)
-        owners |= dict.fromkeys((blake3(chunk).digest() for chunk in cut(data)), artifact.ref)
-        owners[bytes.fromhex(artifact.ref)] = artifact.ref
-    path, chance = the_pack(root), random.Random(seed)
-    whole = list(records(path))
-    for record in whole:
-        at = chance.randrange(record.location.at, record.location.end)
-        change(path, at)
-        named = [ref for ref in store.names() if not _reads(store, ref)]
-        faults = list(store.faults())
-        assert faults, f"offset {at} of {record.kind!r}"
-        if record.kind != packs.DEAD:
-            assert named == [owners[record.hash]]
-        change(path, at)
-    assert list(store.faults()) == []
-
-
-def _reads(store, ref):
-    try:
-        return bool(store.read(ref))
-    except CtxdError:
-        return False
-
-
-@pytest.mark.requirement("ART-4")
-@pytest.mark.parametrize("seed", range(2))
-def test_every_changed_value_of_the_index_is_found(store, root, seed):
-    kept = [store.keep(data) for data in (b"small", LARGE, LARGE[:900_000])]
-    chance = random.Random(seed)
-    columns = {"artifact": "hash size pack at length", "chunk": "hash pack at length uses", "pack": "number size"}
-    with closing(sqlite3.connect(root / "index.db")) as opened:
-        for table, names in columns.items():
-            key = names.split()[0]
-            for name in names.split():
-                row = chance.choice(opened.execute(f"SELECT {key}, {name} FROM {table}").fetchall())
-                value = row[1]
-                if isinstance(value, bytes):
-                    at = chance.randrange(len(value))
-                    other = value[:at] + bytes([value[at] ^ 1 << chance.randrange(8)]) + value[at + 1 :]
-                else:
-                    other = value ^ 1 << chance.randrange(8)
-                opened.execute(f"UPDATE {table} SET {name}=? WHERE {key}=?", (other, row[0]))
-                opened.commit()
-                missing = [artifact.ref for artifact in kept if not store.holds(artifact.ref)]
-                damaged = [ref for ref in store.names() if not _reads(store, ref)]
-                assert [*missing, *damaged, *store.faults()], f"{table}.{name} from {value} to {other}"
-                changed = other if name == key else row[0]
-                opened.execute(f"UPDATE {table} SET {name}=? WHERE {key}=?", (value, changed))
-                opened.commit()
-    assert list(store.faults()) == []
+    assert list(store.names()) == live(root) == [] and list(faults(store)) == []
 
 
 @pytest.mark.requirement("ART-8")
@@ -400,11 +220,11 @@ def test_packs_that_are_mostly_dead_are_rewritten_and_others_stay(store, root, m
     assert sum(path.stat().st_size for path in (root / "packs").iterdir()) < 16 * 60_000
     for again_ in range(2):
         assert {ref: store.read(ref) for ref in store.names()} == {ref: datas[ref] for ref in store.names()}
-        assert sorted(store.names()) == sorted(artifact.ref for artifact in kept) and list(store.faults()) == []
+        assert sorted(store.names()) == sorted(artifact.ref for artifact in kept) and list(faults(store)) == []
         store = again(store, root) if not again_ else store
 
 
-def test_a_reader_finds_what_a_repack_moves_while_it_reads(store, root, monkeypatch):
+def test_a_reader_finds_what_a_repack_moves_while_itreads(store, root, monkeypatch):
     monkeypatch.setattr(packs, "PACK_BYTES", 100_000)
     kept, gone = store.keep(LARGE[:150_000]), [store.keep(random.Random(n).randbytes(90_000)) for n in range(3)]
     refs = [artifact.ref for artifact in gone]
@@ -426,49 +246,6 @@ def test_the_beginning_of_a_name_finds_those_that_have_it(store):
     assert store.matching("", 5) == refs[:5] and store.matching("f" * 64, 5) == []
 
 
-def files(root):
-    """The index as a power cut leaves it now."""
-    return {path.name: path.read_bytes() for path in root.glob("index.db*") if not path.name.endswith("-shm")}
-
-
-@pytest.mark.requirement("ART-3")
-@pytest.mark.parametrize("data", [b"a small one", LARGE])
-def test_a_power_cut_between_two_writers_loses_neither_artifact(store, root, monkeypatch, data):
-    store.keep(b"the header of the index is on the disk").used = True
-    store = again(store, root)
-    at_index, go = threading.Event(), threading.Event()
-    kept: list = []
-
-    def waiting(place):
-        if place == "art.index" and threading.current_thread().name == "first":
-            at_index.set()
-            go.wait(60)
-
-    def second():
-        kept.append(store.keep(b"the second"))
-        indexes.append(files(root))
-
-    indexes: list = []
-    monkeypatch.setattr("ctxd.artifacts.store.hit", waiting)
-    one = threading.Thread(target=lambda: kept.append(store.keep(data)), name="first")
-    two = threading.Thread(target=second)
-    one.start()
-    assert at_index.wait(60)
-    two.start()
-    # A second writer that does not wait for the first one is through by now.
-    two.join(1)
-    go.set()
-    one.join(60)
-    two.join(60)
-    for path in root.glob("index.db*"):
-        path.unlink()
-    for name, content in indexes[0].items():
-        (root / name).write_bytes(content)
-    store = ArtifactStore(root)
-    store.create()
-    assert {store.read(artifact.ref) for artifact in kept} == {data, b"the second"} and list(store.faults()) == []
-
-
 @pytest.mark.requirement("ART-5")
 @pytest.mark.parametrize("data", [b"a small one", LARGE])
 def test_a_write_that_the_index_refuses_leaves_no_copy_behind(store, root, data):
@@ -476,60 +253,7 @@ def test_a_write_that_the_index_refuses_leaves_no_copy_behind(store, root, data)
         store.keep(data)
     ref = store.keep(data).ref
     store.remove_unused(store.claim_removal([ref]), ())
-    assert live(root) == [] and list(store.faults()) == []
-
-
-@pytest.mark.requirement("ART-3")
-def test_a_start_erases_no_chunk_because_the_index_lost_its_use(store, root):
-    artifact = store.keep(LARGE)
-    for statement in ("DELETE FROM artifact", "UPDATE chunk SET uses=0"):
-        store._index._connection.execute(statement)
-    store.close(tidy=False)
-    store = ArtifactStore(root)
-    store.create()
-    assert store.read(artifact.ref) == LARGE and list(store.faults()) == []
-
-
-@pytest.mark.requirement("ART-3")
-@pytest.mark.parametrize("is_reported", [False, True])
-def test_every_damaged_page_of_the_index_is_mended_by_the_next_start(store, root, tmp_path, is_reported):
-    kept = [store.keep(random.Random(number).randbytes(100)) for number in range(200)]
-    kept.append(store.keep(LARGE))
-    store.close()
-    whole = (root / "index.db").read_bytes()
-    for page in range(1, len(whole) // 4096):
-        for path in root.glob("index.db*"):
-            path.unlink()
-        (root / "index.db").write_bytes(whole)
-        store = ArtifactStore(root)
-        if not is_reported:
-            # Killed: its log is not empty.
-            store.create()
-            store.keep(b"one more %d" % page).used = True
-            store._index.empty_log()
-            store.keep(b"and another %d" % page).used = True
-            store.close(tidy=False)
-        change(root / "index.db", page * 4096, b"\xff" * 4096)
-        if is_reported:
-            store = ArtifactStore(root)
-            store.create()
-            [_reads(store, artifact.ref) for artifact in kept]
-            store.close()
-        store = ArtifactStore(root)
-        store.create()
-        assert all(_reads(store, artifact.ref) for artifact in kept), f"page {page}"
-        assert list(store.faults()) == [], f"page {page}"
-        store.close()
-
-
-def in_small_packs(store, monkeypatch, size):
-    """Eight artifacts in packs of some three; those of all but the first, the fifth and the last are removed."""
-    monkeypatch.setattr(packs, "PACK_BYTES", size)
-    kept = [store.keep(random.Random(number).randbytes(6_000)) for number in range(8)]
-    gone = [artifact.ref for number, artifact in enumerate(kept) if number not in (0, 4, 7)]
-    kept = [artifact for artifact in kept if artifact.ref not in gone]
-    store.remove_unused(store.claim_removal(gone), ())
-    return kept
+    assert live(root) == [] and list(faults(store)) == []
 
 
 @pytest.mark.requirement("ART-8")
@@ -545,7 +269,7 @@ def test_a_repack_that_was_cut_short_behind_a_removed_pack_goes_on(store, root, 
             store.repack()
         store = again(store, root) if is_started_again else store
         assert store.repack() == 2 - is_started_again * 1
-        assert list(store.faults()) == [] and all(store.read(artifact.ref) for artifact in kept)
+        assert list(faults(store)) == [] and all(store.read(artifact.ref) for artifact in kept)
         kept = [*in_small_packs(store, monkeypatch, 18_000), *kept]
 
 
@@ -579,4 +303,4 @@ def test_an_artifact_with_a_damaged_manifest_is_removed_with_its_chunks(store, r
     store.remove_unused(store.claim_removal([ref]), ())
     named = {blake3(chunk).digest() for chunk in cut(LARGE[:500_000])} | {bytes.fromhex(other.ref)}
     assert {r.hash for r in records(the_pack(root)) if r.kind != packs.DEAD} == named
-    assert store.read(other.ref) == LARGE[:500_000] and list(store.faults()) == []
+    assert store.read(other.ref) == LARGE[:500_000] and list(faults(store)) == []
