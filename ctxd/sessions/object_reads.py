@@ -123,10 +123,7 @@ class Objects:
         id = await self._resolved(viewer, text)
         more = msgspec.structs.replace(page, limit=page.limit + 1)
         if session_objects.session_of(id) is not None:
-            rows = await session_objects.history(self._store, id, at)
-            if not page.ascending:
-                rows.reverse()
-            rows = [row for row in rows if _is_beyond(row, page)][: more.limit]
+            rows = await session_objects.history(self._store, id, at, more)
         else:
             rows = await self._rows(viewer, id, at, more, corrections=corrections)
         if not rows and page.after is None:
@@ -340,8 +337,3 @@ def _row(stored: Stored) -> VersionRow:
         state=state_of(document),
         char_count=document.payload.get("char_count"),
     )
-
-
-def _is_beyond(row: VersionRow, page: HistoryPage) -> bool:
-    place = (row.valid_time, row.tx)
-    return page.after is None or (place > page.after if page.ascending else place < page.after)

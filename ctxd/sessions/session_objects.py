@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import LATEST, NOW, AsOf, Document, Page, Stored, text_of
-from ctxd.objects.generated_ids import entry_id
+from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored, text_of
+from ctxd.objects.generated_ids import entry_id, number_of, segment_id, segments_prefix
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.offload import Lane
 from ctxd.sessions.loading import pages
@@ -22,8 +22,6 @@ from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.object_types import VersionRow
 from ctxd_protocol.session_types import Message
-
-_PAGE = 1000
 
 
 def session_of(id: str) -> str | None:
@@ -96,28 +94,60 @@ async def version(
     )
 
 
-async def history(store: VersionStore, id: str, at: AsOf = NOW) -> list[VersionRow]:
-    """Every version of ``id`` up to ``at``, oldest first, without hashes: those would cost a fold each.
+async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage) -> list[VersionRow]:
+    """``page``, which has a limit, of the versions of ``id`` up to ``at``, without hashes: each would cost a fold.
 
-    Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    Cost: that of the page, whatever its place. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     session = session_of(id)
-    assert session is not None, "only sessions and chats are folded"
-    head = session_object_id(session)
-    heads: list[Stored] = []
-    while True:
-        after = (heads[-1].valid_time, heads[-1].tx) if heads else None
-        page = await store.history(head, at, Page(after=after, limit=_PAGE))
-        heads.extend(page)
-        if len(page) < _PAGE:
-            break
+    assert session is not None and page.limit is not None, "only sessions and chats are folded, a page at a time"
     is_chat = id.startswith("chat:")
-    rows = {stored.tx: _row(stored) for stored in (heads[:1] if is_chat else heads)}
-    async for segments, _ in pages(store, session, as_of=at):
-        for segment in segments:
+    # A chat begins with its session, and has no version when that is changed.
+    oldest = Page(limit=1, ascending=True) if is_chat else page
+    heads = await store.history(session_object_id(session), at, oldest)
+    rows = {stored.tx: _row(stored) for stored in heads}
+    found = dict[int, VersionRow]()
+    place = await _place(store, session, at, page)
+    while len(found) < page.limit:
+        first = place if page.ascending else max(0, place - page.limit)
+        end = place + page.limit if page.ascending else place
+        segments = [each async for run, _ in pages(store, session, first=first, end=end, as_of=at) for each in run]
+        for segment in segments if page.ascending else reversed(segments):
             if not is_chat or speaks(segment.document.payload):
-                rows[segment.tx] = _row(segment)
-    return [row for _, row in sorted(rows.items())]
+                # An import writes several at once: the last of them is the version.
+                if page.ascending or segment.tx not in found:
+                    found[segment.tx] = _row(segment)
+        place = end if page.ascending else first
+        if not segments or place == 0:
+            break
+    rows |= found
+    after = page.after
+    beyond = [
+        row
+        for _, row in sorted(rows.items(), reverse=not page.ascending)
+        if after is None or (row.tx > after[1] if page.ascending else row.tx < after[1])
+    ]
+    return beyond[: page.limit]
+
+
+async def _place(store: VersionStore, session: str, at: AsOf, page: HistoryPage) -> int:
+    """Return the number of the first segment of an ascending ``page``, or the number behind the first of a descending
+    one, by bisection: later segments have later transactions."""
+    if page.ascending and page.after is None:
+        return 0
+    newest = await store.scan(segments_prefix(session), at, Page(limit=1, ascending=False))
+    low, high = 0, number_of(newest[0].document.id) + 1 if newest else 0
+    if page.after is None:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        segment = await store.get(segment_id(session, middle), at)
+        tx = 0 if segment is None else segment.tx
+        if tx < page.after[1] or (tx == page.after[1] and page.ascending):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _row(stored: Stored) -> VersionRow:

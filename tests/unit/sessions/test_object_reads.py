@@ -5,17 +5,19 @@ one that is confined to nothing, nothing.
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import NOW
+from ctxd.objects.document import NOW, Page
 from ctxd.sessions import session_objects
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.segments import SessionDelta
 from ctxd.sessions.state import SessionState, fold
 from ctxd_protocol.ids import chat_id, session_object_id
+from ctxd_protocol.object_types import VersionRow
 from tests.unit.sessions.world import CALLER, code_of, filled, record, say, world
 
 pytestmark = pytest.mark.anyio
@@ -228,3 +230,37 @@ async def test_a_long_session_is_folded_beside_the_loop(
         monkeypatch.setattr(w.sessions.folding, "inline", 3)
         assert (await w.call("object.get", session="s1", object=id)).object.id == id
     assert threads and threading.main_thread() not in threads
+
+
+@pytest.mark.requirement("VER-3")
+@pytest.mark.parametrize("kind", ["chat", "session"])
+@pytest.mark.parametrize("ascending", [True, False])
+async def test_each_page_of_the_history_of_a_long_session_reads_as_much_as_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, ascending: bool
+) -> None:
+    async with world(tmp_path / "state") as here:
+        await here.call("session.create", session="s", agent="a")
+        for number in range(120):
+            await say(here, "s", ("user", f"message {number}"))
+            if number % 10 == 0:
+                await here.call("session.configure", session="s", labels={"at": str(number)})
+        objects = Objects(here.sessions)
+        viewer = await objects.viewer("s", confined=False)
+        scan, read = here.store.scan, [0]
+
+        async def counted(*args: Any, **named: Any) -> Any:
+            found = await scan(*args, **named)
+            read[-1] += len(found)
+            return found
+
+        monkeypatch.setattr(here.store, "scan", counted)
+        rows, more, after = list[VersionRow](), True, None
+        while more:
+            read.append(0)
+            page = Page(after=after, limit=10, ascending=ascending)
+            found, more = await objects.history(viewer, f"{kind}:s", NOW, page, corrections=False)
+            rows += found
+            after = (rows[-1].valid_time, rows[-1].tx)
+        assert max(read) <= 40 and len(read) > 10
+        every, _ = await objects.history(viewer, f"{kind}:s", NOW, Page(limit=1_000), corrections=False)
+        assert rows == (every if ascending else every[::-1]) and len(rows) >= 120
