@@ -24,6 +24,7 @@ from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.commit_operations import Commits
+from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.epochs.agent_files import AgentFiles
@@ -96,6 +97,7 @@ class Parts(NamedTuple):
     store: VersionStore
     projection: Projection | None
     sessions: Sessions
+    checkpoints: SessionCheckpoints
     sandboxes: Sandboxes
     listeners: SandboxListeners
     tracking: Tracking | None
@@ -157,21 +159,25 @@ class Daemon:
                 indexer.visibility.confine(mounts)
             hosts = await self._joined(sessions, ownership, projection, host)
 
+            made = Commits(sessions, clock, machine=platform.node(), policy=options.secrets)
+            checkpoints = SessionCheckpoints(sessions, made)
             listeners = SandboxListeners(
                 clock,
                 log,
                 sessions=sessions,
+                checkpoints=checkpoints,
                 limits=options.limits,
                 timing=options.timing,
                 service_manager=self._service_manager,
             )
             directories = Directories(options.socket.parent / SANDBOXES_NAME)
             sandboxes = Sandboxes(
-                sessions, files.confinement, clock, listeners, directories, log, state_dir=options.state_dir
-            )
+                sessions, checkpoints, files.confinement, clock, listeners, directories, log,
+                state_dir=options.state_dir,
+            )  # fmt: skip
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
 
-            handlers = self._handlers(store, sessions, indexer, hosts, sandboxes, tracking)
+            handlers = self._handlers(store, sessions, indexer, hosts, sandboxes, tracking, made, checkpoints)
             shared = SharedState()
             running.callback(shared.close)
             listeners.serve(handlers, shared)
@@ -179,7 +185,9 @@ class Daemon:
                 options.socket, handlers, log=log, gid=options.socket_gid, limits=options.limits,
                 timing=options.timing, connections_max=options.connections_max, shared=shared,
             )  # fmt: skip
-            self._parts = Parts(store, projection, sessions, sandboxes, listeners, tracking, shared, server)
+            self._parts = Parts(
+                store, projection, sessions, checkpoints, sandboxes, listeners, tracking, shared, server
+            )
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
                 await self._open(running, self._parts, hosts)
                 task_status.started()
@@ -193,6 +201,7 @@ class Daemon:
         if hosts is not None:
             await running.enter_async_context(part(hosts.run))
         await running.enter_async_context(part(parts.listeners.run))
+        await running.enter_async_context(part(parts.checkpoints.run))
         # Before the host's socket: a harness that is back at once finds its sandboxes.
         await parts.sandboxes.start()
         handed = self._service_manager.listening()
@@ -318,6 +327,8 @@ class Daemon:
         hosts: "Hosts | None",
         sandboxes: Sandboxes,
         tracking: Tracking | None,
+        made: Commits,
+        checkpoints: SessionCheckpoints,
     ) -> Mapping[str, Handler]:
         """The handler of every method."""
         options = self._options
@@ -349,10 +360,10 @@ class Daemon:
             file_lookups.FileCalls(sessions, indexer),
             objects.ObjectCalls(sessions),
             purge_scan_export.SecretCalls(sessions),
-            context.ContextCalls(sessions, assembler, archive),
+            context.ContextCalls(sessions, assembler, archive, checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
-            commits.CommitCalls(Commits(sessions, self._clock, machine=platform.node(), policy=options.secrets)),
+            commits.CommitCalls(made),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),

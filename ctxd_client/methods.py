@@ -1050,7 +1050,9 @@ class ClientMethods(ABC):
         )
 
     async def context_current(self, *, session: str | None = None) -> CurrentContext:
-        """Get the id of the context that the agent works in.
+        """Get the id of the context that the agent works in: a commit.
+
+        What is new in the session is committed first; without anything new nothing is written.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -2023,7 +2025,9 @@ class SessionMethods:
         return await self._calls.file_resolve(self.id, path)
 
     async def current(self) -> CurrentContext:
-        """Get the id of the context that the agent works in.
+        """Get the id of the context that the agent works in: a commit.
+
+        What is new in the session is committed first; without anything new nothing is written.
 
         Raises: ``NotFound`` (session_not_found).
 

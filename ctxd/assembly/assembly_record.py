@@ -39,7 +39,7 @@ from ctxd_protocol.ids import context_id
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import Secrets
 
-ID_DIGITS = (8, 12, 16)
+ID_DIGITS = (16, 64)
 """Hex digits of a context id: more only where fewer are taken by other content of the session."""
 
 
@@ -208,7 +208,8 @@ _LAST_SECOND: Final = 253_402_300_799
 
 
 def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, taken: set[str]) -> str:
-    """The id of the context with hash ``sha256``, as short as the ids ``taken`` allow. ``assembled_at`` is in ms."""
+    """The id of the context with hash ``sha256``, none of ``taken``: longer than those of commits, so that no id is
+    that of both. ``assembled_at`` is in ms."""
     moment = datetime.fromtimestamp(min(assembled_at // 1000, _LAST_SECOND), UTC)
     second = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     id = ""

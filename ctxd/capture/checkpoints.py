@@ -27,7 +27,7 @@ TRIGGERS: Final[tuple[Trigger, ...]] = get_args(Trigger)
 DEFAULT_POLICY: Final[frozenset[Trigger]] = frozenset({"turn_boundary", "compaction", "session_end"})
 
 DELTA_BYTES_MAX: Final = 6 * 1024 * 1024
-"""Bytes of a delta, about, at which it is cut at any moment: in base64 it fits a line of the protocol."""
+"""Bytes of a delta that fits a line of the protocol in base64."""
 
 _SUMMARY_CHARS_MAX: Final = 16_000
 _COMPACTIONS: Final = frozenset({"compact_boundary", "microcompact_boundary"})
@@ -50,12 +50,16 @@ class Checkpoint(NamedTuple):
 class CheckpointTracker:
     """Events since the last checkpoint, and the policy by which the next one is due.
 
-    ``every``: the turn boundaries from one checkpoint to the next. A delta without events is never made.
+    ``every``: the turn boundaries from one checkpoint to the next. A delta without events is never made. ``bytes_max``:
+    bytes, about, at which a delta is cut at any moment.
     """
 
-    def __init__(self, policy: Set[Trigger] = DEFAULT_POLICY, *, every: int = 1) -> None:
+    def __init__(
+        self, policy: Set[Trigger] = DEFAULT_POLICY, *, every: int = 1, bytes_max: int = DELTA_BYTES_MAX
+    ) -> None:
         self._policy = policy
         self._every = every
+        self._bytes_max = bytes_max
         self._boundaries = 0
         self._items: list[bytes] = []
         self._size = self._messages = self._text_bytes = 0
@@ -74,8 +78,8 @@ class CheckpointTracker:
                 continue
             trigger = max(trigger, _trigger(event), key=_rank)
             self._count(event)
-            for item in encoded_items(event, DELTA_BYTES_MAX):
-                if self._size + len(item) > DELTA_BYTES_MAX:
+            for item in encoded_items(event, self._bytes_max):
+                if self._size + len(item) > self._bytes_max:
                     yield from self.cut("explicit")
                 self._items.append(item)
                 self._size += len(item)

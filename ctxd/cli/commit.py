@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import BinaryIO, Final, get_args
 
 import click
+import msgspec
 
-from ctxd.cli.commit_lookup import instant, located_commit, newest_commit
+from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
-from ctxd.cli.revision_lookup import session_if_any
+from ctxd.cli.revision_lookup import located_assembly, session_if_any
 from ctxd.cli.revisions import moment_ms
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, moment, size
 from ctxd.terminal import cell
+from ctxd_client.errors import NotFound
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
 from ctxd_protocol.methods.commits import Checkpoint, Commit, CommitMaterializeResult, CommitType
 
@@ -189,8 +193,15 @@ def _line(run: Invocation, commit: Commit) -> str:
 @session_option
 @common
 def show(run: Invocation, commit: str | None, content: bool, session: str | None) -> None:
-    """Show COMMIT, by default the newest of the session: its metadata, and what it adds to its parent."""
+    """Show COMMIT, by default the newest of the session: its metadata, and what it adds to its parent.
+
+    The id of an assembly, a context that a model was sent, shows that.
+    """
     with run.client() as client:
+        if commit is not None and is_context_id(commit) and not _is_commit(client, commit):
+            owner, record = located_assembly(client, commit, session)
+            _show_assembly(run, client.context_show(owner, number=record.number, blocks=False), content=content)
+            return
         found = located_commit(client, commit, session)
         shown = client.commit_show(found.commit)
         delta = None
@@ -212,6 +223,27 @@ def show(run: Invocation, commit: str | None, content: bool, session: str | None
     if delta is not None and delta.content:
         screen.line()
         screen.content(delta.content)
+
+
+def _is_commit(client: SyncClient, id: str) -> bool:
+    try:
+        client.commit_show(id)
+    except NotFound:
+        return False
+    return True
+
+
+def _show_assembly(run: Invocation, shown: AssembledContext, *, content: bool) -> None:
+    screen = run.screen
+    if screen.as_json:
+        screen.document(shown)
+        return
+    screen.line(screen.paint(f"assembly {shown.context_id}", "yellow"))
+    screen.line(f"session:   {cell(shown.session)}, assembly {shown.number}, turn {shown.turn}")
+    screen.line(f"size:      {count(shown.tokens, 'token')}, {size(shown.bytes)}")
+    if content:
+        screen.line()
+        screen.content(shown.text if shown.request is None else msgspec.json.encode(shown.request).decode() + "\n")
 
 
 def _metadata(commit: Commit) -> list[tuple[str, str]]:

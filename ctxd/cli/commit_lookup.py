@@ -1,8 +1,8 @@
 """Commits as people write them, found through the daemon.
 
-A commit is named by its id, by a tag, by ``HEAD`` (the newest of the command's session), by the session whose newest
-it is, or by ``PRINCIPAL@TIME`` or ``SESSION@{TIME}`` (the newest at that time); ``~N`` behind any of them goes N
-parents back.
+A commit is named by its id, by the id of an assembly (the newest commit before it), by a tag, by ``HEAD`` (the newest
+of the command's session), by the session whose newest it is, or by ``PRINCIPAL@TIME`` or ``SESSION@{TIME}`` (the newest
+at that time); ``~N`` behind any of them goes N parents back.
 """
 
 import re
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
-from ctxd.cli.revision_lookup import session_if_any
+from ctxd.cli.revision_lookup import located_assembly, session_if_any
 from ctxd.cli.revisions import moment_ms
 from ctxd.clock import SystemClock
 from ctxd.command_line import Stop
@@ -31,6 +31,11 @@ class _Scope(TypedDict, total=False):
 
     principal: str
     session: str
+
+
+def is_context_id(text: str) -> bool:
+    """True if ``text`` has the form of an id of a commit or an assembly."""
+    return _ID.fullmatch(text) is not None
 
 
 def located_commit(client: SyncClient, text: str | None, session: str | None = None) -> Commit:
@@ -53,7 +58,10 @@ def newest_commit(client: SyncClient, session: str | None) -> Commit | None:
 
 def _named(client: SyncClient, name: str, session: str | None) -> Commit:
     if _ID.fullmatch(name):
-        return client.commit_show(name).commit
+        try:
+            return client.commit_show(name).commit
+        except NotFound:
+            return _before_assembly(client, name, session)
     if name == "HEAD":
         found = newest_commit(client, session)
         if found is None:
@@ -67,6 +75,17 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
         if (newest := client.commit_resolve(session=name).commit) is not None:
             return newest
     raise Stop(NOT_FOUND, f"no commit is named {name!r}", hint=_FORMS, symbol="commit_not_found")
+
+
+def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit:
+    """Return the newest commit before the assembly ``id``, of its session."""
+    owner, record = located_assembly(client, id, session)
+    at = instant(record.assembled_at)
+    found = client.commit_resolve(session=owner, at=at).commit
+    if found is None:
+        message = f"{id} is an assembly of session {owner}, which had no commit then"
+        raise Stop(NOT_FOUND, message, hint=f"ctx context {id} shows it", symbol="commit_not_found")
+    return found
 
 
 def _tagged(client: SyncClient, tag: str, session: str | None) -> Commit | None:

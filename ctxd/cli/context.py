@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, get_args
 import click
 import msgspec
 
+from ctxd.cli.commit_lookup import is_context_id, located_commit
 from ctxd.cli.common_options import Invocation, common, revision_argument
 from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.object_by_path import object_id
@@ -17,7 +18,7 @@ from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short, size
 from ctxd.terminal import Colour, cell
-from ctxd_client.errors import InvalidCall, InvalidState
+from ctxd_client.errors import InvalidCall, InvalidState, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext, Block, BudgetPlan, Layout, RequestFormat, SectionSize
 from ctxd_protocol.limits import PATHS_MAX
@@ -91,7 +92,7 @@ class _Options(NamedTuple):
     examples="ctx context\nctx context s1 --text | less\nctx context s1@3\nctx context @~1\n"
     "ctx context 's1@{2 hours ago}'\nctx context ctx-1a2b3c4d --text\nctx context s1 --diff @3 @~1\n"
     "ctx context s1 --plan 8000\nctx context s1 --why call_1\n"
-    "ctx context s1 --format anthropic-messages --model claude-sonnet-5",
+    "ctx context --commit HEAD\nctx context s1 --format anthropic-messages --model claude-sonnet-5",
 )
 @revision_argument
 @click.option("--text", "as_text", is_flag=True, help="The context itself, byte for byte into a pipe.")
@@ -103,6 +104,7 @@ class _Options(NamedTuple):
 @click.option("--model", metavar="NAME", help="The model of the request; by default the one that answered last.")
 @click.option("--record", "is_recorded", is_flag=True, help="Record the request, as the harness that sends it does.")
 @click.option("--why", metavar="ID", help="Why the newest window has an object or a PATH or not, and since when.")
+@click.option("--commit", metavar="COMMIT", help="The context of a commit, to read; a REV that is its id means it too.")
 @click.option("--plan", is_flag=False, flag_value="", metavar="[TOKENS]", help="What a budget would leave out.")
 @common
 def context(
@@ -118,6 +120,7 @@ def context(
     model: str | None,
     why: str | None,
     is_recorded: bool,
+    commit: str | None,
 ) -> None:
     """Show the context of a session block by block, with the reason for each: now, or as its model saw it at REV.
 
@@ -131,7 +134,16 @@ def context(
     """
     options = _Options(as_text, turn, number, diff, plan, form, layout, model, why, is_recorded)
     options.require_compatible()
+    if commit is not None and (revision is not None or any(options)):
+        raise Stop(USAGE, "--commit excludes REV and all options but --json", hint="leave them out")
     with run.client() as client:
+        if commit is not None:
+            _show_commit(run, client, located_commit(client, commit).commit)
+            return
+        if revision is not None and is_context_id(revision) and not any(options):
+            with suppress(NotFound):
+                _show_commit(run, client, client.commit_show(revision).commit.commit)
+                return
         if diff is not None and revision is None:
             _diff(run, client, None, *diff)
             return
@@ -163,6 +175,16 @@ def context(
                 if each.object and not each.object.startswith(("chat:", "session:"))
             ] + [d.object for d in shown.plan.dropped]
             _show(run, shown, made, labels_of(client, id, objects if wants_labels else ()), as_text=as_text)
+
+
+def _show_commit(run: Invocation, client: SyncClient, commit: str) -> None:
+    made = client.commit_materialize(commit, format="narrative-v1")
+    if run.screen.as_json:
+        run.screen.document(made)
+        return
+    run.screen.content(made.content or "")
+    told = f"{count(made.message_count, 'message')}, about {count(made.token_count, 'token')}"
+    run.screen.note(f"{commit}, {count(made.commit_count, 'commit')} back to {made.stop}: {told}")
 
 
 def _show_request(run: Invocation, made: AssembledContext) -> None:

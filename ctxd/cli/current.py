@@ -14,8 +14,8 @@ from ctxd.command_line import Command, Stop
 def current(run: Invocation, session: str | None) -> None:
     """Print the id of the current context. Without one, exit with 3 and print nothing, or an empty value for --json.
 
-    $CTXD_CONTEXT_ID wins; then $CTXD_CONTEXT_FILE, or current.json beside the socket; then the daemon is asked. It
-    takes no longer than 200 ms.
+    It is the newest commit of the session; the daemon first commits what is new since the last one. $CTXD_CONTEXT_ID
+    wins; then $CTXD_CONTEXT_FILE, then the daemon, then current.json beside the socket. It takes no longer than 200 ms.
     """
     try:
         found = look(session, run.socket)

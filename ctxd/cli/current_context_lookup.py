@@ -1,6 +1,7 @@
 """Lookup of the current context id within 200 ms of the start of the process.
 
-The sources are, in this order, the environment, the file beside a sandbox's socket, and the daemon. The module imports
+The sources are, in this order, the environment, the file that it names, the daemon, and the file beside a sandbox's
+socket, which names the newest commit while the daemon also commits what is new. The module imports
 little, since imports would take longer than the lookup, and bounds the time even if a file system hangs.
 """
 
@@ -19,6 +20,9 @@ WITHIN_S: Final = 0.2
 
 _END_S: Final = 0.04
 """Seconds of those that are left for ending."""
+
+_FILE_S: Final = 0.03
+"""Seconds that are left for the file where there is one."""
 
 _LEAST_S: Final = 0.03
 """Seconds that are taken for looking on a machine on which even the start took too long."""
@@ -62,7 +66,17 @@ def _within(
     def search() -> None:
         try:
             place = _socket(socket_path)
-            found.append(_from_file(place, session) or _from_daemon(place, session, ends))
+            named = os.environ.get("CTXD_CONTEXT_FILE")
+            if named and (told := _from_file(Path(named), session)):
+                found.append(told)
+                return
+            beside = place.parent / CONTEXT_FILE_NAME
+            has_file = beside.exists()
+            try:
+                told = _from_daemon(place, session, ends - _FILE_S if has_file else ends)
+            except (OSError, ValueError):
+                told = None
+            found.append(told or (_from_file(beside, session) if has_file else None))
         except UnknownSession as unknown:
             found.append(unknown)
         except Exception:  # noqa: BLE001, S110 - a hook gets no context rather than a traceback
@@ -90,11 +104,10 @@ def _socket(named: str | None) -> Path:
     return config.socket if config.origins["socket"].startswith("file") else Path(find_socket().path)
 
 
-def _from_file(place: Path, session: str | None) -> dict[str, Any] | None:
+def _from_file(path: Path, session: str | None) -> dict[str, Any] | None:
     """Return the content of the context file if it exists and is of ``session``."""
-    named = os.environ.get("CTXD_CONTEXT_FILE")
     try:
-        with open(named or place.parent / CONTEXT_FILE_NAME, "rb") as file:
+        with open(path, "rb") as file:
             found = json.loads(file.read(_ANSWER_BYTES_MAX))
     except (OSError, ValueError):
         return None

@@ -67,8 +67,8 @@ def _whole(client: SyncClient, found: Located) -> EpochShowResult:
 
 def _moment(client: SyncClient, found: Located) -> _Moment:
     revision = found.revision
-    if found.record is not None:
-        return {"number": found.record.number}
+    if found.number is not None:
+        return {"number": found.number}
     if revision.is_now:
         return {}
     if revision.valid_time is not None and revision.back is None:

@@ -1,6 +1,7 @@
 """Revisions resolved through the daemon: the session, and the assembly or the point in time that one names."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, TypedDict
 
@@ -18,11 +19,13 @@ from ctxd_protocol.methods.chat import SessionTurnResult
 
 
 class Located(NamedTuple):
-    """A revision with its session found. ``record``: the assembly of a context id, else None."""
+    """A revision with its session found. ``tx``: the journal sequence of a context id, and ``number`` its assembly, for
+    the id of a commit the newest before it; else None."""
 
     session: str
     revision: Revision
-    record: AssemblyRecord | None = None
+    tx: int | None = None
+    number: int | None = None
 
 
 class Times(TypedDict, total=False):
@@ -80,8 +83,8 @@ def locate(client: SyncClient, text: str | None, default: str | None = None) -> 
 def times(client: SyncClient, found: Located) -> Times:
     """Return the point in time of a revision: the end of a turn, the record of an assembly, or the time itself."""
     revision = found.revision
-    if found.record is not None:
-        return {"tx": found.record.tx}
+    if found.tx is not None:
+        return {"tx": found.tx}
     if revision.valid_time is not None and revision.back is None:
         return {"valid_time": revision.valid_time}
     if revision.is_now:
@@ -113,8 +116,12 @@ def times_of(
 def assembly(client: SyncClient, found: Located) -> AssemblyKey:
     """Return the assembly that a revision names: the newest of a turn, or the newest by a time. Raises: ``Stop``."""
     revision = found.revision
-    if found.record is not None:
-        return {"number": found.record.number}
+    if found.number is not None:
+        return {"number": found.number}
+    if found.tx is not None:
+        message = f"session {found.session} had no assembly at commit {revision.context}"
+        hint = f"ctx context --commit {revision.context} shows what an agent knows there"
+        raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
     if revision.is_now:
         return {}
     if revision.back is None and revision.turn is not None:
@@ -135,16 +142,16 @@ def turn_of(client: SyncClient, found: Located) -> SessionTurnResult:
 def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:
     """Return the number of the newest assembly that was recorded by ``valid_time``, found by halving; of the newest
     request of its turn by then, if there is one among the ``PAGE_ITEMS_MAX`` assemblies before."""
-    low, high = 0, client.context_current(session=session).assembly
-    oldest: AssemblyRecord | None = None
-    while low < high:
-        middle = (low + high + 1) // 2
-        (record,) = client.context_list(session, after=middle - 1, limit=1).assemblies
-        oldest = record  # the last one that the search looks at when none is old enough
-        low, high = (middle, high) if record.assembled_at <= valid_time else (low, middle - 1)
+    oldest: list[AssemblyRecord] = []
+
+    def is_before(record: AssemblyRecord) -> bool:
+        oldest[:] = [record]  # the last one that the search looks at when none is old enough
+        return record.assembled_at <= valid_time
+
+    low = _newest_assembly(client, session, is_before)
     if low == 0:
         message = f"session {session} has no assembly before {moment(valid_time)}"
-        first = "" if oldest is None else f": the first one was made at {moment(oldest.assembled_at)}"
+        first = f": the first one was made at {moment(oldest[0].assembled_at)}" if oldest else ""
         hint = f"choose a later time{first}" if first else "none was made yet: ctx context makes one"
         raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
     rows = client.context_list(session, after=max(0, low - PAGE_ITEMS_MAX), limit=min(low, PAGE_ITEMS_MAX)).assemblies
@@ -152,21 +159,50 @@ def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:
     return next(requests, low)
 
 
+def _newest_assembly(client: SyncClient, session: str, is_before: Callable[[AssemblyRecord], bool]) -> int:
+    """Return the number of the newest assembly that ``is_before``, 0 without one: found by doubling and halving."""
+
+    def holds(number: int) -> bool:
+        found = client.context_list(session, after=number - 1, limit=1).assemblies
+        return bool(found) and is_before(found[0])
+
+    low, high = 0, 1
+    while holds(high):
+        low, high = high, 2 * high
+    high -= 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
 def _of_context(client: SyncClient, revision: Revision, context: str, default: str | None) -> Located:
-    """Return the assembly with the id ``context``, looked for in the command's session, then in the newest first."""
+    """Return the commit or the assembly with the id ``context``."""
+    with suppress(NotFound):
+        commit = client.commit_show(context).commit
+        if commit.session is None:
+            message = f"commit {context} is of no session"
+            raise Stop(NOT_FOUND, message, hint=f"ctx show {context} shows it", symbol="session_not_found")
+        number = _newest_assembly(client, commit.session, lambda record: record.tx < commit.tx)
+        return Located(commit.session, revision, commit.tx, number or None)
+    session, record = located_assembly(client, context, default)
+    return Located(session, revision, record.tx, record.number)
+
+
+def located_assembly(client: SyncClient, context: str, default: str | None = None) -> tuple[str, AssemblyRecord]:
+    """Return the assembly with the id ``context`` and its session: looked for in ``default``, the command's own, then
+    in the newest first. Raises: ``Stop``."""
     mine = default or session_if_any(client, None)
     others: list[str] = []
     with suppress(InvalidCall):  # a sandbox may not list sessions
         others = [each.session for each in sessions(client)]
     for session in dict.fromkeys([mine, *others] if mine else others):
-        # Known without a read for most sessions: without an assembly, or the newest is the one.
-        newest = client.context_current(session=session)
-        after = newest.assembly - 1 if newest.context_id == context else 0 if newest.assembly else None
+        after: int | None = 0
         while after is not None:
             page = client.context_list(session, after=after, limit=PAGE_ITEMS_MAX)
             for record in page.assemblies:
                 if record.context_id == context:
-                    return Located(session, revision, record)
+                    return session, record
             after = page.next_after
     hint = "ctx current prints the id of the newest; an id is known on the host that made it"
-    raise Stop(NOT_FOUND, f"no recorded assembly has the id {context}", hint=hint, symbol="assembly_not_found")
+    raise Stop(NOT_FOUND, f"no commit or assembly has the id {context}", hint=hint, symbol="assembly_not_found")

@@ -3,7 +3,7 @@
 A revision names a session and a moment of it, in the manner of git's revisions::
 
     revision = [session] [ "@" [ turn | "{" time "}" ] [ "~" [ count ] ] ] | context
-    context  = "ctx-" and 8 to 16 hexadecimal digits
+    context  = "ctx-" and 8 to 64 hexadecimal digits, of a commit or of an assembly
 
 Turn N begins with the N-th user message and ends before the next; turn 0 holds the messages before the first. Without a
 moment a revision means now, without a session the command's own. ``~N`` goes N turns back: from the newest one, from
@@ -33,7 +33,7 @@ REVISION_CHARS_MAX: Final = 512
 """Characters of the longest revision: an id of a session has at most 128."""
 
 _MOMENT: Final = re.compile(r"([^{}~]*?)@(?:([0-9]{1,9})|\{([^{}]*)\})?(?:~([0-9]{0,9}))?", re.ASCII)
-_CONTEXT: Final = re.compile(r"ctx-[0-9a-f]{8,16}", re.ASCII)
+_CONTEXT: Final = re.compile(r"ctx-[0-9a-f]{8,64}", re.ASCII)
 _SESSION: Final = re.compile(ID_PATTERN)
 _FORMS: Final = "write SESSION, SESSION@12 (a turn), @~2 (turns back), @{2 hours ago} or ctx-1a2b3c4d"
 

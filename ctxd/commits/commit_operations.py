@@ -6,9 +6,9 @@ ancestors included: what is not visible fails like what does not exist.
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -27,7 +27,7 @@ from ctxd.commits.commit import (
 )
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_hash, commit_id, entity_id
-from ctxd.objects.document import AsOf, Content, Document, Stored, decode_content, encode_content
+from ctxd.objects.document import Artifact, AsOf, Content, Document, Stored, decode_content, encode_content
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_capture import off_loop
@@ -68,6 +68,13 @@ class CommitViewer(msgspec.Struct, frozen=True):
     def is_confined(self) -> bool:
         """True in a sandbox."""
         return self.sessions is not None
+
+
+class NewCommit(NamedTuple):
+    """A commit to make: its delta, and its fields save instant, machine, parent and depth."""
+
+    delta: bytes
+    fields: Fields
 
 
 class _KeptCommit(msgspec.Struct, frozen=True, array_like=True):
@@ -115,7 +122,7 @@ class Commits:
         prepare = partial(self._prepared, Capture(self._guard(viewer, params.session), policy), params, given)
         content, fields, secrets = await off_loop(len(given), prepare, confined=viewer.is_confined)
         artifact = await self.store.keep_content(content)
-        ref = blake3(encode_content(content)).hexdigest() if artifact is None else artifact.ref
+        ref = _ref_of(content, artifact)
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
@@ -157,6 +164,39 @@ class Commits:
             summary=capture.text(params.summary),
         )
         return content, fields, capture.secrets
+
+    async def append(
+        self, parent: str | None, new: Sequence[NewCommit], call: WriteRequest, *, unless: Callable[[], bool]
+    ) -> bool:
+        """Write ``new`` as commits that continue ``parent`` and each other, all or none, and wait until they are
+        durable. Returns: False, and nothing is written, if ``unless()``. Raises: those of the store."""
+        captured: list[tuple[NewCommit, Content, Artifact | None, str, Secrets | None]] = []
+        for one in new:
+            capture = Capture(self._sessions.guard, self._policy_of(one.fields.session))
+            content = decode_content(one.delta)
+            keep = partial(deltas.captured, capture, one.fields.format, content)
+            content = await off_loop(len(one.delta), keep, confined=False)
+            artifact = await self.store.keep_content(content)
+            captured.append((one, content, artifact, _ref_of(content, artifact), capture.secrets))
+        async with self._deciding:
+            at = max(self._clock.wall_ms(), self.store.newest_valid_time)
+            head = None if parent is None else await self._head(parent)
+            depth = -1 if head is None else read_fields(head).depth
+            made: list[Document] = []
+            for one, content, artifact, ref, secrets in captured:
+                depth += 1
+                fields = msgspec.structs.replace(
+                    one.fields, at=at, machine=self._machine, parent=parent or "", depth=depth
+                )
+                parent, there = await self._free_id(fields, ref)
+                if there is None:
+                    plain = document(parent, fields, ref, secrets)
+                    made.append(msgspec.structs.replace(plain, content=content, artifact=artifact))
+            if unless():
+                return False
+            pending = self.store.submit(Write(kind=call.kind, principal=call.principal, puts=tuple(made)))
+        await pending.wait()
+        return True
 
     async def annotate(self, viewer: CommitViewer, params: wire.CommitAnnotateParams, call: WriteRequest) -> Accepted:
         """Set the summary of a commit. Raises: CtxdError ``commit_not_found``, ``unsupported``; those of the store."""
@@ -417,6 +457,11 @@ class Commits:
         found = await self.find_all(viewer, [place.id for place in places])
         commit = shown(found[0], confined=viewer.is_confined) if found else None
         return wire.CommitResolveResult(commit=commit)
+
+
+def _ref_of(content: Content, artifact: Artifact | None) -> str:
+    """The address of ``content``, which is ``artifact`` if it is large."""
+    return blake3(encode_content(content)).hexdigest() if artifact is None else artifact.ref
 
 
 def _content_of(params: wire.CheckpointParams) -> Content:

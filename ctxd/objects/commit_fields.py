@@ -22,13 +22,29 @@ STORED_NAMES: Final = {
     "message_count": "msgs",
     "token_count": "toks",
     "depth": "deep",
+    "position": "pos",
 }
 """Names of fields in the payload that are shorter there: most deltas are little larger than the names."""
 
 
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """A moment of a session: the turn of its chat and the number of events in it, and the numbers of its assemblies and
+    indexed objects."""
+
+    turn: int = 0
+    place: int = 0
+    assembly: int = 0
+    objects: int = 0
+
+    @property
+    def chat(self) -> tuple[int, int]:
+        """The place in the chat."""
+        return self.turn, self.place
+
+
 class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=STORED_NAMES):
     """The payload of a commit's document. ``at`` is the instant in ms since 1970. ``tags`` is None if it never had
-    any."""
+    any. ``position``: the end of a checkpoint that the daemon made of the session, None for any other commit."""
 
     principal: str
     at: int
@@ -47,6 +63,7 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     depth: int = 0
     summary: str = ""
     tags: tuple[str, ...] | None = None
+    position: Position | None = None
 
     @property
     def is_boundary(self) -> bool:

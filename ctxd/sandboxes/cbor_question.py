@@ -6,7 +6,7 @@ The form of question and answer is that of Bureau's context socket, so that its 
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import cbor2
 
@@ -25,11 +25,13 @@ _ACTION: Final = "current-context"
 
 
 class SandboxConnection(Connection):
-    """One accepted connection of a sandbox. ``current`` returns its context."""
+    """One accepted connection of a sandbox. ``current`` calls its argument with the context of the sandbox."""
 
     __slots__ = ("_current", "_question", "_timer", "_undecided")
 
-    def __init__(self, listener: ListenerContext, current: Callable[[], CurrentContext]) -> None:
+    def __init__(
+        self, listener: ListenerContext, current: Callable[[Callable[[CurrentContext | CtxdError], None]], None]
+    ) -> None:
         super().__init__(listener)
         self._current = current
         self._undecided = True
@@ -68,16 +70,19 @@ class SandboxConnection(Connection):
             asked = None
         self._ending = True
         self._listener.requests += 1
-        transport = cast(asyncio.Transport, self._transport)
-        transport.write(cbor2.dumps(self._answer(asked)))
-        transport.close()
+        if isinstance(asked, dict) and asked.get("action") == _ACTION:
+            self._current(self._answer)
+        else:
+            self._reply({"ok": False, "error": f"unknown action: this socket answers {_ACTION!r}"})
 
-    def _answer(self, asked: object) -> dict[str, Any]:
-        action = asked.get("action") if isinstance(asked, dict) else None
-        if action != _ACTION:
-            return {"ok": False, "error": f"unknown action: this socket answers {_ACTION!r}"}
-        try:
-            context_id = self._current().context_id
-        except CtxdError as error:
-            return {"ok": False, "error": error.message}
-        return {"ok": True, "data": {"context_id": context_id or ""}}
+    def _answer(self, found: CurrentContext | CtxdError) -> None:
+        if isinstance(found, CtxdError):
+            self._reply({"ok": False, "error": found.message})
+        else:
+            self._reply({"ok": True, "data": {"context_id": found.context_id or ""}})
+
+    def _reply(self, answer: dict[str, Any]) -> None:
+        # The connection may have ended while the context was committed.
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(cbor2.dumps(answer))
+            self._transport.close()

@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
+from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Page
@@ -100,6 +101,7 @@ class Sandboxes:
     def __init__(
         self,
         sessions: Sessions,
+        checkpoints: SessionCheckpoints,
         confinement: Confinement,
         clock: Clock,
         listeners: SandboxListeners,
@@ -111,6 +113,7 @@ class Sandboxes:
         """``confinement`` limits what is read of the host for sandboxes. ``state_dir`` may not be mounted."""
         self._store = sessions.store
         self._sessions = sessions
+        self._checkpoints = checkpoints
         self._confinement = confinement
         self._checking = Lane("sandbox.mounts", ROOTS_AT_ONCE)
         self._clock = clock
@@ -351,6 +354,7 @@ class Sandboxes:
         # The limits first: they hold for all who read below the mounts, even if the socket cannot be opened.
         await in_thread(self._limit, known)
         await in_thread(self._directories.make, known.id)
+        await self._checkpoints.load(known.sessions[0])
         self._write_context(known)
         await self._listeners.open(known, self._directories.socket(known.id))
         self._directories.grant_socket(known.id, known.uid)
@@ -425,7 +429,7 @@ class Sandboxes:
         if not self._listens:
             # From the first sandbox on: most hosts have none.
             self._listens = True
-            self._store.on_durable(self._note, types=("session",))
+            self._store.on_durable(self._note, types=("session", "commit"))
         for session in one.sessions:
             self._of_session.setdefault(session, []).append(one.id)
 
@@ -447,10 +451,13 @@ class Sandboxes:
     def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
         """Update the context files that changed.
 
-        On the loop, so that a client that receives the answer of an assembly finds it in the file: two calls to a file
-        system in memory, and only when the context changed.
+        On the loop, so that a client that receives an answer finds the same in the file: two calls to a file system in
+        memory, and only when the context changed.
         """
-        for session in {write.session for write, _ in landed if write.session in self._of_session}:
+        written = {write.session for write, _ in landed}
+        written |= {each.payload.get("in") for write, _ in landed for each in write.puts if each.type == "commit"}
+        for session in written & self._of_session.keys():
+            self._checkpoints.note_written(session or "")
             for sandbox in self._of_session[session or ""]:
                 known = self._known[sandbox]
                 if known.sessions[0] == session:
@@ -460,7 +467,7 @@ class Sandboxes:
                         self._log.warning("sandbox.context_not_written", sandbox=sandbox, error=str(error))
 
     def _write_context(self, known: Registration) -> None:
-        current = self._sessions.current(known.sessions[0])
+        current = self._checkpoints.known(known.sessions[0])
         if self._contexts.get(known.id) != current:
             self._directories.write_context(known.id, current, known.uid)
             self._contexts[known.id] = current

@@ -5,10 +5,11 @@ nothing of that sandbox's listener is left.
 """
 
 import socket
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -16,6 +17,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.clock import Clock
+from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import Handler, Table, build_table
@@ -28,6 +30,7 @@ from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration
 from ctxd.service.service_manager_client import KEPT_PREFIX, ServiceManager
 from ctxd.sessions.registry import Sessions
+from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
 from ctxd_protocol.session_types import Mount
 
@@ -64,6 +67,7 @@ class SandboxListeners:
         log: FilteringBoundLogger,
         *,
         sessions: Sessions,
+        checkpoints: SessionCheckpoints,
         limits: Limits,
         timing: Timing,
         service_manager: ServiceManager,
@@ -74,6 +78,7 @@ class SandboxListeners:
         self._clock = clock
         self._log = log
         self._sessions = sessions
+        self._checkpoints = checkpoints
         frame_bytes = min(limits.frame_bytes, FRAME_BYTES_SANDBOX_MAX)
         self._limits = msgspec.structs.replace(limits, frame_bytes=frame_bytes)
         self._timing = _of_a_sandbox(timing)
@@ -92,6 +97,27 @@ class SandboxListeners:
         async with anyio.create_task_group() as self._group:
             task_status.started()
             await anyio.sleep_forever()
+
+    def _ask(self, session: str, answer: Callable[[CurrentContext | CtxdError], None]) -> None:
+        """Call ``answer`` with the current context of ``session``, at once or from a task."""
+        try:
+            found = self._checkpoints.current(session)
+        except CtxdError as error:
+            answer(error)
+            return
+        if isinstance(found, CurrentContext):
+            answer(found)
+            return
+        assert self._group is not None, "run comes first"
+        self._group.start_soon(self._answer_later, found, answer)
+
+    async def _answer_later(
+        self, coming: Coroutine[Any, Any, CurrentContext], answer: Callable[[CurrentContext | CtxdError], None]
+    ) -> None:
+        try:
+            answer(await coming)
+        except CtxdError as error:
+            answer(error)
 
     async def open(self, registration: Registration, path: Path) -> None:
         """Listen at ``path`` for the sandbox. Raises: StateDirError."""
@@ -120,9 +146,7 @@ class SandboxListeners:
             ),
             shared=self._shared,
             quota=meter,
-            accept=lambda listener: SandboxConnection(
-                listener, lambda: self._sessions.current(registration.sessions[0])
-            ),
+            accept=lambda listener: SandboxConnection(listener, partial(self._ask, registration.sessions[0])),
         )
         bound = await self._bound(server, registration.id, path)
         made = self._open[registration.id] = _Open(server, meter, bound, registration.quota.connections)

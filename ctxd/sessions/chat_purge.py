@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
+from blake3 import blake3
 
-from ctxd.objects.document import Content, Document, text_of
+from ctxd.formats import events_v1
+from ctxd.formats.cbor_array import encoded, items, joined
+from ctxd.objects.commit_fields import STORED_NAMES, commit_hash
+from ctxd.objects.document import Content, Document, encode_content, text_of
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.hashing import content_hash
 from ctxd.sessions.chat import read_pages
@@ -25,11 +29,14 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.sessions.session import LiveSession
+from ctxd.store.purge import COMMITS_OF
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.ids import session_object_id
 
 PURGED_TEXT: Final = "[purged]"
 """Text of a purged event."""
+
+_SAMPLE_BYTES: Final = 64
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -108,13 +115,13 @@ class Gone:
         return PURGED_TEXT if preview in self._previews else preview
 
 
-def within(session: str) -> tuple[str, str]:
-    """Return the entities that hold the chat of ``session``."""
-    return segments_prefix(session), str(session_object_id(session))
+def within(session: str) -> tuple[str, ...]:
+    """Return the entities that hold the chat of ``session``, for a purge."""
+    return segments_prefix(session), str(session_object_id(session)), COMMITS_OF + session
 
 
 def restating(gone: Gone) -> Callable[[Document], Document | None]:
-    """Return a function from a version of a segment or head to its form without ``gone``; None if it stays.
+    """Return a function from a version of a segment, head or commit to its form without ``gone``; None if it stays.
 
     Raises, when called: as ``read_segment``.
     """
@@ -122,11 +129,47 @@ def restating(gone: Gone) -> Callable[[Document], Document | None]:
     def restate(document: Document) -> Document | None:
         if document.type == "segment":
             return _segment(gone, document)
+        if document.type == "commit":
+            return _commit(gone, document)
         preview = document.payload.get("preview")
         kept = preview if preview is None else gone.preview(preview)
         return None if kept == preview else _with(document, {**document.payload, "preview": kept}, document.content)
 
     return restate
+
+
+def _commit(gone: Gone, document: Document) -> Document | None:
+    """A commit without ``gone``. A delta above 1 MiB, which only a client commits, is purged by the commit's own id."""
+    payload, content = document.payload, document.content
+    summary = payload.get("summary", "")
+    if summary and any(text.startswith(summary) for text in gone.texts):
+        payload = {name: value for name, value in payload.items() if name != "summary"}
+    if payload.get(STORED_NAMES["format"]) == events_v1.NAME and isinstance(content, bytes):
+        content = _delta(gone, content)
+    if payload is document.payload and content is document.content:
+        return None
+    ref = None if content is None else blake3(encode_content(content)).hexdigest()
+    return msgspec.structs.replace(document, payload=payload, content=content, content_hash=commit_hash(payload, ref))
+
+
+def _delta(gone: Gone, content: bytes) -> bytes:
+    """An ``events-v1`` delta without ``gone``; itself if unchanged."""
+    kept: list[bytes] = []
+    changed = False
+    for item, split in events_v1.whole_items(items(content)):
+        event = events_v1.event_of(item)
+        left: Any = item
+        match item:
+            case {"output": {"raw": bytes(raw)}, "ctxd_part": _}:
+                # A part of an event whose rest is in other deltas: it goes if its middle is in a purged text.
+                if any(raw[len(raw) // 2 :][:_SAMPLE_BYTES] in text.encode() for text in gone.texts):
+                    left = {**item, "output": {"raw": PURGED_TEXT.encode()}}
+            case _:
+                if (purged := gone.event(event)) is not event:
+                    left = events_v1.item_of(purged)
+        changed = changed or left is not item
+        kept += split(encoded(left))
+    return joined(kept) if changed else content
 
 
 def _segment(gone: Gone, document: Document) -> Document | None:

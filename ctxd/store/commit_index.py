@@ -167,6 +167,12 @@ def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:
     return [child for (child,) in connection.execute(query, (id, limit))]
 
 
+def of_session(connection: dbfile.Connection, session: str) -> list[str]:
+    """The ids of all commits of ``session``."""
+    query = "SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity WHERE c.session=?"
+    return [id for (id,) in connection.execute(query, (session,))]
+
+
 def row_of(id: str, fields: Fields) -> bytes:
     """A digest of what the index has of the commit ``id`` with the newest ``fields``."""
     parent = COMMIT_PREFIX + fields.parent if fields.parent else None

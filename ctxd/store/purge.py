@@ -44,6 +44,9 @@ ARTIFACT: Final = "artifact:"
 ARTIFACT_TAG: Final = "artifact_tag:"
 """Prefix of the ids of tags of artifacts; their name follows."""
 
+COMMITS_OF: Final = "commit@"
+"""Prefix of a session's id in ``PurgeRequest.within``: the commits of the session."""
+
 _PENDING: Final = "purge.pending"
 _KEPT: Final = ("file_type", "tool", "status", "chat_ref")
 """Fields of a payload that a purged version still has: what its line in a context is made of."""
@@ -161,23 +164,27 @@ def _restated(
 ) -> Iterator[tuple[Version, Document]]:
     """Every version of an entity ``within`` that changes, and what it becomes."""
     for name in within:
-        query = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
-        # A dollar sign is the character after the number sign.
-        ids = [id for (id,) in connection.execute(query, (name, f"{name[:-1]}$"))] if name[-1] == "#" else [name]
-        for id in ids:
+        for id in _within(connection, name):
             for version in versions.history(id, corrections=True):
                 if version.body is None:
                     continue
-                text = None if version.content is None else _text(connection, version.content)
+                text = None if version.content is None else _inline(connection, version.content)
+                if text is None and version.content is not None:
+                    # Too large for the database: only a commit that a client made, which is purged by its own id.
+                    continue
                 document = restate(decode_document(id, version.body, text))
                 if document is not None:
                     yield version, document
 
 
-def _text(connection: dbfile.Connection, ref: bytes) -> Content:
-    text = _inline(connection, ref)
-    assert text is not None, "what is restated keeps its text in the database"
-    return text
+def _within(connection: dbfile.Connection, name: str) -> list[str]:
+    if name.startswith(COMMITS_OF):
+        return commit_index.of_session(connection, name.removeprefix(COMMITS_OF))
+    if name[-1] != "#":
+        return [name]
+    query = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
+    # A dollar sign is the character after the number sign.
+    return [id for (id,) in connection.execute(query, (name, f"{name[:-1]}$"))]
 
 
 def _inline(connection: dbfile.Connection, ref: bytes) -> Content | None:

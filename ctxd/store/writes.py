@@ -20,9 +20,10 @@ Restate = Callable[[Document], Document | None]
 
 class PurgeRequest:
     """Content to destroy: every version of ``ids``, and the parts that ``restate`` removes from every version of the
-    entities ``within``: entity ids, or id prefixes that end in ``#``. ``keyed`` makes the hash that replaces
-    a source hash, by which the same bytes are recognised. ``sharing`` returns the replacement of a
-    version of another entity with the same text that cannot do without one; None: it is purged like them.
+    entities ``within``: entity ids, id prefixes that end in ``#``, or ``commit@`` and a session for its commits.
+    ``keyed`` makes the hash that replaces a source hash, by which the same bytes are recognised. ``sharing`` returns
+    the replacement of a version of another entity with the same text that cannot do without one; None: it is purged
+    like them.
     ``unreferenced``: ``ids`` are artifacts, of which only those are purged that nothing refers to by then.
     ``done`` is set once it is durable."""
 

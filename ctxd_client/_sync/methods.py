@@ -1046,7 +1046,9 @@ class SyncClientMethods(ABC):
         )
 
     def context_current(self, *, session: str | None = None) -> CurrentContext:
-        """Get the id of the context that the agent works in.
+        """Get the id of the context that the agent works in: a commit.
+
+        What is new in the session is committed first; without anything new nothing is written.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -2007,7 +2009,9 @@ class SyncSessionMethods:
         return self._calls.file_resolve(self.id, path)
 
     def current(self) -> CurrentContext:
-        """Get the id of the context that the agent works in.
+        """Get the id of the context that the agent works in: a commit.
+
+        What is new in the session is committed first; without anything new nothing is written.
 
         Raises: ``NotFound`` (session_not_found).
 

@@ -233,7 +233,8 @@ class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The context an agent works in now. ``context_id`` is None until something is assembled."""
+    """The context an agent works in now. ``context_id``: the newest commit of the session, None before the first.
+    ``assembly``: the number of its newest assembly."""
 
     context_id: str | None
     session: str | None

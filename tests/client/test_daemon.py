@@ -61,7 +61,7 @@ async def test_a_session_lives_from_its_first_message_to_its_end(running, tree):
         assert (await s.show(turn=1)).text == first.text, "an earlier turn is rendered again byte for byte"
         assert [each.number for each in (await s.assemblies()).assemblies] == [first.number, second.number]
         assert (await s.plan(budget_tokens=1)).plan.over_by > 0
-        assert (await s.current()).context_id == second.context_id
+        assert (await s.current()).assembly == second.number
 
         history = (await client.object_history(read.object)).versions
         assert len(history) == 3  # the stub of the listing, what was read, what was edited

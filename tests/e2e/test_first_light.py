@@ -62,6 +62,7 @@ async def test_a_context_survives_kill_9_byte_for_byte(client: Client, daemon: D
     assert active_of(before)[read.object].endswith("print('one')\n")
     assert "toolcall_ref id=c1 tool=bash status=ok" in before.text
 
+    current = (await session.current()).context_id
     await daemon.kill()
     await daemon.start()
     resumed = await session.resume()
@@ -70,7 +71,7 @@ async def test_a_context_survives_kill_9_byte_for_byte(client: Client, daemon: D
     after = await session.assemble()
     assert (after.text, after.sha256, after.number) == (before.text, before.sha256, before.number)
     assert (await session.show(number=before.number)).text == before.text
-    assert (await session.current()).context_id == before.context_id
+    assert (await session.current()).context_id == current
     assert resumed.session.pinned_set == (read.object,)
 
 

@@ -117,7 +117,8 @@ async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(
                 assert await inside.ask("file_index", "s1", "a.py", show=("kind",)) == {"kind": "text"}
                 assert await inside.ask("session_get", "s2", show=()) == {"error": "session_not_found"}
                 assert await inside.ask("session_list", show=()) == {"error": "method_not_found"}
-                first = (await client.context_assemble("s1")).context_id
+                await client.context_assemble("s1")
+                first = (await client.context_current(session="s1")).context_id
                 assert await inside.current() == f"{first}\n"
 
                 await (daemon.kill() if ending == "kill" else daemon.stop())
@@ -128,12 +129,12 @@ async def test_a_client_in_a_sandbox_goes_on_across_a_restart_of_the_daemon(
 
                 again = await inside.ask("toolcall_record", "s1", "call-2", "bash", "more", show=("outcome",))
                 assert again == {"outcome": "created"}
-                assembled = await client.context_assemble("s1")
-                current = await inside.ask("context_current", show=("context_id",))
-                assert current == {"context_id": assembled.context_id}
+                await client.context_assemble("s1")
+                current = (await inside.ask("context_current", show=("context_id",)))["context_id"]
+                assert (await client.commit_show(current)).commit.parent == first
                 told = json.loads(Path(box.directory, "current.json").read_text())
-                assert told["context_id"] == assembled.context_id != first
-                assert await inside.current() == f"{assembled.context_id}\n"
+                assert told["context_id"] == current
+                assert await inside.current() == f"{current}\n"
                 (listed,) = (await client.sandbox_list()).sandboxes
                 assert (listed.socket, listed.connections) == (box.socket, 1)
                 await client.sandbox_release(box.sandbox)

@@ -135,7 +135,7 @@ CTX-7 | The result states how many leading bytes equal the previous assembly. | 
 CTX-8 | An active file that changed on disk is read again before it is shown. | ctxd
 CTX-9 | A deleted object keeps its place in the sets and is shown as a metadata line without content. | ctxd
 CTX-11 | `context.assemble` accepts an `op_id`: a resend gets the assembly that the first call recorded, or, until the daemon restarts, the one that it found unchanged. | ctxd
-CTX-10 | The id of the current context can be read for a session, and for the only session if none is given. | ctxd
+CTX-10 | The id of the current context can be read for a session, and for the only session if none is given; reading it again without anything new is a look-up. | ctxd
 REQ-1 | A request body is valid for its provider in every state of the session: types, order and alternation of roles, each call followed by its output, unique ids of calls, no blank text, at most four cache markers. | ctxd
 REQ-2 | In the layout `append`, a request begins with all bytes of the one before it, cache markers not counted, until a repack; a restart of the daemon between two requests changes nothing. | ctxd
 REQ-3 | Looking at a window as text repacks nothing, and leaves the next request what it would have been. | ctxd
@@ -201,6 +201,8 @@ CMT-16 | Two commits that continue the same one are independent branches. | spec
 CMT-17 | `ctx checkpoint`, `log` (with its graph), `show`, `diff`, `branch`, `materialize`, `resolve`, `annotate` and `tag` work on commits named by id, tag, `HEAD`, session or `PRINCIPAL@TIME`, and `~N` goes N parents back. | ctxd
 CMT-18 | Deltas of several formats in one chain are translated to the requested format, the first one by default; the answer names the tier and what was lost. | spec3 Format Versioning and Translation
 CMT-19 | A purge of `commit:ctx-…` destroys the delta and the summary of a commit and keeps its place in the chain: it is still shown and continued, and a context that needs its delta is refused as `purged`. The same holds for a commit with the text of another purged object, and for one that is tagged or gets a summary meanwhile. | ctxd
+CMT-20 | `context.current`, its CBOR form, `ctx current` and the git trailer name a commit: what is new in the session is committed first, each event of the chat once, and without anything new nothing is written. `current.json` names the newest commit, which an assembly in a sandbox renews. A purge of the chat removes its text from these commits. | ctxd
+CMT-21 | Every command takes the id of a commit or of an assembly, also one that an earlier version issued: `ctx show`, `ctx context` and its `--commit` show either, and where a commit is needed an assembly stands for the newest one before it. No id is that of both. | ctxd
 WHY-1 | `context.why` and `ctx context --why` give what the newest window has of an object, since which assembly, and by which rule; for files and tool calls, in both layouts, also in a sandbox. Where a session has requests, they alone count: text that somebody looks at changes no answer. | ctxd
 WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart, after later changes and in a branch of its session, but for what was purged: then it is refused, and the next one is recorded anew; format, layout, model and version of the repack policy are recorded with it. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd

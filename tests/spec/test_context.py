@@ -323,16 +323,14 @@ def test_the_current_context_is_told_for_a_session_and_for_the_only_one_without_
         assert (client.context_current().session, client.context_current().context_id) == ("s", None)
         s.user("go")
         context = s.assemble()
+        first = client.context_current().context_id
         for current in (client.context_current(), client.context_current(session="s"), s.current()):
-            assert (current.context_id, current.session, current.turn, current.assembly) == (
-                context.context_id,
-                "s",
-                1,
-                1,
-            )
+            assert (current.context_id, current.session, current.turn, current.assembly) == (first, "s", 1, 1)
+        assert client.commit_show(first or "").commit.session == "s", "it names a commit"
+        assert first != context.context_id
         other = client.session("other", agent="a")
         assert client.context_current().context_id is None, "of two sessions neither is meant"
-        assert s.current().context_id == context.context_id
+        assert s.current().context_id == first
         assert other.current().context_id is None
         other.close()
-        assert client.context_current().context_id == context.context_id
+        assert client.context_current().context_id == first

@@ -70,9 +70,11 @@ def test_the_id_comes_from_the_environment_the_file_or_the_daemon(tmp_path: Path
     with Running(tmp_path / "daemon") as daemon, connect_sync(daemon.socket) as client:
         client.session_create("a", session="s1")
         client.session_create("a", session="s2")
-        assembled = [client.context_assemble(session).context_id for session in ("s1", "s2")]
-        assert [found("-s", s, CTXD_SOCKET=daemon.socket).strip() for s in ("s1", "s2")] == assembled
-        assert found(CTXD_SOCKET=daemon.socket, CTXD_SESSION="s2").strip() == assembled[1]
+        for session in ("s1", "s2"):
+            client.context_assemble(session)
+        made = [found("-s", session, CTXD_SOCKET=daemon.socket).strip() for session in ("s1", "s2")]
+        assert [client.commit_show(id).commit.session for id in made] == ["s1", "s2"]
+        assert found(CTXD_SOCKET=daemon.socket, CTXD_SESSION="s2").strip() == made[1]
         assert current(CTXD_SOCKET=daemon.socket).returncode == 3, "two sessions, and none is meant"
 
 

@@ -50,7 +50,9 @@ def test_a_session_that_is_set_aside_takes_no_write_and_stays_readable(
     assert s.show(number=shown.number).text == shown.text
     assert client.object_get(id, session=s.id).object.payload["content"] == "a.py"
     assert s.resolve("a.py").known
-    assert s.current().context_id == shown.context_id
+    current = s.current()
+    assert client.commit_show(current.context_id or "").commit.session == s.id
+    assert current.assembly == shown.number
     assert client.object_list(session=s.id).objects[0].object == id
 
 

@@ -141,15 +141,19 @@ def test_the_current_context_is_one_answer_however_it_is_asked_for(
 ) -> None:
     box = boxed()
     own = box.sessions[0]
-    for _ in range(2):
+    for first_in_cbor in (False, True):
         client.session_append(own, [{"role": "user", "content": "x"}])  # type: ignore[list-item]
-        assembled = client.context_assemble(own).context_id
+        before = client.commit_list(session=own).commits
+        if first_in_cbor:
+            asked_in_cbor(box, b"\xa1\x66action\x6fcurrent-context")
         with inside(box) as agent:
-            assert agent.context_current().context_id == assembled
-        assert json.loads(Path(box.directory, "current.json").read_text())["context_id"] == assembled
+            current = agent.context_current().context_id
+        (made,) = client.commit_list(session=own).commits[: -len(before) or None]
+        assert made.commit == current, "what was new is committed"
+        assert json.loads(Path(box.directory, "current.json").read_text())["context_id"] == current
         assert asked_in_cbor(box, b"\xa1\x66action\x6fcurrent-context") == {
             "ok": True,
-            "data": {"context_id": assembled},
+            "data": {"context_id": current},
         }
 
 

@@ -1,6 +1,8 @@
 """Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
+from collections.abc import Coroutine
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
@@ -10,6 +12,7 @@ from ctxd.assembly.assembly_record import Assembled, summary
 from ctxd.assembly.explanation import explain
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.request_target import Wanted, target_for
+from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.id_resolution import resolve
@@ -32,13 +35,18 @@ from ctxd_protocol.methods.context import (
 class ContextCalls:
     """Handlers of ``context.*``. A result that shows a state is sent once that state is durable."""
 
-    def __init__(self, sessions: Sessions, assembler: Assembler, archive: Archive) -> None:
+    def __init__(
+        self, sessions: Sessions, assembler: Assembler, archive: Archive, checkpoints: SessionCheckpoints
+    ) -> None:
         self._sessions = sessions
+        self._checkpoints = checkpoints
         self._assembler = assembler
         self._archive = archive
 
-    def context_current(self, caller: Caller, params: ContextCurrentParams) -> CurrentContext:
-        return self._sessions.current(caller.session if params.session is None else params.session)
+    def context_current(
+        self, caller: Caller, params: ContextCurrentParams
+    ) -> CurrentContext | Coroutine[Any, Any, CurrentContext]:
+        return self._checkpoints.current(caller.session if params.session is None else params.session)
 
     async def _seen_by(self, caller: Caller, session: str, assembled: Assembled) -> Assembled:
         """``assembled`` for ``caller``: a sandbox gets no times from before it saw a file."""

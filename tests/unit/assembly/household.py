@@ -13,6 +13,8 @@ from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import Clock, SystemClock
+from ctxd.commits.commit_operations import Commits
+from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.models import BUILT_IN, Models, read_models
@@ -75,6 +77,7 @@ class Household:
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST)
         self.indexer = Indexer(store, HostFiles(clock), HOST)
         self.archive = Archive(store, self.sessions, spec, estimate_tokens, MODELS)
+        self.checkpoints = SessionCheckpoints(self.sessions, Commits(self.sessions, clock, machine="m", policy="flag"))
         self.assembler = Assembler(store, self.sessions, self.indexer, self.archive, MODELS, clock, providers={})
 
     async def create(

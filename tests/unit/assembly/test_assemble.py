@@ -129,19 +129,19 @@ async def test_a_new_turn_is_a_new_assembly_under_a_new_id_that_names_the_one_be
         home.append(live, USER)
         second = await home.assemble()
         assert (first.number, second.number, second.turn) == (1, 2, 1)
-        assert first.context_id == context_id("", first.sha256, "2023-11-14T22:13:20Z", "agent")
-        assert second.context_id == context_id(first.context_id, second.sha256, "2023-11-14T22:13:20Z", "agent")
+        assert first.context_id == context_id("", first.sha256, "2023-11-14T22:13:20Z", "agent", digits=16)
+        follows = context_id(first.context_id, second.sha256, "2023-11-14T22:13:20Z", "agent", digits=16)
+        assert second.context_id == follows
         current = home.sessions.current("s")
         assert (current.context_id, current.assembly, current.turn) == (second.context_id, 2, 1)
     async with household(tmp_path, clock) as home:
         assert home.sessions.current(None).context_id == second.context_id
 
 
-def test_a_context_id_grows_only_where_a_shorter_one_is_taken() -> None:
-    whole = context_id("", "sha", "1970-01-01T00:00:00Z", "a", digits=16)
-    assert new_context_id("", "sha", 999, "a", set()) == whole[: 4 + 8]
-    assert new_context_id("", "sha", 999, "a", {whole[:12]}) == whole[: 4 + 12]
-    assert new_context_id("", "sha", 999, "a", {whole[:12], whole[:16]}) == whole
+def test_the_id_of_an_assembly_is_longer_than_that_of_a_commit_and_grows_where_it_is_taken() -> None:
+    whole = context_id("", "sha", "1970-01-01T00:00:00Z", "a", digits=64)
+    assert new_context_id("", "sha", 999, "a", set()) == whole[: 4 + 16]
+    assert new_context_id("", "sha", 999, "a", {whole[: 4 + 16]}) == whole
 
 
 @pytest.mark.anyio
@@ -152,7 +152,7 @@ async def test_a_clock_beyond_the_year_9999_stops_no_assembly(tmp_path: Path) ->
         await home.create()
         context = await home.assemble()
         assert context.assembled_at == clock.wall
-        assert context.context_id == context_id("", context.sha256, "9999-12-31T23:59:59Z", "agent")
+        assert context.context_id == context_id("", context.sha256, "9999-12-31T23:59:59Z", "agent", digits=16)
 
 
 @pytest.mark.anyio

@@ -40,7 +40,7 @@ class Methods:
     """The handlers, called as a connection calls them, results decoded as a client decodes them."""
 
     def __init__(self, home: Household) -> None:
-        self.table = bound(ContextCalls(home.sessions, home.assembler, home.archive))
+        self.table = bound(ContextCalls(home.sessions, home.assembler, home.archive, home.checkpoints))
 
     async def __call__(self, name: str, params: Any, caller: Caller = HOST) -> Any:
         request = [write_request(name, caller.principal, params)] if METHODS[name].writes else []
@@ -55,7 +55,7 @@ class Methods:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("CTX-10")
-async def test_the_current_context_is_told_at_once_for_a_session_or_for_the_only_one(tmp_path: Path) -> None:
+async def test_the_current_context_is_found_for_a_session_or_for_the_only_one(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         call = Methods(home)
         nowhere = await call("context.current", ContextCurrentParams())
@@ -68,7 +68,8 @@ async def test_the_current_context_is_told_at_once_for_a_session_or_for_the_only
             (ContextCurrentParams(), INSIDE),
         ):
             told = await call("context.current", params, caller)
-            assert (told.context_id, told.session, told.assembly) == (made.context_id, "s", 1)
+            assert (told.session, told.assembly) == ("s", made.number)
+            assert await home.store.get(f"commit:{told.context_id}") is not None, "it is a commit, no assembly"
         await home.create("other")
         await home.assemble("other")
         assert (await call("context.current", ContextCurrentParams())).context_id is None

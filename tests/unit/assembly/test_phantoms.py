@@ -38,7 +38,7 @@ async def call(home: Household, method: str, **params: Any) -> Any:
         bound(objects.ObjectCalls(home.sessions))
         | bound(file_lookups.FileCalls(home.sessions, home.indexer))
         | sessions.handlers(Operations(home.sessions, home.indexer, Collapse(), "flag"), NoticeFeeds(home.sessions))
-        | bound(context.ContextCalls(home.sessions, home.assembler, home.archive))
+        | bound(context.ContextCalls(home.sessions, home.assembler, home.archive, home.checkpoints))
     )
     given = msgspec.convert(params, METHODS[method].params)
     request = [write_request(method, "p", given)] if METHODS[method].writes else []

@@ -188,3 +188,39 @@ def test_lanes_of_a_graph_begin_at_tips_and_end_in_common_parents():
         ("*", "a"),
         ("*", "z"),
     ]
+
+
+@pytest.mark.requirement("CMT-21")
+def test_every_command_takes_the_id_of_a_commit_or_of_an_assembly(real, own, running, tmp_path):
+    client = own.client
+    own.user("Why does it fail?")
+    assembled = own.assemble()
+    commit = real("current", "-s", own.id).out.strip()
+    assert client.commit_show(commit).commit.session == own.id
+    own.user("And now?")
+    later = own.assemble()
+    (shown, context) = (real("show", commit), real("context", "--commit", "HEAD~0"))
+    assert shown.out.startswith(f"commit {commit}\n")
+    assert "Why does it fail?" in shown.out
+    assert "Why does it fail?" in context.out
+    assert real("context", commit).out == context.out
+    assert real("context", commit, "--text").out == assembled.text
+    assert real("context", "--commit", commit, "--json").json["commit"] == commit
+    whole = real("show", later.context_id)
+    assert whole.out.startswith(f"assembly {later.context_id}\n")
+    assert whole.out.endswith(later.text)
+    assert real("show", later.context_id, "--json").json["number"] == later.number
+    assert real("context", assembled.context_id, "--text").out == assembled.text
+    assert real("log", later.context_id, "-q").out.split() == [commit], "the newest commit before it"
+    for words in (
+        ("log", commit),
+        ("materialize", commit, "--counts"),
+        ("diff", commit, commit),
+        ("session", "show", commit),
+    ):
+        assert real(*words).code == 0, words
+    early = real("log", assembled.context_id)
+    assert (early.code, "no commit then" in early.err) == (3, True)
+    for words in (("show", "ctx-00000000"), ("context", "ctx-00000000"), ("context", "--commit", "ctx-00000000")):
+        assert real(*words).code == 3, words
+    assert real("context", "--commit", commit, "--text").code == 2

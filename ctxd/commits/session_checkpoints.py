@@ -1,0 +1,241 @@
+"""Checkpoints of sessions: commits that the daemon makes of their chats, and the current context, which names one.
+
+The delta of such a commit is what the chat has got since the last one, in ``events-v1``; it is empty where only files
+and tool calls outside the chat are new. Whatever was acknowledged before a commit is in the session as of its journal
+sequence. A commit keeps the position up to which it goes, so that nothing is in two deltas, also after a restart.
+"""
+
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from ctxd.capture.checkpoints import Checkpoint, CheckpointTracker
+from ctxd.commits.commit import read_fields
+from ctxd.commits.commit_operations import Commits, NewCommit
+from ctxd.errors import CtxdError
+from ctxd.formats import events_v1
+from ctxd.formats.cbor_array import joined
+from ctxd.objects.commit_fields import Fields, Position, commit_id
+from ctxd.sessions.chat import read_pages
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
+from ctxd.store import commit_index
+from ctxd.store.commit_index import CommitFilter
+from ctxd.store.writes import Landed
+from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods import commits as wire
+
+KIND: Final = "commit.checkpoint"
+"""The kind of a checkpoint's journal row."""
+
+DELTA_BYTES_MAX: Final = 768 * 1024
+"""Bytes of a delta, about: it fits the database, so that a purge can remove single messages from it."""
+
+_NOTHING: Final = Position()
+_EMPTY: Final = Checkpoint("explicit", joined([]), 0, 0)
+
+
+class _Newest(msgspec.Struct, frozen=True):
+    """The newest commit of a session: its id, None before the first, and its instant. ``position``: the end of the
+    newest one that is a checkpoint of the chat. ``written``: valid time of the session's version in which nothing was
+    left to commit."""
+
+    commit: str | None = None
+    at: int = -1
+    position: Position = _NOTHING
+    written: int = -1
+
+
+class SessionCheckpoints:
+    """The checkpoints of all sessions. ``run`` has to run for those that are noted as due."""
+
+    def __init__(self, sessions: Sessions, commits: Commits) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+        self._commits = commits
+        self._newest: dict[str, _Newest] = {}
+        self._locks: dict[str, SessionLock] = {}
+        self._due: dict[str, None] = {}
+        self._purges = 0
+        self._wake = anyio.Event()
+        self._store.on_durable(self._note, types=("commit",))
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Make the checkpoints that are due, until cancelled. One that the store refuses is left to the next call."""
+        task_status.started()
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            while self._due:
+                session = next(iter(self._due))
+                del self._due[session]
+                try:
+                    await self.checkpoint(session, "turn_boundary")
+                except CtxdError as error:
+                    self._store.note_fault(error)
+
+    def note_written(self, session: str) -> None:
+        """Make a checkpoint of ``session`` soon if it was assembled since the newest one."""
+        found = self._sessions.catalog.newest(session)
+        if found is not None and found[0].assembly > self._newest.get(session, _Newest()).position.assembly:
+            self._due[session] = None
+            self._wake.set()
+
+    def known(self, session: str | None) -> CurrentContext:
+        """The current context of ``session`` without its pending events: its newest commit, if that was loaded; None:
+        of the only session that is not closed. Raises: CtxdError session_not_found."""
+        current = self._sessions.current(session)
+        newest = self._newest.get(current.session or "", _Newest())
+        return msgspec.structs.replace(current, context_id=newest.commit)
+
+    def current(self, session: str | None) -> CurrentContext | Coroutine[Any, Any, CurrentContext]:
+        """The current context of ``session``, once what is new in it is committed; None: of the only session that is
+        not closed. It is returned at once if nothing was written to the session since the last time.
+
+        A store that takes no writes leaves the newest commit there is. Raises: CtxdError session_not_found; those of
+        the store. Cancel: safe; the commit may have been made.
+        """
+        current = self.known(session)
+        if current.session is None or self._is_committed(current.session):
+            return current
+        return self._committed(current.session)
+
+    def _is_committed(self, session: str) -> bool:
+        newest, durable = self._newest.get(session), self._sessions.catalog.newest(session)
+        live = self._sessions.peek(session)
+        return (
+            newest is not None
+            and durable is not None
+            and newest.written == durable[1]
+            and (live is None or live.updated_at == durable[1])
+        )
+
+    async def _committed(self, session: str) -> CurrentContext:
+        try:
+            await self.checkpoint(session, "explicit")
+        except CtxdError as error:
+            if error.outcome != "not_applied" or self.known(session).context_id is None:
+                raise
+        return self.known(session)
+
+    async def checkpoint(self, session: str, trigger: wire.Checkpoint) -> str | None:
+        """Commit what is new in ``session``, durably; nothing if there is nothing new, or if it has moved to another
+        host. Returns: the newest commit of the session, None without one.
+
+        Raises: CtxdError session_not_found, corrupt, and those of the store. Cancel: safe; the commit may be made.
+        """
+        lock = self._locks.setdefault(session, SessionLock())
+        try:
+            async with lock:
+                await self.load(session)
+                if session not in self._sessions.moved_sessions:
+                    while not await self._checkpoint(await self._sessions.live(session), trigger):
+                        await self._store.settled()
+                return self._newest[session].commit
+        finally:
+            if lock.free:
+                self._locks.pop(session, None)
+
+    async def load(self, session: str) -> None:
+        """Look up the newest commit of ``session``, for ``known``. Raises: CtxdError corrupt, store_failed."""
+        if session in self._newest:
+            return
+        first = _Newest()
+        before: tuple[int, int] | None = None
+        position: Position | None = None
+        while position is None:
+            wanted = CommitFilter(session=session, before=before)
+            places = await self._store.commits(partial(commit_index.listed, wanted=wanted, limit=PAGE_ITEMS_MAX))
+            for stored in (await self._store.bulk([place.id for place in places])).values():
+                fields = read_fields(stored)
+                if first.commit is None:
+                    first = _Newest(commit_id(stored.document.id), fields.at)
+                if (position := fields.position) is not None:
+                    break
+            if len(places) < PAGE_ITEMS_MAX:
+                break
+            before = (places[-1].at, places[-1].number)
+        loaded = msgspec.structs.replace(first, position=position or _NOTHING)
+        # A commit may have landed meanwhile.
+        newer = self._newest.get(session)
+        self._newest[session] = loaded if newer is None or newer.at < loaded.at else newer
+
+    def _note(self, landed: Landed) -> None:
+        for write, _ in landed:
+            self._purges += write.purge is not None
+            for document in write.puts:
+                session = document.payload.get("in") if document.type == "commit" and write.kind == KIND else None
+                if session in self._newest:
+                    fields, known = msgspec.convert(document.payload, Fields), self._newest[session]
+                    if fields.at >= known.at:
+                        self._newest[session] = msgspec.structs.replace(
+                            known,
+                            commit=commit_id(document.id),
+                            at=fields.at,
+                            position=fields.position or known.position,
+                        )
+
+    async def _checkpoint(self, live: LiveSession, trigger: wire.Checkpoint) -> bool:
+        """Commit what is new in ``live``, a few pages of the chat at a time. Returns: False if a purge came between."""
+        written, end = live.updated_at, _end_of(live)
+        began = self._newest[live.session].position
+        if end != began and end != _NOTHING:
+            purges, tracker = self._purges, CheckpointTracker(frozenset(), bytes_max=DELTA_BYTES_MAX)
+            cuts: list[Checkpoint] = []
+            async for page in read_pages(live, began.chat, end.chat):
+                places = [(place, event) for place, event in page.placed() if began.chat <= place < end.chat]
+                cuts += tracker.add([event for _, event in places])
+                if cuts:
+                    cuts += tracker.cut("explicit")
+                    turn, place = places[-1][0]
+                    until = Position(turn, place + 1, began.assembly, began.objects)
+                    if not await self._write(live, cuts, until, purges):
+                        return False
+                    cuts = []
+            cuts += tracker.cut(trigger)
+            if self._newest[live.session].position != end:
+                if not await self._write(live, cuts or [_EMPTY._replace(trigger=trigger)], end, purges):
+                    return False
+        self._newest[live.session] = msgspec.structs.replace(self._newest[live.session], written=written)
+        return True
+
+    async def _write(self, live: LiveSession, cuts: Sequence[Checkpoint], end: Position, purges: int) -> bool:
+        """Write ``cuts`` as commits that follow each other, all or none, and wait until they are durable.
+
+        Returns: False if a purge came since there were ``purges``: what was read before may be gone.
+        """
+        new = [
+            NewCommit(
+                cut.delta,
+                Fields(
+                    principal=live.settings.principal,
+                    at=0,
+                    format=events_v1.NAME,
+                    checkpoint=cut.trigger,
+                    commit_type="compaction" if cut.is_compaction else "delta",
+                    session=live.session,
+                    template=live.settings.agent,
+                    message_count=cut.messages,
+                    token_count=cut.tokens,
+                    summary=cut.summary,
+                    position=end,
+                ),
+            )
+            for cut in cuts
+        ]
+        return await self._commits.append(
+            self._newest[live.session].commit,
+            new,
+            WriteRequest(KIND, live.settings.principal),
+            unless=lambda: self._purges != purges or self._store.is_purging(),
+        )
+
+
+def _end_of(live: LiveSession) -> Position:
+    turns = live.state.turns
+    return Position(len(turns) - 1, len(turns[-1]), live.assembly, len(live.state.index))

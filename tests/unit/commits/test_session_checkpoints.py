@@ -1,0 +1,254 @@
+"""The current context: commits that the daemon makes of sessions."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from ctxd.clock import SystemClock
+from ctxd.commits.commit_operations import Commits
+from ctxd.commits.session_checkpoints import SessionCheckpoints
+from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import entity_id
+from ctxd.offload import in_thread
+from ctxd.rpc.dispatch import bound
+from ctxd.rpc.handlers.commits import CommitCalls
+from ctxd.store.verify import search, verified
+from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.methods.commits import Commit
+from tests.unit.sessions.world import World, code_of, record, say, world
+
+pytestmark = pytest.mark.anyio
+
+
+class Household:
+    """A store with sessions, their commits and their checkpoints."""
+
+    def __init__(self, made: World) -> None:
+        self.world = made
+        commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
+        made.handlers |= bound(CommitCalls(commits))
+        self.checkpoints = SessionCheckpoints(made.sessions, commits)
+
+    async def current(self, session: str | None = "s") -> str | None:
+        """The id of the current context."""
+        found = self.checkpoints.current(session)
+        return (found if isinstance(found, CurrentContext) else await found).context_id
+
+    async def commits(self) -> list[Commit]:
+        """All commits, oldest first."""
+        return list(reversed((await self.world.call("commit.list", limit=1000)).commits))
+
+    async def narrative(self, commit: str | None) -> str:
+        """The context of ``commit`` to read."""
+        made = await self.world.call("commit.materialize", commit=commit, stop="root", format="narrative-v1")
+        return str(made.content)
+
+
+@asynccontextmanager
+async def household(root: Path) -> AsyncIterator[Household]:
+    async with world(root) as made:
+        yield Household(made)
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_the_current_context_is_a_commit_of_what_is_pending_and_polling_writes_nothing(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="coder", session="s")
+        assert await home.current() is None
+        assert await home.commits() == []
+        await say(w, "s", ("user", "fix it"), ("assistant", "done"))
+        first = await home.current()
+        assert first is not None
+        rows = w.store.next_seq
+        for _ in range(100):
+            assert isinstance(home.checkpoints.current("s"), CurrentContext), "looked up without a task"
+            assert await home.current() == first
+            assert await home.current(None) == first
+        assert w.store.next_seq == rows
+        await say(w, "s", ("user", "and now?"))
+        second = await home.current()
+        old, new = await home.commits()
+        assert (old.commit, new.commit, new.parent) == (first, second, first)
+        assert (old.message_count, new.message_count) == (2, 1)
+        assert (new.principal, new.session, new.template, new.machine) == ("host", "s", "coder", "m")
+        narrative = await home.narrative(second)
+        assert narrative.count("fix it") == narrative.count("and now?") == 1
+    async with household(tmp_path) as home:
+        rows = home.world.store.next_seq
+        assert await home.current() == second
+        assert home.world.store.next_seq == rows, "also after a restart"
+        await say(home.world, "s", ("user", "once more"))
+        third = await home.current()
+        narrative = await home.narrative(third)
+        assert [narrative.count(text) for text in ("fix it", "and now?", "once more")] == [1, 1, 1]
+    assert verified(tmp_path, lambda *_: None).worst is None
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_what_is_new_beside_the_chat_is_a_commit_too(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await record(w, "s", "call-1")
+        first = await home.current()
+        assert first is not None
+        await w.call("session.pin", session="s", object="call-1")
+        assert await home.current() == first, "nothing is known that was not known before"
+        await record(w, "s", "call-2")
+        assert await home.current() not in (None, first)
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_a_commit_of_a_client_is_continued_and_is_the_current_one(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "one"))
+        first = await home.current()
+        given = {"format": "claude-code-v1", "session": "s", "parent": first}
+        mine = (await w.call("commit.checkpoint", delta='{"n":1}\n', **given)).commit.commit
+        assert await home.current() == mine
+        old = await w.call("commit.checkpoint", delta='{"n":2}\n', valid_time=1_000, **given)
+        assert old.commit.created_at_ms == 1_000
+        assert await home.current() == mine, "an imported commit of the past is not the newest"
+        await say(w, "s", ("user", "two"))
+        last = await home.current()
+        assert (await home.commits())[-1].parent == mine
+        await w.call("commit.tag", commit=first, tag="x")
+        assert await home.current() == last
+    async with household(tmp_path) as home:
+        assert await home.current() == last
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_concurrent_questions_make_one_commit(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        await home.world.call("session.create", agent="a", session="s")
+        await say(home.world, "s", ("user", "one"))
+        found: list[str | None] = []
+
+        async def ask() -> None:
+            found.append(await home.current())
+
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(ask)
+        (only,) = await home.commits()
+        assert found == [only.commit] * 20
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_a_long_chat_is_committed_in_parts_and_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxd.commits.session_checkpoints.DELTA_BYTES_MAX", 4_000)
+    async with household(tmp_path) as home:
+        await home.world.call("session.create", agent="a", session="s")
+        for number in range(60):
+            await say(home.world, "s", ("user", f"n{number:04} " + "word " * 50), ("assistant", f"a{number:04}"))
+        tip = await home.current()
+        assert len(await home.commits()) > 4
+        narrative = await home.narrative(tip)
+        assert [narrative.count(f"n{number:04} ") for number in range(60)] == [1] * 60
+        assert [narrative.count(f"a{number:04}") for number in range(60)] == [1] * 60
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_a_compaction_in_the_chat_is_a_compaction_commit(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "long story"))
+        event = {"event": "compaction", "summary": "the short story"}
+        await w.call("session.append", session="s", events=[event])
+        await say(w, "s", ("user", "go on"))
+        tip = await home.current()
+        kinds = [(each.commit_type, each.summary, each.message_count) for each in await home.commits()]
+        assert kinds == [("delta", "", 1), ("compaction", "the short story", 1), ("delta", "", 1)]
+        made = await w.call("commit.materialize", commit=tip, format="narrative-v1")
+        assert "the short story" in made.content
+        assert "long story" not in made.content
+
+
+@pytest.mark.requirement("CMT-20")
+@pytest.mark.parametrize("size", [1, 3_000])
+async def test_a_purge_of_the_chat_removes_its_text_from_the_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("ctxd.commits.session_checkpoints.DELTA_BYTES_MAX", 4_000)
+    leaked = "the-leaked-value " * size
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "before"))
+        await say(w, "s", ("user", leaked))
+        await w.call("session.append", session="s", events=[{"event": "compaction", "summary": leaked[:16_000]}])
+        await say(w, "s", ("user", "after"))
+        tip = await home.current()
+        await w.call("object.purge", object="chat:s", turns=[2])
+        assert await in_thread(search, tmp_path, [b"the-leaked-value"], lambda *_: None) == []
+        narrative = await home.narrative(tip)
+        assert "before" in narrative
+        assert "after" in narrative
+        assert "the-leaked" not in narrative
+        await say(w, "s", ("user", "more"))
+        assert await home.current() != tip
+    assert verified(tmp_path, lambda *_: None).worst is None
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_a_purge_while_the_chat_is_committed_leaves_no_copy(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "the-leaked-value"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(w.call, "object.purge", object="chat:s", turns=[1]))
+            while not w.store.status().pending_writes:
+                await anyio.lowlevel.checkpoint()
+            tip = await home.current()
+        assert await in_thread(search, tmp_path, [b"the-leaked-value"], lambda *_: None) == []
+        assert "the-leaked" not in await home.narrative(tip)
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_a_store_that_takes_no_writes_leaves_the_newest_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "one"))
+        tip = await home.current()
+        await say(w, "s", ("user", "two"))
+
+        def refuse(_: object) -> None:
+            raise CtxdError("disk_full", "no room", outcome="not_applied")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(w.store, "submit", refuse)
+            assert await home.current() == tip
+        assert await home.current() != tip
+        assert await code_of(home.current("none")) == "session_not_found"
+
+
+@pytest.mark.requirement("CMT-20")
+async def test_the_checkpoint_that_is_due_is_made_beside_the_calls(tmp_path: Path) -> None:
+    async with household(tmp_path) as home, anyio.create_task_group() as group:
+        w = home.world
+        await group.start(home.checkpoints.run)
+        await w.call("session.create", agent="a", session="s")
+        await say(w, "s", ("user", "one"))
+        home.checkpoints.note_written("s")
+        await anyio.wait_all_tasks_blocked()
+        assert await home.commits() == [], "nothing was assembled"
+        await home.current()
+        stored = await w.store.get(entity_id((await home.commits())[0].commit))
+        assert stored is not None
+        assert stored.document.payload["pos"] == [1, 1, 0, 0]
+        group.cancel_scope.cancel()
