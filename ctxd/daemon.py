@@ -336,7 +336,7 @@ class Daemon:
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
         models = options.models or read_models()
         archive = Archive(store, sessions, spec, estimate_tokens, models)
-        usage = UsageOperations(sessions, models)
+        usage = UsageOperations(sessions, archive)
         files = AgentFiles(indexer, store)
         environment = EnvironmentProvider(files, self._clock)
         providers: dict[ComponentName, Provider] = {

@@ -5,7 +5,6 @@ A request for a window to which nothing came, in the form of the last one, write
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from math import ceil
 from typing import NamedTuple
 
@@ -28,12 +27,12 @@ from ctxd.assembly.assembly_record import (
     tools_hash,
     tools_text,
 )
-from ctxd.assembly.calibration import MeasuredRequest, calibrated
+from ctxd.assembly.calibration import REQUESTS_KEPT, calibrated
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import VERSION, Aim, Decision, Kind
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
-from ctxd.assembly.request_budget import judged, measured_requests, next_request, unjudged
+from ctxd.assembly.request_budget import Judged, judged, measured_requests, next_request, unjudged
 from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.spec_layout import too_long
@@ -60,10 +59,11 @@ async def grow(
     components: Components,
     address: Addressing,
     tools: tuple[str, ...] | None,
+    is_whole: bool = False,
 ) -> Grown:
     """Plan the next part of ``window``, that of ``live``, whose lock is held. ``rules_of``: returns ``cuts`` and
     ``system_updates`` of ``Planner`` for the newest model that answered since, None without one. ``components``: as
-    they are now. ``tools``: see ``Planner``.
+    they are now. ``tools``: see ``Planner``. ``is_whole``: the material is that of all that the window shows.
 
     Raises: CtxdError source_unreachable for a component that the first baseline lacks, corrupt, store_failed. Cancel:
     safe.
@@ -88,7 +88,8 @@ async def grow(
     heads += [batch.prompt] if batch.prompt is not None else []
     events = {place: event for place, _, event in batch.events}
     versions, texts = {stored.document.id: stored for stored in heads}, {**window.texts, **differing.texts}
-    material = await reader.material(live, planned.refs, events, versions, texts)
+    refs = (*window.refs, *planned.refs) if is_whole else planned.refs
+    material = await reader.material(live, refs, events, versions, texts)
     items = reader.items(window, planned, material)
     # What is cut can be loaded, so it is not known whole.
     loadable = ToolOutput | ToolUse | Update
@@ -178,22 +179,12 @@ class AppendAssembler:
     ) -> Assembled:
         """The window of ``live`` in the form ``wanted``, grown by what came since and recorded. ``dry_run``: see
         ``Assembler.look``."""
-        while (next_part := await self._next_part(live, call, wanted)) is None:
-            pass
-        kept, before, grown, texts, floor_vt = next_part
+        next_part, target, moment, done = await self._judged_part(live, call, wanted)
+        kept, before, came, texts, floor_vt = next_part
         assert kept.context_ids is not None, "they were read"
-        target = target_for(live.session, wanted, grown.spoken or before.window.model, self._models)
-        last = before.rendering
-        is_same = last is not None and not grown.planned.refs and last.target == target
-        came, request = grown, next_request(live.assembly + 1, before.record, target)
-        moment, done = None, unjudged(came)
-        if target is not None:
-            moment = self._moment(live, before.window, target)
-            # The budget may be another now.
-            if not is_same or _exceeds(before, moment):
-                known = calibrated(before.requests, live.state.usage, target.format, target.model)
-                done = judged(came, moment, known, request)
+        request, last = next_request(live.assembly + 1, before.record, target), before.rendering
         grown, decision = done.grown, done.decision
+        is_same = last is not None and not came.planned.refs and last.target == target
         if is_same and before.record is not None and (decision is None or decision.reason is None):
             return self._repeated_window(live, call, before, before.record)
         made, items = self._window_rendered(live, grown, target, chars_max)
@@ -219,9 +210,37 @@ class AppendAssembler:
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
 
-    async def _next_part(self, live: LiveSession, call: WriteRequest, wanted: Wanted) -> _NextPart | None:
+    async def _judged_part(
+        self, live: LiveSession, call: WriteRequest, wanted: Wanted
+    ) -> tuple[_NextPart, RequestTarget | None, Moment | None, Judged]:
+        """Everything that the next assembly of ``live`` adds, the target of its request, and what the policy decided on
+        it at which moment. Nothing awaits behind the last check."""
+        is_whole = False
+        while True:
+            next_part = await self._next_part(live, call, wanted, is_whole=is_whole)
+            if next_part is None:
+                continue
+            before, came = next_part.before, next_part.grown
+            target = target_for(live.session, wanted, came.spoken or before.window.model, self._models)
+            if target is None:
+                return next_part, None, None, unjudged(came)
+            moment, last = self._moment(live, before.window, target), before.rendering
+            is_same = last is not None and not came.planned.refs and last.target == target
+            # The budget may be another now.
+            if is_same and not _exceeds(before, moment):
+                return next_part, target, moment, unjudged(came)
+            known = calibrated(before.requests, live.state.usage, target.format, target.model)
+            done = judged(came, moment, known, next_request(live.assembly + 1, before.record, target))
+            if is_whole or done.decision is None or not done.decision.over_by:
+                return next_part, target, moment, done
+            # What was sent is too much for the budget as well, and cannot be cut unless it is read again.
+            is_whole = True
+
+    async def _next_part(
+        self, live: LiveSession, call: WriteRequest, wanted: Wanted, *, is_whole: bool
+    ) -> _NextPart | None:
         """Everything that the next assembly of ``live`` adds; None if it was overtaken, and has to be observed again.
-        Nothing awaits behind the last check."""
+        ``is_whole``: see ``grow``. Nothing awaits behind the last check."""
         kept, cleared = self._cache.of(live), self._cache.cleared
         if kept.window is None:
             await self._recall_window(kept)
@@ -236,6 +255,7 @@ class AppendAssembler:
             components=await self._observed(live, call),
             address=self._observer.address,
             tools=None if wanted.format is None else tuple(tool.name for tool in wanted.tools),
+            is_whole=is_whole,
         )
         texts, floor_vt = await self._observer.documents(live.session, grown.planned.texts)
         if cleared != self._cache.cleared:
@@ -312,19 +332,12 @@ class AppendAssembler:
     async def _recall_window(self, kept: KeptContext) -> None:
         """Take up the window where an earlier life of the session, or of the daemon, left it."""
         live = kept.live
-        last: Recorded | None = None
-        requests: list[MeasuredRequest] = []
-        context_ids: set[str] = set()
-        if live.assembly:
-            async with aclosing(self._archive.pages(live.session)) as pages:
-                async for page in pages:
-                    records = [*map(read_record, page)]
-                    last = next((record for record in reversed(records) if record.window is not None), last)
-                    requests = measured_requests(records, requests)
-                    context_ids.update(record.context_id for record in records)
-        kept.window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, last)
-        kept.window.requests = requests
-        kept.context_ids = kept.context_ids or context_ids
+        known = await self._archive.recordings(live)
+        last = await self._archive.at(live.session, known.append) if known.append else None
+        window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, read_record(last))
+        window.requests = measured_requests(await self._archive.newest_requests(live.session, REQUESTS_KEPT))
+        kept.context_ids = kept.context_ids or set(known.numbers)
+        kept.window = window
 
 
 def _switched(last: LastRequest, target: RequestTarget) -> Begin | None:

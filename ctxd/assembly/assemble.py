@@ -6,7 +6,6 @@ The record's transaction is therefore the one at which the store shows the very 
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import aclosing
 
 import msgspec
 
@@ -222,14 +221,8 @@ class Assembler:
     async def _recall(self, kept: KeptContext, composition: Composition) -> None:
         """Take up where an earlier life of the session, or of the daemon, left off."""
         session = kept.live.session
-        newest: Stored | None = None
-        context_ids: set[str] = set()
-        async with aclosing(self._archive.pages(session)) as pages:
-            async for page in pages:
-                records = [*map(read_record, page)]
-                found = (stored for stored, record in zip(page, records, strict=True) if record.window is None)
-                newest = next(reversed([*found]), newest)
-                context_ids.update(record.context_id for record in records)
+        known = await self._archive.recordings(kept.live)
+        newest = await self._archive.at(session, known.spec) if known.spec else None
         if newest is not None:
             kept.record = read_record(newest)
             if kept.record.sha256 == sha256(composition.text()):
@@ -240,7 +233,7 @@ class Assembler:
                 except CtxdError as error:
                     if error.code not in ("corrupt", "unsupported", "purged"):
                         raise
-        kept.context_ids, kept.recalled = context_ids, True
+        kept.context_ids, kept.recalled = set(known.numbers), True
 
     def _repeated(self, kept: KeptContext, record: Recorded, composition: Composition) -> Assembled:
         """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text

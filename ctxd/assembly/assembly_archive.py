@@ -3,9 +3,12 @@
 Reads only. The promise: a text given out has the hash that was recorded, or there is no text but an error.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Final
+
+import msgspec
 
 from ctxd.assembly.append_window import KeptWindow, context_of_window, recall
 from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_record, target_of
@@ -31,6 +34,20 @@ _PAGE_BYTES: Final = 64 * 1024
 """Bytes of records that are read at once: they are decoded on the loop, and a record names all that was active."""
 
 
+_SESSIONS_KEPT: Final = 64
+"""Sessions of which the context ids are kept in memory, some 100 bytes for each."""
+
+
+class Recordings(msgspec.Struct):
+    """Index of a session's records: their numbers by context id, up to number ``last``, and the newest one of each
+    layout, 0 for none."""
+
+    numbers: dict[str, int] = {}
+    last: int = 0
+    spec: int = 0
+    append: int = 0
+
+
 class Archive:
     """The recorded assemblies of all sessions, in one layout. What is read is durable. ``models``: those that requests
     may be made for."""
@@ -44,6 +61,7 @@ class Archive:
         self.layout = layout
         self.count = count
         self.windows = WindowReader(store, count)
+        self._recordings: OrderedDict[tuple[str, int, int], Recordings] = OrderedDict()
 
     async def pages(
         self, session: str, *, after: int = 0, limit: int | None = None
@@ -71,6 +89,42 @@ class Archive:
             async for page in pages:
                 found += map(read_record, page)
         return found
+
+    async def recordings(self, live: LiveSession) -> Recordings:
+        """The index of the records of ``live``. Cost: linear in those that came since the last call.
+
+        Raises: CtxdError store_failed. Cancel: safe.
+        """
+        # A session that was removed may come again under its id.
+        key = (live.session, live.settings.created_at, live.settings.ordinal)
+        known = self._recordings.get(key)
+        if known is None or known.last > live.assembly:
+            known = self._recordings[key] = Recordings()
+        self._recordings.move_to_end(key)
+        while len(self._recordings) > _SESSIONS_KEPT:
+            self._recordings.popitem(last=False)
+        if known.last < live.assembly:
+            async with aclosing(self.pages(live.session, after=known.last)) as pages:
+                async for page in pages:
+                    for payload in (stored.document.payload for stored in page):
+                        number = known.last = payload["number"]
+                        known.numbers[payload["context_id"]] = number
+                        is_append = payload.get("window") is not None
+                        known.spec, known.append = (known.spec, number) if is_append else (number, known.append)
+        return known
+
+    async def newest_requests(self, session: str, most: int) -> list[Recorded]:
+        """The newest requests of ``session`` in the layout ``append``, at most ``most``, oldest first. Raises:
+        CtxdError corrupt, store_failed. Cancel: safe."""
+        found: list[Recorded] = []
+        page: Page[str] = Page(ascending=False)
+        while len(found) < most and (
+            stored := await self._store.scan(assemblies_prefix(session), page=page, size=_PAGE_BYTES)
+        ):
+            records = map(read_record, stored)
+            found += [each for each in records if each.window is not None and each.window.format is not None]
+            page = Page(after=stored[-1].document.id, ascending=False)
+        return found[:most][::-1]
 
     async def show(
         self, session: str, *, number: int | None = None, turn: int | None = None, bytes_max: int | None = None

@@ -87,16 +87,20 @@ class EpochHistory:
 
     async def _newest_before(self, live: LiveSession, params: EpochShowParams) -> int:
         """The number of the newest assembly up to the turn, or the time, of ``params``; 0 without one. Found by
-        halving: neither falls as numbers rise."""
+        halving: turns and valid times never fall as numbers rise, also where the host's clock was set back."""
         low, high = 1, live.assembly
         while low <= high:
             middle = (low + high) // 2
             stored = await self._archive.at(live.session, middle)
-            record = None if stored is None else read_record(stored)
-            is_after = record is not None and (
-                record.turn > params.turn if params.turn is not None else record.assembled_at > (params.at or 0)
+            is_after = stored is not None and (
+                stored.valid_time > (params.at or 0) if params.turn is None else read_record(stored).turn > params.turn
             )
             low, high = (low, middle - 1) if is_after else (middle + 1, high)
+        while params.at is not None and (stored := await self._archive.at(live.session, high + 1)) is not None:
+            # A version is written a moment after the time that its record shows.
+            if read_record(stored).assembled_at > params.at:
+                break
+            high += 1
         return high
 
     async def _page(self, live: LiveSession, listed: Sequence[_Listed]) -> tuple[EpochText, ...]:

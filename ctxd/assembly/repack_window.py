@@ -137,7 +137,7 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
         made, saved = _shortened(made, moment, decision)
         over = max(0.0, decision.over_by - saved)
         if over:
-            made, more = _new_cut(made, over, _ROOM_KEPT * most)
+            made, more = _all_cut(made, over, _ROOM_KEPT * most, moment.kept)
             saved, over = saved + more, max(0.0, over - more)
         reason: RepackReason | None = "budget" if saved else decision.reason
         decision = msgspec.structs.replace(decision, reason=reason, tokens=decision.tokens - saved, over_by=over)
@@ -433,10 +433,9 @@ def _loadable(made: Grown, kept: Collection[str]) -> Grown:
     return msgspec.structs.replace(made, planned=msgspec.structs.replace(made.planned, noted=noted))
 
 
-def _new_cut(made: Grown, over: float, room: float) -> tuple[Grown, float]:
-    """``made`` with the largest messages and contents that no request has had cut, kept ones too, so that ``over``
-    tokens are saved, and the tokens saved. As none of them is cut again, those of more than ``room`` tokens leave as
-    much for what comes next."""
+def _all_cut(made: Grown, over: float, room: float, kept: Collection[str]) -> tuple[Grown, float]:
+    """``made`` with the largest messages and contents of which there is material cut, ``kept`` ones last, so that
+    ``over`` tokens are saved, and the tokens saved. Those of more than ``room`` tokens leave as much for what comes."""
     refs, rows, saved = list(made.planned.refs), list(made.items), 0.0
     sizes = {
         at: sum(item.tokens for item in some)
@@ -445,12 +444,13 @@ def _new_cut(made: Grown, over: float, room: float) -> tuple[Grown, float]:
         or (isinstance(ref, ObjectRef) and (ref.object, ref.tx) in made.material.versions)
         if some
         and all(
-            isinstance(item, UserText | ImageItem | ToolOutput)
-            or (isinstance(item, Update) and item.kind in ("notice", *_CONTENTS))
+            isinstance(item, UserText | ImageItem)
+            or (isinstance(item, ToolOutput) and item.shown != "stub")
+            or (isinstance(item, Update) and item.kind in ("notice", *_CONTENTS) and item.shown != "stub")
             for item in some
         )
     }
-    for at in sorted(sizes, key=lambda at: -sizes[at]):
+    for at in sorted(sizes, key=lambda at: (rows[at][0].object in kept, -sizes[at])):
         if saved >= over:
             break
         left = sizes[at] - (over - saved)

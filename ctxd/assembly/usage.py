@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
+from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.pricing import price_of, usage_sum
 from ctxd.errors import CtxdError
-from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page
 from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
 from ctxd.secrets.guard import Capture
@@ -196,12 +196,14 @@ def _made(
 
 
 class UsageOperations(OperationGroup):
-    """Recording and summing of usage. ``models``: the table of prices; it may change, so no price is kept."""
+    """Recording and summing of usage. The prices are those of the table of ``archive``; it may change, so none is
+    kept."""
 
-    def __init__(self, sessions: Sessions, models: Models) -> None:
+    def __init__(self, sessions: Sessions, archive: Archive) -> None:
         self.sessions = sessions
         self.store = sessions.store
-        self._models = models
+        self._archive = archive
+        self._models = archive.models
 
     @admitted("session.usage", wire.UsageResult, states=("active", "paused"))
     async def record(self, tx: Transaction, params: wire.UsageParams) -> Accepted:
@@ -275,19 +277,13 @@ class UsageOperations(OperationGroup):
                 return newest
             recent = await self.store.scan(assemblies_prefix(live.session), page=Page(limit=_PAGE, ascending=False))
             return next((record for record in map(read_record, recent) if record.is_request), newest)
-        # Newest first: a correction mostly comes soon.
-        last: str | None = None
-        while True:
-            page = Page(after=last, limit=_PAGE, ascending=False)
-            found = await self.store.scan(assemblies_prefix(live.session), page=page)
-            for stored in found:
-                if (record := read_record(stored)).context_id == context_id:
-                    return record
-            if len(found) < _PAGE:
-                message = f"session {live.session} has no context {context_id[:80]!r}"
-                hint = "Pass the context_id that context.assemble returned."
-                raise CtxdError("assembly_not_found", message, hint=hint, outcome="not_applied")
-            last = found[-1].document.id
+        number = (await self._archive.recordings(live)).numbers.get(context_id)
+        found = None if number is None else await self._archive.at(live.session, number)
+        if found is None:
+            message = f"session {live.session} has no context {context_id[:80]!r}"
+            hint = "Pass the context_id that context.assemble returned."
+            raise CtxdError("assembly_not_found", message, hint=hint, outcome="not_applied")
+        return read_record(found)
 
 
 _PAGE: Final = 128

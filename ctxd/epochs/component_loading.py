@@ -4,6 +4,8 @@ Owns the stored form of texts (``component_text:{session}#{address}``). A text i
 stored once for each content. Its address is a keyed hash, so that nothing of a purged text can be guessed from it.
 """
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -12,7 +14,10 @@ import msgspec
 
 from ctxd.epochs.component import Component, FileVersion, Loaded, Provider, UnavailableComponent, combined
 from ctxd.epochs.component_changes import Components
+from ctxd.epochs.environment import DATE_KEY, ENVIRONMENT_KEY
 from ctxd.epochs.epoch_state import ComponentText
+from ctxd.epochs.instruction_files import PREFIX as INSTRUCTIONS_PREFIX
+from ctxd.epochs.skills import KEY as SKILLS_KEY
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Document, Stored, text_of
 from ctxd.objects.generated_ids import component_text_id
@@ -28,8 +33,37 @@ from ctxd_protocol.session_types import ComponentName
 LOAD_S: Final = 5.0
 """Seconds after which a component that is still being read is unavailable: the session's other calls wait for it."""
 
+_LATE: Final = UnavailableComponent(f"it could not be read within {LOAD_S:g} s")
+
+CLEAN_VALUES_MAX: Final = 4_096
+"""Values that are remembered as without secrets, some 200 bytes for each."""
+
 ENTRY_PREFIX: Final = "api/"
 """Prefix of the keys of entries."""
+
+_KEYS: Final[Mapping[ComponentName, str]] = {
+    "environment": ENVIRONMENT_KEY,
+    "date": DATE_KEY,
+    "instructions": INSTRUCTIONS_PREFIX,
+    "skills": SKILLS_KEY,
+}
+"""Key, or prefix of the keys, of the components that each name stands for."""
+
+
+class LateComponent(Component[Any]):
+    """Component, or all with the prefix ``key``, whose provider did not answer in time."""
+
+    async def load(self) -> UnavailableComponent:
+        """See ``Component``."""
+        return _LATE
+
+    def baseline(self, value: Any) -> str:  # noqa: ANN401 - it has no value
+        """See ``Component``."""
+        raise AssertionError("it is never available")
+
+    def update(self, previous: Any, current: Any) -> str:  # noqa: ANN401 - it has no value
+        """See ``Component``."""
+        raise AssertionError("it is never available")
 
 
 class EntryValue(msgspec.Struct, frozen=True):
@@ -79,6 +113,8 @@ class ComponentObserver:
         self._store = store
         self._guard = guard
         self._providers = providers
+        # Values in which no secret was found, by the session whose tags apply, policy and digest, oldest first.
+        self._clean: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
 
     async def observe(self, live: LiveSession, call: WriteRequest, *, confined: bool) -> Components:
         """The components of ``live``, whose lock is held, as they are now. ``call``: of file versions that are written
@@ -91,7 +127,10 @@ class ComponentObserver:
             if name not in self._providers:
                 hint = "Take it out of the session's components: session.configure."
                 raise CtxdError("unsupported", f"this ctxd has no component {name}", hint=hint, outcome="not_applied")
-            groups.append(await self._providers[name](live, call))
+            found_here: Iterable[Component[Any]] = (LateComponent(_KEYS[name]),)
+            with anyio.move_on_after(LOAD_S):
+                found_here = await self._providers[name](live, call)
+            groups.append(found_here)
         if live.settings.entries:
             groups.append(await self._entries(live))
         components = combined(*groups)
@@ -101,7 +140,7 @@ class ComponentObserver:
 
         async def load(component: Component[Any]) -> None:
             with anyio.move_on_after(LOAD_S):
-                found[component.key] = await component.load()
+                found[component.key] = await self._captured(live, confined, component, await component.load())
 
         try:
             async with anyio.create_task_group() as loading:
@@ -109,11 +148,7 @@ class ComponentObserver:
                     loading.start_soon(load, component)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        late = UnavailableComponent(f"it could not be read within {LOAD_S:g} s")
-        return {
-            key: (component, await self._captured(live, confined, component, found.get(key, late)))
-            for key, component in components.items()
-        }
+        return {key: (component, found.get(key, _LATE)) for key, component in components.items()}
 
     async def _captured(
         self, live: LiveSession, confined: bool, component: Component[Any], loaded: Loaded[Any] | UnavailableComponent
@@ -123,8 +158,16 @@ class ComponentObserver:
             return loaded
         guard = self._guard.by(live.session) if confined else self._guard
         plain, capture = msgspec.to_builtins(loaded.value), Capture(guard, live.settings.secrets)
-        kept = await off_loop(len(component.encode(loaded.value)), lambda: capture.value(plain), confined=confined)
+        encoded = component.encode(loaded.value)
+        key = (live.session if confined else "", live.settings.secrets, hashlib.sha256(encoded).digest())
+        if key in self._clean:
+            self._clean.move_to_end(key)
+            return loaded
+        kept = await off_loop(len(encoded), lambda: capture.value(plain), confined=confined)
         if kept == plain:
+            self._clean[key] = None
+            if len(self._clean) > CLEAN_VALUES_MAX:
+                self._clean.popitem(last=False)
             return loaded
         return Loaded(msgspec.convert(kept, component.value_type), loaded.sources)
 

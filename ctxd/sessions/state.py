@@ -7,7 +7,7 @@ them.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, assert_never
@@ -42,6 +42,9 @@ OrderedSet = dict[str, None]
 
 Place = tuple[int, int]
 """An event of the chat: its turn, and its number within that, from 0."""
+
+_SORTED_IN_MAX: Final = 64
+"""New ids that are put into the sorted list one by one; more are cheaper to sort with all others."""
 
 _PLACE_BITS: Final = 32
 
@@ -153,14 +156,15 @@ class SessionState:
         return found is not None and kind in (None, found)
 
     def starting_with(self, text: str) -> list[str]:
-        """Return the ids of the index that begin with ``text``, sorted. Cost: linear after the index has grown, else
-        logarithmic."""
+        """Return the ids of the index that begin with ``text``, sorted. Cost: logarithmic, and a copy after the index
+        has grown."""
         ids = self._sorted
-        if len(ids) < len(self.index):
+        if (new := len(self.index) - len(ids)) > 0:
             # A new list: another thread may search the old one.
-            ids = [*ids, *islice(self.index, len(ids), None)]
-            ids.sort()
-            self._sorted = ids
+            ids = ids.copy()
+            for id in islice(reversed(self.index), new if new <= _SORTED_IN_MAX else 0):
+                insort(ids, id)
+            self._sorted = ids = ids if new <= _SORTED_IN_MAX else sorted(self.index)
         start = bisect_left(ids, text)
         return ids[start : bisect_right(ids, text, start, key=lambda id: id[: len(text)])]
 

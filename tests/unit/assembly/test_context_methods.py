@@ -160,7 +160,7 @@ async def test_no_declaration_of_a_sandbox_is_scanned_on_the_loop(
         await call("context.assemble", params, msgspec.structs.replace(INSIDE, capability="session"))
         threads_of_declarations = len(threads)
         usage = UsageParams(session="s", usage={"input_tokens": 1, "output_tokens": 1, "tier": "standard"})
-        await UsageOperations(home.sessions, home.archive.models).record(
+        await UsageOperations(home.sessions, home.archive).record(
             Actor("sandbox:x", "session"), usage, write_request("session.usage", "sandbox:x", usage)
         )
     assert 0 < threads_of_declarations < len(threads)
@@ -216,3 +216,31 @@ async def test_the_record_of_a_request_names_the_secrets_in_its_tools(
         head = (await home.store.heads((id,)))[id]
         assert head is not None
         assert [found["rule"] for found in head.document.payload["secrets"]["found"]] == ["github-token"]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("USE-3")
+async def test_a_context_is_found_by_its_id_without_reading_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create()
+        ids = []
+        for nth in range(40):
+            home.record(live, f"c{nth}", "x")
+            ids.append((await home.assemble(live)).context_id)
+        known = await home.archive.recordings(live)
+        assert [known.numbers[id] for id in ids] == list(range(1, 41)) and (known.spec, known.append) == (40, 0)
+        home.record(live, "next", "x")
+        last = await home.assemble(live)
+        rows: list[int] = []
+        scan = home.store.scan
+
+        async def counted(*args: Any, **more: Any) -> Any:
+            found = await scan(*args, **more)
+            rows.append(len(found))
+            return found
+
+        monkeypatch.setattr(home.store, "scan", counted)
+        known = await home.archive.recordings(live)
+        assert known.numbers[last.context_id] == 41 and sum(rows) == 1

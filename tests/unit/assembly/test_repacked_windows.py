@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ctxd.assembly.content_cuts import cut
 from ctxd.assembly.explanation import explain
@@ -291,3 +292,41 @@ async def test_the_line_for_a_removed_output_counts_its_pictures(tmp_path: Path,
             assert f"[{title}: ok, 4,004 tokens with 2 images; it is event " in text and "image/png" not in text
     async with household(tmp_path) as home:
         assert (await home.archive.show("s", number=made.number)).context.request == made.request
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-3")
+async def test_messages_that_were_sent_and_never_answered_are_cut_too(tmp_path: Path) -> None:
+    picture = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=BUDGET)
+        for nth in range(6):
+            append(live, PromptEvent(text=f"look {nth}" * 2_000, attachments=(picture,) * 3))
+            made = await ask(home, live, "anthropic-messages")
+            assert made.tokens <= BUDGET and made.plan.over_by == 0, nth
+        assert (await home.archive.show("s", number=made.number)).context.request == made.request
+    async with household(tmp_path) as home:
+        live = await home.sessions.live("s")
+        append(live, PromptEvent(text="Well?"))
+        after = await ask(home, live, "anthropic-messages")
+        assert plain("anthropic-messages", after.request or {}).startswith(
+            plain("anthropic-messages", made.request or {})
+        )
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("WIN-2")
+async def test_a_budget_that_falls_below_what_is_pinned_is_held(tmp_path: Path) -> None:
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=60_000)
+        append(live, PromptEvent(text="Go."))
+        for nth in range(4):
+            call(live, home, f"c{nth}", f"/src/{nth}.py", f"line {nth}\n" * 2_000)
+            live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, f"c{nth}"))
+        await ask(home, live, "anthropic-messages")
+        live.commit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=8_000))
+        for _ in range(3):
+            made = await ask(home, live, "anthropic-messages")
+            assert made.tokens <= 8_000 and made.plan.over_by == 0
+            append(live, ResponseEvent(text="I see."), PromptEvent(text="Next."))
+        assert not any("removed: " in text for text in shown(made).values())
