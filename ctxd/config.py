@@ -358,6 +358,7 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     values.setdefault("store.url", store_url_beside(Path(str(values["socket"]))))
     values.setdefault("models.file", _models_file(environ))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
+    _require_apart(values, origins)
     fields: dict[str, Any] = {field_of(key): value for key, value in values.items()}
     fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
     fields["metrics_socket"] = Path(fields["metrics_socket"]) if fields["metrics_socket"] else None
@@ -365,6 +366,17 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     fields["models_file"] = Path(fields["models_file"]) if fields["models_file"] else None
     fields["secrets_rules"] = Path(fields["secrets_rules"]) if fields["secrets_rules"] else None
     return Config(**fields, origins=origins)
+
+
+def _require_apart(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
+    """Raises: ConfigError if something else has its path where the directories of sandboxes are made and removed."""
+    folder = os.path.join(os.path.dirname(str(values["socket"])), default_paths.SANDBOXES_NAME)
+    sandboxes = os.path.realpath(folder)
+    for key in ("socket", "state_dir", "metrics.socket", "store.url"):
+        path = str(values[key]).removeprefix("unix:")
+        if path.startswith("/") and Path(os.path.realpath(path)).is_relative_to(sandboxes):
+            message = f"{_place(origins[key])}: {key} = {values[key]!r} is where the directories of sandboxes are"
+            raise ConfigError(f"{message}, beside the socket: take a path outside of {folder}")
 
 
 def field_of(key: str) -> str:

@@ -121,7 +121,7 @@ def test_a_daemon_does_not_start_with_rules_that_cannot_be_used_and_says_which(t
     rules = tmp_path / "rules.toml"
     rules.write_text("[[rule]]\nname = 'back-reference'\npattern = '(a)\\1'\n")
     environ = {**ENVIRON, "CTXD_SECRETS_RULES": str(rules)}
-    command = [SCRIPTS / "ctxd", "run", "--ephemeral", "--socket", str(tmp_path / "s")]
+    command = [SCRIPTS / "ctxd", "run", "--ephemeral", "--socket", str(tmp_path / "ctxd.sock")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
     assert done.returncode == 78
     assert "rules.toml" in done.stderr and "back-reference" in done.stderr and "RE2" in done.stderr

@@ -75,6 +75,29 @@ def test_a_node_is_at_a_socket_or_an_http_address(home, url):
         load({"store.url": url}, home)
 
 
+@pytest.mark.requirement("BOX-15")
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"socket": "/x/s"}, "socket"),
+        ({"state_dir": "/x/s"}, "state_dir"),
+        ({"state_dir": "/x/y/../s/0123456789abcdef"}, "state_dir"),
+        ({"metrics.socket": "/x/s/metrics"}, "metrics.socket"),
+        ({"store.url": "unix:/x/s"}, "store.url"),
+    ],
+)
+def test_nothing_else_has_its_path_where_the_directories_of_sandboxes_are(home, settings, key):
+    with pytest.raises(ConfigError, match=rf"^command line: {key} = .* is where the directories of sandboxes are"):
+        load({"socket": "/x/ctxd.sock", **settings}, home)
+
+
+def test_a_state_directory_that_a_link_leads_to_among_the_sandboxes_is_refused(home, tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "state").symlink_to("s")
+    with pytest.raises(ConfigError, match="state_dir"):
+        load({"socket": str(tmp_path / "ctxd.sock"), "state_dir": str(tmp_path / "state")}, home)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

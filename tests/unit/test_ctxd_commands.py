@@ -196,12 +196,13 @@ def test_the_store_is_chosen_by_flag_and_by_environment(tmp_path, place):
     url = f"unix:{tmp_path}/no-node.sock"
     words = ["--store", "xtdb", "--store-url", url] if place == "flag" else []
     environ = {} if place == "flag" else {"CTXD_STORE_BACKEND": "xtdb", "CTXD_STORE_URL": url}
-    command = [sys.executable, "-m", "ctxd", "run", "--state-dir", tmp_path / "state", "--socket", tmp_path / "s"]
+    socket = str(tmp_path / "ctxd.sock")
+    command = [sys.executable, "-m", "ctxd", "run", "--state-dir", tmp_path / "state", "--socket", socket]
     with subprocess.Popen(
         [*command, *words], env={**os.environ, **environ}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as daemon:
         try:
-            with connect_sync(str(tmp_path / "s"), wait_s=30) as client:
+            with connect_sync(socket, wait_s=30) as client:
                 store = client.daemon_status().store
         finally:
             daemon.terminate()

@@ -137,7 +137,10 @@ def test_the_table_in_force_is_printed(tmp_path):
 def test_neither_the_command_nor_a_daemon_accepts_a_wrong_table(tmp_path):
     file = written(tmp_path / "models.toml", "[models.gpt-5]\ninptu = 7\n")
     environ = {"CTXD_MODELS_FILE": str(file), "HOME": str(tmp_path)}
-    for words in (["config", "--models"], ["run", "--state-dir", str(tmp_path / "s"), "--socket", str(tmp_path / "c")]):
+    for words in (
+        ["config", "--models"],
+        ["run", "--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "c")],
+    ):
         refused = run(*words, **environ)
         assert refused.returncode == 78
         assert f"{file}: model gpt-5: Object contains unknown field `inptu`" in refused.stderr
