@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import anyio
 import msgspec
 
 from ctxd import __version__
@@ -35,6 +36,7 @@ class DaemonCalls:
         self._status = status
         self._check_witness = check_receipt
         self._document: msgspec.Raw | None = None
+        self._documenting = anyio.Lock()
 
     async def hello(self, caller: Caller, params: HelloParams) -> HelloResult:
         common = set(params.protocol) & set(PROTOCOL_VERSIONS)
@@ -56,8 +58,10 @@ class DaemonCalls:
 
     async def rpc_discover(self, _: Caller, params: Nothing) -> msgspec.Raw:
         if self._document is None:
-            # Not at the start, of which it would be a tenth: few clients call this.
-            self._document = await in_thread(lambda: msgspec.Raw(msgspec.json.encode(document())))
+            async with self._documenting:
+                if self._document is None:
+                    # Not at the start, of which it would be a tenth: few clients call this.
+                    self._document = await in_thread(lambda: msgspec.Raw(msgspec.json.encode(document())))
         return self._document
 
     async def daemon_status(self, _: Caller, params: Nothing) -> DaemonStatus:

@@ -18,6 +18,7 @@ from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.daemon import HelloParams
 from ctxd_protocol.methods.declaration import Nothing
 from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.openrpc import document
 from tests.fakes.loopback import frame, serving
 from tests.unit.rpc.families import Services
 
@@ -154,10 +155,24 @@ def test_hello_has_a_host_clients_receipt_of_this_journal_witnessed(journal, cap
     assert said.journal == "j3"
 
 
-def test_status_and_the_document_are_handed_out():
+def test_the_status_is_handed_out():
     assert answered(daemon_handlers(), "daemon.status", caller(), Nothing()) == "the status"
-    document = msgspec.json.decode(answered(daemon_handlers(), "rpc.discover", caller(), Nothing()))
-    assert [method["name"] for method in document["methods"]] == list(METHODS)
+
+
+@pytest.mark.anyio
+async def test_callers_at_once_get_one_document(monkeypatch):
+    made = []
+    monkeypatch.setattr(daemon, "document", lambda: made.append(1) or document())
+    handlers, answers = daemon_handlers(), []
+
+    async def discover():
+        answers.append(await handlers["rpc.discover"](caller(), Nothing()))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(discover)
+    assert made == [1] and len(answers) == 3 and len(set(map(bytes, answers))) == 1
+    assert [method["name"] for method in msgspec.json.decode(answers[0])["methods"]] == list(METHODS)
 
 
 @pytest.mark.anyio
