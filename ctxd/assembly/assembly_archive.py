@@ -28,6 +28,7 @@ from ctxd.sessions.chat_purge import PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.store import VersionStore
+from ctxd_protocol.event_types import Event, PromptEvent, ToolCallEvent
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
 _PAGE_BYTES: Final = 64 * 1024
@@ -282,9 +283,20 @@ async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: 
 
 
 async def _says_purged(live: LiveSession) -> bool:
-    """True if a message of the chat was purged."""
+    """True if an event of the chat was purged."""
     async with aclosing(read_pages(live)) as pages:
         async for page in pages:
-            if any(message.content == PURGED_TEXT for _, message in page.messages()):
+            if any(map(_is_purged, page.events)):
                 return True
     return False
+
+
+def _is_purged(event: Event) -> bool:
+    """True for an event that shows that content of it was purged: a text, the arguments of a call, or a picture that
+    was all of a prompt."""
+    match event:
+        case ToolCallEvent():
+            return event.args is None
+        case PromptEvent() if not event.text:
+            return not event.attachments
+    return PURGED_TEXT in (getattr(event, "text", None), getattr(event, "summary", None))

@@ -20,9 +20,8 @@ from ctxd.assembly.stored_items import Ref
 from ctxd.assembly.token_budget import sha256
 from ctxd.epochs.epoch_state import EpochEvent
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored
+from ctxd.objects.document import Document, Stored, sourceless
 from ctxd.objects.generated_ids import assembly_id
-from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.secrets.policy import to_payload
 from ctxd.store.writes import Pending
 from ctxd_protocol.context_types import (
@@ -159,18 +158,10 @@ def document_of(
     session: str, recorded: Recorded, content: str | None = None, secrets: Secrets | None = None
 ) -> Document:
     """The document that keeps ``recorded``, and with it ``content`` and the ``secrets`` found in that."""
-    id = assembly_id(session, recorded.number)
     payload = msgspec.to_builtins(recorded)
     if secrets is not None:
         payload |= to_payload(secrets)
-    return Document(
-        id=id,
-        type="assembly",
-        identity_hash=identity_hash("assembly", None, id),
-        content_hash=content_hash(payload, content),
-        payload=payload,
-        content=content,
-    )
+    return sourceless(assembly_id(session, recorded.number), "assembly", payload, content)
 
 
 def read_record(stored: Stored) -> Recorded:

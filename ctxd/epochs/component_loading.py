@@ -19,9 +19,9 @@ from ctxd.epochs.epoch_state import ComponentText
 from ctxd.epochs.instruction_files import PREFIX as INSTRUCTIONS_PREFIX
 from ctxd.epochs.skills import KEY as SKILLS_KEY
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Content, Document, Stored, text_of
+from ctxd.objects.document import Content, Document, Stored, sourceless, text_of
 from ctxd.objects.generated_ids import component_text_id
-from ctxd.objects.hashing import content_hash, identity_hash, source_hash
+from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.secret_capture import off_loop
@@ -193,23 +193,11 @@ class ComponentObserver:
         floor_vt = 0
         for (address, text), head in zip(texts.items(), heads.values(), strict=True):
             if text is not None and (head is None or is_purged(head.document)):
-                new.append(_text_document(session, address, text))
+                payload = {"key": text.key, "sources": [source.object for source in text.sources]}
+                content = msgspec.json.encode(text).decode()
+                new.append(sourceless(component_text_id(session, address), "component_text", payload, content))
                 floor_vt = max(floor_vt, 0 if head is None else head.valid_time + 1)
         return tuple(new), floor_vt
-
-
-def _text_document(session: str, address: str, text: ComponentText) -> Document:
-    """The document that keeps ``text``."""
-    payload = {"key": text.key, "sources": [source.object for source in text.sources]}
-    id, content = component_text_id(session, address), msgspec.json.encode(text).decode()
-    return Document(
-        id=id,
-        type="component_text",
-        identity_hash=identity_hash("component_text", None, id),
-        content_hash=content_hash(payload, content),
-        payload=payload,
-        content=content,
-    )
 
 
 def read_text(stored: Stored, contents: Mapping[str, Content]) -> ComponentText | None:

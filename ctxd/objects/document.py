@@ -246,6 +246,19 @@ def file_tombstone(id: str, source: Source) -> Document:
     return _file(id, source, None, None, {"char_count": 0, "deleted": True})
 
 
+def sourceless(id: str, type: str, payload: dict[str, Any], content: str | None = None) -> Document:
+    """The document of an object that has no source: of anything but a file. Raises: ValueError if ``payload`` holds
+    what JSON readers disagree on."""
+    return Document(
+        id=id,
+        type=type,
+        identity_hash=identity_hash(type, None, id),
+        content_hash=content_hash(payload, content),
+        payload=payload,
+        content=content,
+    )
+
+
 def toolcall(
     id: str,
     *,
@@ -286,15 +299,7 @@ def toolcall(
 
 def system_prompt(session: str, content: str, secrets: Secrets | None = None) -> Document:
     """The system prompt of ``session``."""
-    id, payload = system_prompt_id(session), to_payload(secrets)
-    return Document(
-        id=id,
-        type="system_prompt",
-        identity_hash=identity_hash("system_prompt", None, id),
-        content_hash=content_hash(payload, content),
-        payload=payload,
-        content=content,
-    )
+    return sourceless(system_prompt_id(session), "system_prompt", to_payload(secrets), content)
 
 
 def renamed(document: Document, id: str) -> Document:

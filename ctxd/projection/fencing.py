@@ -22,9 +22,8 @@ from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.documents import FIXED_VALID_TIME
 from ctxd.backends.xtdb.messages import Op
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored, decode_document
+from ctxd.objects.document import Document, Stored, decode_document, sourceless
 from ctxd.objects.generated_ids import NUMBER_DIGITS, session_of
-from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.projection import owners
 from ctxd.projection.journal_rows import ProjectedRow
 from ctxd.projection.node_connection import Node
@@ -57,14 +56,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 def fence_document(fence: Fence) -> Document:
     """Return the document that keeps ``fence``. Rows that came late to one owner may need several."""
     id = f"{FENCES}{fence.session}#{fence.token:0{NUMBER_DIGITS}d}.{fence.first}"
-    payload = msgspec.to_builtins(fence)
-    return Document(
-        id=id,
-        type=_TYPE,
-        identity_hash=identity_hash(_TYPE, None, id),
-        content_hash=content_hash(payload, None),
-        payload=payload,
-    )
+    return sourceless(id, _TYPE, msgspec.to_builtins(fence))
 
 
 def read_fence(stored: Stored) -> Fence:

@@ -14,8 +14,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise
-from ctxd.objects.document import Document, Stored
-from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.document import Document, Stored, sourceless
 from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandbox_types import Grant, Quota
 from ctxd_protocol.session_types import Mount
@@ -64,15 +63,7 @@ def entity_id(sandbox: str) -> str:
 
 def document(registration: Registration) -> Document:
     """The registration as it is stored."""
-    id = entity_id(registration.id)
-    payload = msgspec.to_builtins(registration)
-    return Document(
-        id=id,
-        type="sandbox",
-        identity_hash=identity_hash("sandbox", None, id),
-        content_hash=content_hash(payload, None),
-        payload=payload,
-    )
+    return sourceless(entity_id(registration.id), "sandbox", msgspec.to_builtins(registration))
 
 
 def read(stored: Stored) -> Registration:

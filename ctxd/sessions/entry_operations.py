@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document
+from ctxd.objects.document import Document, sourceless
 from ctxd.objects.generated_ids import entry_id
-from ctxd.objects.hashing import canonical, content_hash, identity_hash
+from ctxd.objects.hashing import canonical
 from ctxd.secrets.guard import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.secret_capture import off_loop
@@ -64,13 +64,5 @@ def _entry_text(value: Any) -> str:  # noqa: ANN401 - any JSON value is what it 
 
 def _entry_document(session: str, key: str, value: str | None) -> Document:
     """The document of an entry. ``value``: its canonical JSON, None for a tombstone."""
-    id = entry_id(session, key)
     payload: dict[str, Any] = {"key": key} if value is not None else {"key": key, "deleted": True}
-    return Document(
-        id=id,
-        type="session_entry",
-        identity_hash=identity_hash("session_entry", None, id),
-        content_hash=content_hash(payload, value),
-        payload=payload,
-        content=value,
-    )
+    return sourceless(entry_id(session, key), "session_entry", payload, value)

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored, text_of
+from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored, sourceless, text_of
 from ctxd.objects.generated_ids import entry_id, number_of, segment_id, segments_prefix
-from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.offload import Lane
 from ctxd.sessions.loading import pages
 from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, text_size
@@ -77,16 +76,9 @@ async def version(
 
     def folded() -> Document:
         state = fold(deltas)
-        payload = _chat(session, state, deltas) if is_chat else _session(session, state)
-        kind, content = ("chat", "") if is_chat else ("session", None)
-        return Document(
-            id=id,
-            type=kind,
-            identity_hash=identity_hash(kind, None, id),
-            content_hash=content_hash(payload, content),
-            payload=payload,
-            content=content,
-        )
+        if is_chat:
+            return sourceless(id, "chat", _chat(session, state, deltas), "")
+        return sourceless(id, "session", _session(session, state))
 
     document = await lane.run(folded, size=len(deltas))
     return Stored(

@@ -10,8 +10,10 @@ from ctxd.assembly.explanation import explain
 from ctxd.assembly.stored_items import EventRef, Material, items_of
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.window_items import Update
+from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.sessions import membership_operations, toolcall_operations
+from ctxd.sessions.purging import purge
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias
@@ -117,3 +119,21 @@ def test_a_late_output_in_a_record_of_an_earlier_version_stays_whole() -> None:
     assert isinstance(whole, Update) and isinstance(cut, Update)
     assert (whole.shown, cut.shown) == ("whole", "cut")
     assert whole.text.endswith(event.text) and cut.tokens < 200 and cut.full_tokens == whole.tokens
+
+
+@pytest.mark.requirement("WHY-2")
+async def test_a_request_that_showed_purged_arguments_is_refused_as_purged(tmp_path: Path) -> None:
+    args = {"content": "w " * 50}
+    async with household(tmp_path) as home:
+        live = await home.create()
+        append(live, PromptEvent(text="Go"), ToolCallEvent(call="e", tool="Write", args=args))
+        append(live, ToolResultEvent(call="e", text="written"))
+        first = await ask(home)
+        append(live, PromptEvent(text="Again"))
+        document = documents.toolcall("x", tool="Write", args=args, content="done", chat_ref=chat_id("s"))
+        delta = toolcall_operations.call_delta(live.state, "x", live.settings.collapse)
+        live.commit(WriteRequest("toolcall.record", "p"), delta, puts=(document,))
+        await purge(home.store, home.sessions.guard, WriteRequest("object.purge", "p"), "x", live)
+        with pytest.raises(CtxdError) as refused:
+            await home.archive.show("s", number=first.number)
+        assert refused.value.code == "purged"
