@@ -1174,6 +1174,7 @@ class ClientMethods(ABC):
         commit_type: Literal["delta", "compaction", "snapshot"] = "delta",
         checkpoint: Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"] = "explicit",
         delta_base64: str | None = None,
+        artifact: str | None = None,
         template: str = "",
         ticket_id: str = "",
         thread_id: str = "",
@@ -1187,13 +1188,15 @@ class ClientMethods(ABC):
 
         The same delta after the same parent within one second is one commit.
 
-        ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes: one of them is given.
-        They have the form of ``format``. ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default
-        counted and estimated. ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the
-        host only. Principal, machine and time are the daemon's own knowledge.
+        ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` is the
+        address of bytes that ``artifact.put`` has stored, of any size, on the host only: one of them is given, in the
+        form of ``format``. An artifact stays as it was put: of a secret in it, the policy ``redact`` keeps a redacted
+        copy. ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted and estimated.
+        ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only. Principal,
+        machine and time are the daemon's own knowledge.
 
-        Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_owned_elsewhere);
-        ``InvalidCall`` (unsupported).
+        Raises: ``NotFound`` (session_not_found, commit_not_found, artifact_not_found); ``InvalidState``
+        (session_owned_elsewhere); ``InvalidCall`` (unsupported).
 
         Example: ``(await client.commit_checkpoint("claude-code-v1", "{\\"type\\":\\"user\\",\\"message\\":{\\"content\\":\\"Why does the test fail?\\"}}\\n", session="s1")).commit.commit``
         """
@@ -1208,6 +1211,7 @@ class ClientMethods(ABC):
                     commit_type=commit_type,
                     checkpoint=checkpoint,
                     delta_base64=delta_base64,
+                    artifact=artifact,
                     template=template,
                     ticket_id=ticket_id,
                     thread_id=thread_id,

@@ -53,7 +53,7 @@ def put(run: Invocation, file: str, policy: "ArtifactPolicy | None", media_type:
         if len(first) < _PIECE_BYTES:
             done = client.artifact_put(data=first, policy=policy, media_type=media_type)
         else:
-            upload = _upload(run, client, opened, first)
+            upload = sent_upload(run, client, opened, first)
             done = client.artifact_put(upload=upload, policy=policy, media_type=media_type)
         if tag is not None:
             client.artifact_tag(tag, artifact=done.artifact)
@@ -63,7 +63,7 @@ def put(run: Invocation, file: str, policy: "ArtifactPolicy | None", media_type:
         run.screen.line(done.artifact)
 
 
-def _upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: bytes) -> str:
+def sent_upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: bytes) -> str:
     """Send ``file``, whose beginning is ``first``, from where an earlier run ended. Returns: the name of the upload."""
     size, name = 0, f"ctx-{os.getpid()}-{time.monotonic_ns()}"
     if file.seekable():

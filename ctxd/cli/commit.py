@@ -3,15 +3,15 @@ context commits."""
 
 import sys
 from base64 import b64decode, b64encode
-from pathlib import Path
-from typing import BinaryIO, Final, get_args
+from typing import BinaryIO, Final, TypedDict, get_args
 
 import click
 import msgspec
 
+from ctxd.cli.artifact import sent_upload
 from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
-from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import located_assembly, session_if_any
 from ctxd.cli.revisions import moment_ms
 from ctxd.cli.unified_diff import print_diff, unified
@@ -22,24 +22,32 @@ from ctxd.terminal import cell
 from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext
-from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX
 from ctxd_protocol.methods.commits import Checkpoint, Commit, CommitMaterializeResult, CommitType
 
-_DELTA_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX * 3 // 4 - 8192
-"""Bytes of a delta that fit a line of the protocol in base64."""
+_SENT_WHOLE_MAX: Final = 512 * 1024
+"""Bytes of a delta that is sent in one call; others wait for no longer one."""
 
 _NARRATIVE: Final = "narrative-v1"
 
 
-def _read(path: str) -> bytes:
-    """The first bytes of a file or of standard input, one more than a delta may have."""
-    if path == "-":
-        return sys.stdin.buffer.read(_DELTA_BYTES_MAX + 1)
+class _Delta(TypedDict, total=False):
+    """The delta of a call: its bytes in base64, or the address of the artifact that they are."""
+
+    delta_base64: str
+    artifact: str
+
+
+def _sent(run: Invocation, client: SyncClient, path: str) -> _Delta:
+    """Read a file or standard input; what does not fit one line of the protocol is sent as an artifact, in pieces."""
     try:
-        with Path(path).open("rb") as file:
-            return file.read(_DELTA_BYTES_MAX + 1)
+        with click.open_file(path, "rb") as file:
+            first = file.read(_SENT_WHOLE_MAX + 1)
+            if len(first) <= _SENT_WHOLE_MAX:
+                return {"delta_base64": b64encode(first).decode()}
+            upload = sent_upload(run, client, file, first)
     except OSError as error:
         raise Stop(USAGE, f"{path} cannot be read: {error.strerror}", hint="name a file, or - for a pipe") from error
+    return {"artifact": client.artifact_put(upload=upload, policy="ephemeral").artifact}
 
 
 commit_argument = click.argument("commit", metavar="[COMMIT]", required=False)
@@ -81,19 +89,17 @@ def checkpoint(
     """Commit the delta in FILE: what is new since the parent. '-' reads it from standard input."""
     if root and parent is not None:
         raise Stop(USAGE, "--root and --parent exclude each other", hint="leave one of them out")
-    delta = _read(file)
-    if len(delta) > _DELTA_BYTES_MAX:
-        raise Stop(FAILURE, f"the delta has more than {size(_DELTA_BYTES_MAX)}", hint="commit it in several parts")
     with run.client() as client:
         before: str | None = None
         if parent is not None:
             before = located_commit(client, parent, session).commit
         elif not root and (newest := newest_commit(client, session)) is not None:
             before = newest.commit
+        sent = _sent(run, client, file)
         made = client.commit_checkpoint(
             format,
             session=session_if_any(client, session),
-            delta_base64=b64encode(delta).decode(),
+            **sent,
             parent=before,
             commit_type=kind,
             checkpoint=trigger,
@@ -102,6 +108,9 @@ def checkpoint(
             ticket_id=ticket,
             thread_id=thread,
         ).commit
+        if (artifact := sent.get("artifact")) is not None and made.artifact_ref != artifact:
+            # It held secrets, which the commit does not.
+            client.object_purge(f"artifact:{artifact}")
     if run.screen.as_json:
         run.screen.document(made)
     else:

@@ -47,6 +47,9 @@ from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
+DELTA_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the longest delta, which is in memory while its secrets are searched."""
+
 CHILDREN_MAX: Final = PAGE_ITEMS_MAX
 """Children that are shown of one commit."""
 
@@ -118,10 +121,15 @@ class Commits:
         """
         policy = self._policy_of(params.session)
         self._require_datable(viewer, params.valid_time)
-        given = _content_of(params)
+        if [params.delta, params.delta_base64, params.artifact].count(None) != 2:
+            message = "exactly one of delta, delta_base64 and artifact is required"
+            hint = "delta is text, delta_base64 is bytes, artifact is the address of bytes that are stored."
+            raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
+        held = await self._held(viewer, params)
+        given = _content_of(params) if held is None else decode_content(await self.store.get_artifact(held.ref))
         prepare = partial(self._prepared, Capture(self._guard(viewer, params.session), policy), params, given)
         content, fields, secrets = await off_loop(len(given), prepare, confined=viewer.is_confined)
-        artifact = await self.store.keep_content(content)
+        artifact = await self.store.keep_content(content) if held is None or content is not given else held
         ref = _ref_of(content, artifact)
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
@@ -140,6 +148,19 @@ class Commits:
             made = msgspec.structs.replace(document(commit, fields, ref, secrets), content=content, artifact=artifact)
             times = {} if params.valid_time is None else {made.id: at}
             return self._submit(viewer, call, [made], {made.id: ref}, valid_times=times)
+
+    async def _held(self, viewer: CommitViewer, params: wire.CheckpointParams) -> Artifact | None:
+        """A hold on the artifact that is the delta, None without one. Raises: CtxdError."""
+        if params.artifact is None:
+            return None
+        if viewer.is_confined:
+            message = "artifact is for the host's own connections: a sandbox sends its deltas"
+            raise CtxdError("invalid_params", message, hint="Send delta or delta_base64.", outcome="not_applied")
+        held = await self.store.hold_artifact(params.artifact)
+        if held.size > DELTA_BYTES_MAX:
+            message = f"the delta has {held.size:,} bytes, {DELTA_BYTES_MAX:,} are possible"
+            raise CtxdError("too_large", message, hint="Commit it in several parts.", outcome="not_applied")
+        return held
 
     def _prepared(
         self, capture: Capture, params: wire.CheckpointParams, given: Content
@@ -465,10 +486,7 @@ def _ref_of(content: Content, artifact: Artifact | None) -> str:
 
 
 def _content_of(params: wire.CheckpointParams) -> Content:
-    """The delta that ``params`` give. Raises: CtxdError ``invalid_params`` unless there is exactly one, not empty."""
-    if (params.delta is None) == (params.delta_base64 is None):
-        message = "exactly one of delta and delta_base64 is required"
-        raise CtxdError("invalid_params", message, hint="delta is text, delta_base64 is bytes.", outcome="not_applied")
+    """The delta in ``params``. Raises: CtxdError ``invalid_params`` for an empty one."""
     content: Content
     if params.delta is not None:
         content = params.delta

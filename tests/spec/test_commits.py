@@ -505,3 +505,54 @@ def test_a_purged_commit_keeps_its_place_and_loses_its_text(kept: Running, size:
     with connect_sync(kept.socket) as client:
         assert client.commit_show(two.commit).commit.depth == 1
         assert len(client.commit_list(session="s").commits) == 6
+
+
+@pytest.mark.requirement("CMT-22")
+def test_a_delta_of_any_size_is_committed_by_the_address_of_its_artifact(client: SyncClient, s: SyncSession) -> None:
+    root = commit(client, "root", session=s.id)
+    for text in ("x", "large " * 1_000_000):
+        delta = line(text + s.id)
+        put = client.artifact_put(data=delta.encode())
+        made = client.commit_checkpoint(
+            LINES, artifact=put.artifact, session=s.id, parent=root.commit, op_id=text.strip()[:5] + s.id
+        )
+        assert (made.commit.artifact_ref, made.commit.message_count) == (put.artifact, 1)
+        again = client.commit_checkpoint(
+            LINES, artifact=put.artifact, session=s.id, parent=root.commit, op_id=text.strip()[:5] + s.id
+        )
+        assert again.commit == made.commit
+        found = client.commit_materialize(commit=made.commit.commit)
+        assert found.content == line("root") + delta
+        noted = client.commit_annotate(made.commit.commit, "read").commit
+        assert (noted.summary, noted.artifact_ref) == ("read", put.artifact)
+        assert client.artifact_stat(put.artifact).references == 1, "the commit keeps it"
+        assert put.artifact not in client.artifact_gc(grace_ms=0).removed
+        assert client.commit_materialize(commit=made.commit.commit).content == line("root") + delta
+    with refused("artifact_not_found"):
+        client.commit_checkpoint(LINES, artifact="0" * 64)
+    for given in ({}, {"delta": "x", "artifact": put.artifact}, {"delta": "x", "delta_base64": "eA=="}):
+        with refused("invalid_params"):
+            client.commit_checkpoint(LINES, **given)
+    wrong = client.artifact_put(data=b"no JSON\n" * 200_000)
+    with refused("invalid_params"):
+        client.commit_checkpoint(LINES, artifact=wrong.artifact)
+
+
+@pytest.mark.requirement("CMT-22")
+@pytest.mark.parametrize("times", [1, 100_000])
+def test_of_an_artifact_with_a_secret_a_redacted_copy_is_committed(client: SyncClient, times: int) -> None:
+    session = client.session_create("a", secrets="redact").session.session
+    put = client.artifact_put(data=line(f"the key is {KEY} " + "word " * times).encode())
+    made = client.commit_checkpoint(LINES, artifact=put.artifact, session=session).commit
+    assert made.artifact_ref != put.artifact
+    content = client.commit_materialize(commit=made.commit).content or ""
+    assert KEY not in content
+    assert "[REDACTED:" in content
+
+
+@pytest.mark.requirement("CMT-22")
+def test_a_sandbox_commits_no_artifact_of_others(client: SyncClient, boxed: Boxed) -> None:
+    box = boxed()
+    put = client.artifact_put(data=line("of the host").encode())
+    with inside(box) as agent, refused("invalid_params"):
+        agent.commit_checkpoint(LINES, artifact=put.artifact)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ctxd_protocol.ids import OpIdText, SessionIdText
+from ctxd_protocol.methods.artifacts import AddressText
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.object_types import Receipt
 
@@ -62,10 +63,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointParams(Params, frozen=True, kw_only=True):
     """A commit: its parent, and what is new since then.
 
-    ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes: one of them is given. They
-    have the form of ``format``. ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted
-    and estimated. ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only.
-    Principal, machine and time are the daemon's own knowledge.
+    ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` is the address
+    of bytes that ``artifact.put`` has stored, of any size, on the host only: one of them is given, in the form of
+    ``format``. An artifact stays as it was put: of a secret in it, the policy ``redact`` keeps a redacted copy.
+    ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted and estimated.
+    ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only. Principal,
+    machine and time are the daemon's own knowledge.
     """
 
     format: FormatText
@@ -75,6 +78,7 @@ class CheckpointParams(Params, frozen=True, kw_only=True):
     commit_type: CommitType = "delta"
     checkpoint: Checkpoint = "explicit"
     delta_base64: str | None = None
+    artifact: AddressText | None = None
     template: NameText = ""
     ticket_id: NameText = ""
     thread_id: NameText = ""
@@ -252,7 +256,7 @@ ROWS: Final = (
         writes=True,
         summary="Commit what an agent has learned since its last commit.",
         description="The same delta after the same parent within one second is one commit.",
-        errors=(*_FOUND, "session_owned_elsewhere", "unsupported"),
+        errors=(*_FOUND, "artifact_not_found", "session_owned_elsewhere", "unsupported"),
         example={"session": "s1", "format": "claude-code-v1", "delta": _DELTA},
         shows=".commit.commit",
         positional=("delta",),

@@ -224,3 +224,19 @@ def test_every_command_takes_the_id_of_a_commit_or_of_an_assembly(real, own, run
     for words in (("show", "ctx-00000000"), ("context", "ctx-00000000"), ("context", "--commit", "ctx-00000000")):
         assert real(*words).code == 3, words
     assert real("context", "--commit", commit, "--text").code == 2
+
+
+@pytest.mark.requirement("CMT-22")
+def test_a_long_delta_is_sent_in_pieces_and_leaves_no_secret_behind(real, own, tmp_path):
+    file = tmp_path / "delta"
+    file.write_text(line("word " * 2_000_000))
+    made = real("checkpoint", "--format", LINES, "--json", str(file)).json
+    assert made["message_count"] == 1
+    assert real("materialize", "-o", str(tmp_path / "back")).code == 0
+    assert (tmp_path / "back").read_bytes() == file.read_bytes()
+    hidden = own.client.session_create("demo", secrets="redact").session.session
+    file.write_text(line("the key is AKIAIOSFODNN7EXAMPLQ " + "word " * 400_000))
+    made = real("checkpoint", "-s", hidden, "--format", LINES, "--json", str(file)).json
+    raw = [each.artifact for each in own.client.artifact_list().artifacts if each.artifact != made["artifact_ref"]]
+    assert all(own.client.artifact_stat(each).references for each in raw), "the one with the secret is gone"
+    assert real("checkpoint", "--format", LINES, str(tmp_path / "none")).code == 2
