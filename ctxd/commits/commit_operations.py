@@ -395,8 +395,7 @@ class Commits:
         """
         head = await self._head(commit)
         if head is None or not viewer.sees(head):
-            hint = "commit.list has the commits there are."
-            raise CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
+            raise _no_commit(commit)
         return head
 
     async def find_all(self, viewer: CommitViewer, ids: Iterable[str]) -> list[Stored]:
@@ -405,7 +404,7 @@ class Commits:
         found = []
         for id, head in heads.items():
             if head is None or not viewer.sees(head):
-                raise CtxdError("commit_not_found", f"there is no commit {commit_id(id)}")
+                raise _no_commit(commit_id(id))
             found.append(head)
         return found
 
@@ -474,10 +473,16 @@ class Commits:
             template=params.template,
             until=None if params.at is None else instant_ms(params.at),
         )
-        places = await self.store.commits(lambda connection: commit_index.listed(connection, wanted, 1))
-        found = await self.find_all(viewer, [place.id for place in places])
-        commit = shown(found[0], confined=viewer.is_confined) if found else None
+        found = await self.store.commits(partial(commit_index.newest, wanted=wanted))
+        if found is not None and not viewer.sees(found):
+            raise _no_commit(commit_id(found.document.id))
+        commit = None if found is None else shown(found, confined=viewer.is_confined)
         return wire.CommitResolveResult(commit=commit)
+
+
+def _no_commit(commit: str) -> CtxdError:
+    hint = "commit.list has the commits there are."
+    return CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
 
 
 def _ref_of(content: Content, artifact: Artifact | None) -> str:

@@ -11,11 +11,12 @@ import msgspec
 from blake3 import blake3
 
 from ctxd import dbfile
-from ctxd.backends.sqlite import SqliteBackend
+from ctxd.backends.sqlite import COLUMNS, SqliteBackend, to_versions
 from ctxd.backends.stored_version import Version
 from ctxd.objects.commit_fields import Fields
-from ctxd.objects.document import Document, decode_document
+from ctxd.objects.document import Document, Stored, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
+from ctxd.store.reads import all_stored
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS context_commit(
@@ -24,6 +25,7 @@ CREATE TABLE IF NOT EXISTS context_commit(
 );
 CREATE INDEX IF NOT EXISTS commit_timeline ON context_commit(principal, at, entity);
 CREATE INDEX IF NOT EXISTS commit_of_session ON context_commit(session, at, entity) WHERE session IS NOT NULL;
+CREATE INDEX IF NOT EXISTS commit_by_time ON context_commit(at, entity);
 CREATE INDEX IF NOT EXISTS commit_children ON context_commit(parent) WHERE parent IS NOT NULL;
 CREATE TABLE IF NOT EXISTS commit_tag(
     tag TEXT NOT NULL, entity INTEGER NOT NULL, PRIMARY KEY(tag, entity)
@@ -102,6 +104,24 @@ class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 def listed(connection: dbfile.Connection, wanted: CommitFilter, limit: int) -> list[ListedCommit]:
     """At most ``limit`` commits that ``wanted`` lets through, newest first."""
+    where, values = _conditions(wanted)
+    query = f"""SELECT e.id, c.at, c.entity FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
+        WHERE {where} ORDER BY c.at DESC, c.entity DESC LIMIT ?"""
+    return [ListedCommit(*row) for row in connection.execute(query, (*values, limit))]
+
+
+def newest(connection: dbfile.Connection, wanted: CommitFilter) -> Stored | None:
+    """The newest version of the newest commit that ``wanted`` lets through, None without one: by the commit's number,
+    so that a first look reads few pages of the file. Raises: CtxdError ``corrupt``; DamagedVersion."""
+    where, values = _conditions(wanted)
+    query = f"""SELECT {COLUMNS} FROM (
+            SELECT c.entity FROM context_commit AS c WHERE {where} ORDER BY c.at DESC, c.entity DESC LIMIT 1
+        ) AS found JOIN entity AS e ON e.n=found.entity JOIN version AS v ON v.rowid=(
+            SELECT rowid FROM version WHERE entity=found.entity ORDER BY vt DESC, tx DESC LIMIT 1)"""
+    return next(iter(all_stored(to_versions(connection.execute(query, values)))), None)
+
+
+def _conditions(wanted: CommitFilter) -> tuple[str, list[Any]]:
     where, values = ["1"], list[Any]()
     for column in ("principal", "session", "template"):
         if (value := getattr(wanted, column)) is not None:
@@ -125,9 +145,7 @@ def listed(connection: dbfile.Connection, wanted: CommitFilter, limit: int) -> l
     if wanted.before is not None:
         where.append("(c.at, c.entity)<(?,?)")
         values += wanted.before
-    query = f"""SELECT e.id, c.at, c.entity FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
-        WHERE {" AND ".join(where)} ORDER BY c.at DESC, c.entity DESC LIMIT ?"""
-    return [ListedCommit(*row) for row in connection.execute(query, (*values, limit))]
+    return " AND ".join(where), values
 
 
 _CHAIN: Final = """WITH RECURSIVE chain(entity, parent, boundary) AS (

@@ -1,6 +1,6 @@
 """Commits over a real store: what only another program can have written, and what a rebuild makes of the index."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.secrets.guard import Capture, fleeting_guard
 from ctxd.store import commit_index
 from ctxd.store.backup import backup, restore
+from ctxd.store.commit_index import CommitFilter
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import search, verified
 from ctxd.store.writes import Write
@@ -360,3 +361,37 @@ async def test_a_secret_in_a_single_part_of_an_event_is_redacted() -> None:
 async def test_bytes_without_a_space_are_divided_and_joined_again() -> None:
     event = OpaqueEvent(kind="events-v1", data={"type": "x", "x": b"\x00" * 20_000})
     assert list(events(items(joined(encoded_items(event, 6_000))))) == [event]
+
+
+@pytest.mark.requirement("CMT-7")
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        CommitFilter(principal="p", until=5),
+        CommitFilter(session="s", before=(5, 1)),
+        CommitFilter(until=5),
+        CommitFilter(before=(5, 1)),
+        CommitFilter(without_summary=True),
+        CommitFilter(template="t"),
+    ],
+    ids=["principal", "session", "until", "before", "without summary", "template"],
+)
+async def test_listings_and_look_ups_follow_an_index(tmp_path: Path, wanted: CommitFilter) -> None:
+    async with committing(tmp_path) as made:
+        await checkpoint(made, TEXT)
+    database = apsw.Connection(str(tmp_path / "state.db"))
+    plans: list[str] = []
+
+    class Explained:
+        """A connection that notes the plan of each query."""
+
+        def execute(self, query: str, values: Any) -> Iterator[Any]:
+            plans.append(str(database.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall()))
+            return iter(())
+
+    connection: Any = Explained()
+    assert commit_index.listed(connection, wanted, 10) == []
+    assert commit_index.newest(connection, wanted) is None
+    database.close()
+    assert len(plans) == 2
+    assert [plan for plan in plans if "TEMP B-TREE" in plan] == []
