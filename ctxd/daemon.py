@@ -367,7 +367,7 @@ class Daemon:
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),
-            artifacts.ArtifactCalls(store, self._clock),
+            artifacts.ArtifactCalls(sessions, self._clock),
         )
 
     # --- figures

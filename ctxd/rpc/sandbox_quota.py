@@ -81,7 +81,7 @@ class QuotaMeter:
         """Count ``request``, whose method is ``entry`` if there is one; or why it is beyond the quota."""
         if entry is None and request.method == "$/cancelRequest":
             return None
-        writes = entry is not None and entry.writes
+        writes = entry is not None and (entry.writes or entry.method.takes_bytes)
         makes_objects = entry is not None and entry.method.makes_objects
         beyond = self._beyond(request, writes, makes_objects, in_flight)
         if beyond is None:

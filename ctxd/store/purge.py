@@ -112,7 +112,7 @@ def apply(
     rows = [_rewrite_row(connection, tx, seq, written) for tx in sorted({version.tx for version in found})]
     versions.append(list(written.values()))
     commit_index.fill(connection, versions, list(written.values()))
-    _drop_texts(connection, texts)
+    _drop_texts(connection, texts, {version.content for version in found if version.id.startswith(ARTIFACT)})
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
     for id in ids:
         connection.execute("DELETE FROM signature WHERE entity=(SELECT n FROM entity WHERE id=?)", (id,))
@@ -261,16 +261,17 @@ def _without_hashes(result: bytes) -> bytes:
     return result
 
 
-def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes]) -> None:
+def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes], put: Set[bytes | None]) -> None:
+    """Drop ``texts``; those that were ``put`` as artifacts are in the artifact store whatever their size."""
     left = set(unfinished(connection))
     for ref in texts:
         found = connection.execute("SELECT size, bytes IS NULL FROM content WHERE hash=?", (ref,)).fetchone()
         if found is None:
             continue
         size, spilled = found
-        if spilled:
+        if spilled or ref in put:
             left.add(ref)
-        else:
+        if not spilled:
             connection.execute("UPDATE content SET bytes=zeroblob(?) WHERE hash=?", (size, ref))
         connection.execute("DELETE FROM content WHERE hash=?", (ref,))
     # Also with no artifact to remove: the write-ahead log is left.

@@ -1384,7 +1384,7 @@ class SyncClientMethods(ABC):
     ) -> ArtifactPutResult:
         """Keep bytes of any size under their BLAKE3.
 
-        Equal chunks of all artifacts are stored once, compressed if that makes them smaller.
+        Equal chunks of all artifacts are stored once, compressed if that makes them smaller. A sandbox cannot pin one.
 
         ``policy``: by default that of the artifact, ``default`` for a new one. ``blake3``: the address that the bytes
         must have.
@@ -1405,6 +1405,9 @@ class SyncClientMethods(ABC):
 
     def artifact_get(self, artifact: str, *, offset: int = 0, limit: int = 1048576) -> ArtifactGetResult:
         """Read an artifact, or a part of it.
+
+        Content of 1 MiB and less that was not put as an artifact is read by its whole address. A sandbox reads, by
+        whole addresses and tags, what it has put and what tool calls and commits of its sessions have.
 
         Raises: ``NotFound`` (artifact_not_found); ``Conflict`` (ambiguous_id).
 

@@ -80,6 +80,8 @@ SAMPLES: dict[str, Any] = {
     "commit": "ctx-00000000",
     "summary": "It works.",
     "tag": "works",
+    "upload": "u",
+    "artifact": "0" * 64,
 }
 
 

@@ -3,6 +3,8 @@
 import hashlib
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -197,6 +199,25 @@ def test_a_bound_collects_ephemeral_artifacts_first_then_those_that_were_not_use
     assert host.artifact_gc(grace_ms=0, max_bytes=100, dry_run=True).removed == (newer,)
 
 
+@pytest.mark.requirement("ART-12")
+def test_content_that_was_not_put_is_read_tagged_and_kept_by_its_address(host: SyncClient) -> None:
+    s = host.session("s", agent="a")
+    for text in ("a short output\n", "a long output\n" * 100_000):
+        made = host.toolcall_record(s.id, f"call-{len(text)}", "bash", text)
+        ref = address(text.encode())
+        assert read(host, ref) == text.encode() and host.artifact_stat(ref).size == len(text)
+        assert host.artifact_stat(ref).references == 1
+        assert host.artifact_get(ref, offset=2, limit=3).data == text.encode()[2:5]
+        assert host.artifact_tag("output", artifact=ref).artifact == ref and read(host, "tag:output") == text.encode()
+        host.object_purge(made.object)
+        with pytest.raises(NotFound):
+            host.artifact_get(ref)
+    unknown = address(b"unknown")
+    for call in (host.artifact_get, host.artifact_stat, lambda ref: host.artifact_tag("x", artifact=ref)):
+        with pytest.raises(NotFound):
+            call(unknown)
+
+
 @pytest.mark.requirement("ART-4")
 def test_a_check_names_the_damaged_artifact_and_a_new_put_heals_it(host: SyncClient, tmp_path: Path) -> None:
     good, bad = (host.artifact_put(data=data).artifact for data in (b"good" * 50, LARGE[:200_000]))
@@ -216,6 +237,57 @@ def test_a_check_names_the_damaged_artifact_and_a_new_put_heals_it(host: SyncCli
     assert damaged.value.code == "corrupt" and read(host, good) == b"good" * 50
     host.artifact_put(data=LARGE[:200_000])
     assert read(host, bad) == LARGE[:200_000] and not host.artifact_fsck().damaged
+
+
+GREP = """
+import sys
+from pathlib import Path
+from ctxd.artifacts.packs import zstd
+needle = sys.argv[2].encode()
+for path in sorted(path for path in Path(sys.argv[1]).rglob("*") if path.is_file()):
+    data = path.read_bytes()
+    is_found, at = needle in data, data.find(b"\\x28\\xb5\\x2f\\xfd")
+    while at >= 0 and not is_found:
+        try:
+            is_found = needle in zstd.ZstdDecompressor().decompress(data[at:])
+        except zstd.ZstdError:
+            pass
+        at = data.find(b"\\x28\\xb5\\x2f\\xfd", at + 1)
+    if is_found:
+        print(path.relative_to(sys.argv[1]))
+"""
+"""A search by another process, in the bytes of all files and in everything in them that zstd can decompress."""
+
+
+def grep(state: Path, needle: str) -> set[str]:
+    """The files below ``state`` that hold ``needle``."""
+    done = subprocess.run(
+        [sys.executable, "-c", GREP, str(state), needle], check=True, capture_output=True, text=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.requirement("ART-9")
+@pytest.mark.parametrize("is_put_first", [True, False])
+@pytest.mark.parametrize("lines", [3, 200_000])
+def test_after_a_purge_another_process_finds_the_text_in_no_file_of_the_state(
+    host: SyncClient, tmp_path: Path, lines: int, is_put_first: bool
+) -> None:
+    state, needle = tmp_path / "state", "the-needle-of-this-test"
+    s, text = host.session("s", agent="a"), f"{needle} in a line\n" * lines
+    upload(host, "u", text.encode())
+    if is_put_first:
+        ref = host.artifact_put(upload="u").artifact
+    made = host.toolcall_record(s.id, "call-1", "bash", text)
+    if not is_put_first:
+        ref = host.artifact_put(upload="u").artifact
+    host.artifact_tag("tagged", artifact=ref)
+    assert host.artifact_get(ref, limit=100).data == text.encode()[:100]
+    assert grep(state, needle), "the search finds what is there"
+    assert host.object_purge(made.object).complete
+    assert grep(state, needle) == set()
+    with pytest.raises(NotFound):
+        host.artifact_get(ref)
 
 
 @pytest.mark.requirement("ART-9")

@@ -3,15 +3,19 @@
 An artifact that was put is an entity, ``artifact:{address}``, whose versions have its bytes; a tag is one,
 ``artifact_tag:{name}``, that names an address. A collection purges entities: the journal records it, and checks in the
 same transaction that nothing else has the bytes.
+
+A sandbox puts artifacts, and reads what it has put and what tool calls and commits of its sessions have. Every read
+goes through ``_require_visible``; what is foreign and what is missing look the same.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
+from blake3 import blake3
 
 from ctxd import dbfile
 from ctxd.artifacts import fsck
@@ -19,14 +23,17 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.artifacts.uploads import Uploads
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Artifact, Document, Page, Stored
+from ctxd.objects.document import Artifact, Document, Page, Stored, encode_content
+from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.offload import Lane
 from ctxd.rpc.caller import Caller
+from ctxd.rpc.handlers.commits import viewer_of
+from ctxd.sessions.object_reads import Objects
+from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG, KIND
-from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Write
 from ctxd_protocol.methods import artifacts as wire
 
@@ -35,6 +42,10 @@ T = TypeVar("T")
 _TAGGED: Final = "tag:"
 _ADDRESS_DIGITS: Final = 64
 _CANDIDATES: Final = 5
+_HOST: Final = ""
+_BY_HOST: Final[Mapping[str, str]] = {_HOST: "default"}
+_STRONGEST: Final[tuple[wire.ArtifactPolicy, ...]] = ("pin", "default", "ephemeral")
+"""Policies: of several, the first one holds."""
 _PAGE: Final = 1_000
 _REMOVED_MAX: Final = 1_000
 _REMOVED_AT_ONCE: Final = 100
@@ -44,7 +55,9 @@ _REMOVED_AT_ONCE: Final = 100
 class ArtifactCalls:
     """Handlers of ``artifact.*``."""
 
-    def __init__(self, store: VersionStore, clock: Clock) -> None:
+    def __init__(self, sessions: Sessions, clock: Clock) -> None:
+        store = sessions.store
+        self._objects = Objects(sessions)
         self._store = store
         self._clock = clock
         self._uploads = Uploads(store.root / "artifacts" / "uploads")
@@ -59,10 +72,11 @@ class ArtifactCalls:
 
     # --- put ---
 
-    async def artifact_upload(self, _: Caller, params: wire.ArtifactUploadParams) -> wire.ArtifactUploadResult:
+    async def artifact_upload(self, caller: Caller, params: wire.ArtifactUploadParams) -> wire.ArtifactUploadResult:
+        name = _upload_name(caller, params.upload)
         if params.offset is None:
-            return wire.ArtifactUploadResult(offset=await self._upload(partial(self._uploads.size, params.upload)))
-        write = partial(self._uploads.write, params.upload, params.offset, params.data)
+            return wire.ArtifactUploadResult(offset=await self._upload(partial(self._uploads.size, name)))
+        write = partial(self._uploads.write, name, params.offset, params.data)
         return wire.ArtifactUploadResult(offset=await self._upload(write))
 
     async def _upload(self, work: Callable[[], T]) -> T:
@@ -77,16 +91,20 @@ class ArtifactCalls:
         except dbfile.DiskFailed as error:
             raise CtxdError("store_failed", f"the upload cannot be written: {error}", outcome="unknown") from error
 
-    async def artifact_put(self, _: Caller, params: wire.ArtifactPutParams, call: WriteRequest) -> Accepted:
+    async def artifact_put(self, caller: Caller, params: wire.ArtifactPutParams, call: WriteRequest) -> Accepted:
+        upload = None if params.upload is None else _upload_name(caller, params.upload)
+        if params.policy == "pin" and caller.capability != "host":
+            hint = "Use the policy default; the harness pins artifacts."
+            raise CtxdError("invalid_params", "a sandbox cannot pin an artifact", hint=hint, outcome="not_applied")
         if (replay := await find_replay(self._store, call)) is not None:
-            if params.upload is not None:
+            if upload is not None:
                 # The first call may have been cut off before this; or its bytes were sent once more.
-                await self._upload(partial(self._uploads.remove, params.upload))
+                await self._upload(partial(self._uploads.remove, upload))
             return again(replay, wire.ArtifactPutResult)
-        if params.data is not None and params.upload is None:
+        if params.data is not None and upload is None:
             held = await self._store.put_artifact(params.data)
-        elif params.upload is not None and params.data is None:
-            held = await self._store.put_artifact(partial(self._uploads.pieces, params.upload))
+        elif upload is not None and params.data is None:
+            held = await self._store.put_artifact(partial(self._uploads.pieces, upload))
         else:
             hint = "Give data, or upload after artifact.upload."
             raise CtxdError("invalid_params", "an artifact is put from data or from an upload", hint=hint)
@@ -94,25 +112,32 @@ class ArtifactCalls:
             message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         async with self._removing:
-            result, pending = await self._submit_put(params, call, held)
-        if params.upload is not None:
+            result, pending = await self._submit_put(caller, params, call, held)
+        if upload is not None:
             # What it holds is in the journal's hands now; the piece's file may go once it is durable.
             if pending is not None:
                 await pending.wait()
-            await self._upload(partial(self._uploads.remove, params.upload))
+            await self._upload(partial(self._uploads.remove, upload))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     async def _submit_put(
-        self, params: wire.ArtifactPutParams, call: WriteRequest, held: Artifact
+        self, caller: Caller, params: wire.ArtifactPutParams, call: WriteRequest, held: Artifact
     ) -> tuple[wire.ArtifactPutResult, Pending | None]:
         known = await self._put(held.ref)
-        policy = params.policy or (known.document.payload["policy"] if known is not None else "default")
-        result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=policy, receipt=None)
-        media_type = params.media_type or (known.document.payload.get("media_type") if known is not None else None)
-        document = _artifact_document(held, policy, media_type)
+        was = {} if known is None else known.document.payload
+        is_host = caller.capability == "host"
+        owner = _HOST if is_host else caller.principal
+        owners: dict[str, wire.ArtifactPolicy] = {**was.get("owners", {_HOST: was["policy"]} if was else {})}
+        owners[owner] = params.policy or owners.get(owner, "default")
+        policy = min(owners.values(), key=_STRONGEST.index)
+        # What a sandbox is answered is the same whatever others have put.
+        media_type = (params.media_type if is_host or not was else None) or was.get("media_type")
+        shown = policy if is_host else owners[owner]
+        result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=shown, receipt=None)
+        document = _artifact_document(held, policy, media_type, owners)
         if known is not None:
             self._used_last_ms[held.ref] = self._clock.wall_ms()
-            if known.document.payload == document.payload:
+            if was == document.payload:
                 return result, None
         return result, self._submit(call, result, document)
 
@@ -145,33 +170,70 @@ class ArtifactCalls:
 
     async def artifact_get(self, caller: Caller, params: wire.ArtifactGetParams) -> wire.ArtifactGetResult:
         ref = await self._resolve(params.artifact)
+        await self._require_visible(caller, params.artifact, ref)
         end = params.offset + params.limit
 
-        def read(artifacts: ArtifactStore) -> tuple[int, bytes]:
+        def read(artifacts: ArtifactStore) -> tuple[int, bytes] | None:
             size = artifacts.size(ref)
-            if size is None:
-                raise CtxdError("artifact_not_found", f"artifact {ref} is gone", hint="It was purged; put it again.")
-            return size, b"".join(artifacts.pieces(ref, params.offset, end))
+            return None if size is None else (size, b"".join(artifacts.pieces(ref, params.offset, end)))
 
-        size, data = await self._store.read_artifacts(read)
+        found = await self._store.read_artifacts(read)
+        if found is None:
+            whole = await self._inline(ref)
+            if whole is None:
+                raise CtxdError("artifact_not_found", f"artifact {ref} is gone", hint="It was purged; put it again.")
+            found = len(whole), whole[params.offset : end]
+        size, data = found
         self._used_last_ms[ref] = self._clock.wall_ms()
         next_offset = end if end < size else None
         return wire.ArtifactGetResult(artifact=ref, size=size, offset=params.offset, data=data, next_offset=next_offset)
+
+    async def _require_visible(self, caller: Caller, given: str, ref: str) -> None:
+        """Raises: CtxdError artifact_not_found, as for a missing one, if ``caller`` may not read the bytes of ``ref``.
+
+        A file's versions are not for this: object.get decides which of them a sandbox may see.
+        """
+        if caller.capability == "host":
+            return
+        ids = await self._store.referring(ref) if given == ref or given.startswith(_TAGGED) else []
+        viewer, calls = viewer_of(caller), list[str]()
+        for id, head in (await self._store.heads(ids)).items():
+            if head is None:
+                continue
+            if head.document.type == "toolcall":
+                calls.append(id)
+            elif id.startswith(ARTIFACT) and caller.principal in head.document.payload.get("owners", ()):
+                return
+            elif id.startswith(COMMIT_PREFIX) and viewer.sees(head):
+                return
+        for session in viewer.sessions or () if calls else ():
+            with suppress(CtxdError):
+                if any(map((await self._objects.viewer(session, confined=True)).holds, calls)):
+                    return
+        raise _not_found(given)
+
+    async def _inline(self, ref: str) -> bytes | None:
+        """The bytes of ``ref``, which is not in the artifact store, if a version in the database has them."""
+        if not await self._store.referring(ref):
+            return None
+        return encode_content((await self._store.contents((ref,)))[ref])
 
     async def _resolve(self, given: str) -> str:
         """The address of the artifact ``given``. Raises: CtxdError artifact_not_found, ambiguous_id."""
         if given.startswith(_TAGGED):
             name = given.removeprefix(_TAGGED)
             if (ref := await self._tagged(name)) is None:
-                raise CtxdError("artifact_not_found", f"there is no tag {name}", hint="artifact.list shows tags.")
+                raise _not_found(given)
             return ref
         prefix = given.removeprefix("art-").lower()
         if len(prefix) > _ADDRESS_DIGITS or not prefix or set(prefix) - set("0123456789abcdef"):
             hint = "Give hex digits of its address, or tag:NAME."
             raise CtxdError("invalid_params", f"{given!r} is no address of an artifact", hint=hint)
+        if len(prefix) == _ADDRESS_DIGITS:
+            return prefix
         found = await self._store.read_artifacts(lambda artifacts: artifacts.matching(prefix, _CANDIDATES + 1))
         if not found:
-            raise CtxdError("artifact_not_found", f"there is no artifact {given}", hint="artifact.list lists them.")
+            raise _not_found(given)
         if len(found) > 1:
             listed = ", ".join(found[:_CANDIDATES]) + (", …" if len(found) > _CANDIDATES else "")
             hint = f"Give more digits of one of {listed}."
@@ -181,12 +243,16 @@ class ArtifactCalls:
     async def artifact_stat(self, _: Caller, params: wire.ArtifactParams) -> wire.ArtifactStatResult:
         ref = await self._resolve(params.artifact)
         size = await self._store.read_artifacts(lambda artifacts: artifacts.size(ref))
+        if size is None:
+            if (whole := await self._inline(ref)) is None:
+                raise _not_found(params.artifact)
+            size = len(whole)
         known = await self._put(ref)
         payload = {} if known is None else known.document.payload
         referring = await self._store.referring(ref)
         return wire.ArtifactStatResult(
             artifact=ref,
-            size=size or 0,
+            size=size,
             policy=payload.get("policy"),
             media_type=payload.get("media_type"),
             created_at=None if known is None else known.tx_time,
@@ -233,7 +299,7 @@ class ArtifactCalls:
             return again(replay, wire.ArtifactTagResult)
         held = None
         if params.artifact is not None:
-            held = await self._store.hold_artifact(await self._resolve(params.artifact))
+            held = await self._held(await self._resolve(params.artifact))
         known = None if held is None else await self._put(held.ref)
         previous = await self._tagged(params.tag)
         if params.expected is not None and params.expected != (previous or ""):
@@ -251,6 +317,15 @@ class ArtifactCalls:
             puts = () if known is not None else (_artifact_document(held, "default", None),)
             pending = self._submit(call, result, *puts, _document(ARTIFACT_TAG + params.tag, {"artifact": held.ref}))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _held(self, ref: str) -> Artifact:
+        if await self._store.read_artifacts(lambda artifacts: artifacts.holds(ref)):
+            return await self._store.hold_artifact(ref)
+        # What is in the database becomes an artifact.
+        inline = await self._inline(ref)
+        if inline is None:
+            raise _not_found(ref)
+        return await self._store.put_artifact(inline)
 
     async def _tagged(self, name: str) -> str | None:
         stored = (await self._store.heads((ARTIFACT_TAG + name,)))[ARTIFACT_TAG + name]
@@ -337,8 +412,25 @@ class ArtifactCalls:
         )
 
 
-def _artifact_document(held: Artifact, policy: str, media_type: str | None) -> Document:
+def _not_found(given: str) -> CtxdError:
+    hint = "Give its 64 digits; artifact.list has those that were put, and the tags."
+    return CtxdError("artifact_not_found", f"there is no artifact {given}", hint=hint, outcome="not_applied")
+
+
+def _upload_name(caller: Caller, upload: str) -> str:
+    """The name under which an upload is kept: that of a sandbox is its own."""
+    if caller.capability == "host":
+        return upload
+    return f"{blake3(caller.principal.encode()).hexdigest()}+{upload}"
+
+
+def _artifact_document(
+    held: Artifact, policy: str, media_type: str | None, owners: Mapping[str, str] = _BY_HOST
+) -> Document:
+    """The document of an artifact that was put. ``owners``: the policy of each who put it, a sandbox by principal."""
     payload: dict[str, Any] = {"artifact": held.ref, "size": held.size, "policy": policy}
+    if owners.keys() != _BY_HOST.keys():
+        payload["owners"] = dict(owners)
     if media_type is not None:
         payload["media_type"] = media_type
     return msgspec.structs.replace(_document(ARTIFACT + held.ref, payload), artifact=held)

@@ -15,33 +15,34 @@ class CommitCalls:
         self._materializer = Materializer(commits)
 
     async def commit_checkpoint(self, caller: Caller, params: wire.CheckpointParams, call: WriteRequest) -> Accepted:
-        return await self._commits.checkpoint(_viewer(caller), params, call)
+        return await self._commits.checkpoint(viewer_of(caller), params, call)
 
     async def commit_annotate(self, caller: Caller, params: wire.CommitAnnotateParams, call: WriteRequest) -> Accepted:
-        return await self._commits.annotate(_viewer(caller), params, call)
+        return await self._commits.annotate(viewer_of(caller), params, call)
 
     async def commit_tag(self, caller: Caller, params: wire.CommitTagParams, call: WriteRequest) -> Accepted:
-        return await self._commits.tag(_viewer(caller), params, call)
+        return await self._commits.tag(viewer_of(caller), params, call)
 
     async def commit_show(self, caller: Caller, params: wire.CommitShowParams) -> wire.CommitShowResult:
-        return await self._commits.show(_viewer(caller), params)
+        return await self._commits.show(viewer_of(caller), params)
 
     async def commit_history(self, caller: Caller, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
-        return await self._commits.history(_viewer(caller), params)
+        return await self._commits.history(viewer_of(caller), params)
 
     async def commit_list(self, caller: Caller, params: wire.CommitListParams) -> wire.CommitListResult:
-        return await self._commits.list(_viewer(caller), params)
+        return await self._commits.list(viewer_of(caller), params)
 
     async def commit_resolve(self, caller: Caller, params: wire.CommitResolveParams) -> wire.CommitResolveResult:
-        return await self._commits.resolve(_viewer(caller), params)
+        return await self._commits.resolve(viewer_of(caller), params)
 
     async def commit_materialize(
         self, caller: Caller, params: wire.CommitMaterializeParams
     ) -> wire.CommitMaterializeResult:
-        return await self._materializer.materialize(_viewer(caller), params, chars_max=caller.answer_bytes_max)
+        return await self._materializer.materialize(viewer_of(caller), params, chars_max=caller.answer_bytes_max)
 
 
-def _viewer(caller: Caller) -> CommitViewer:
+def viewer_of(caller: Caller) -> CommitViewer:
+    """Return ``caller`` as the operations on commits know it."""
     if caller.capability == "host":
         return CommitViewer(caller, None)
     own = frozenset(() if caller.session is None else (caller.session,))

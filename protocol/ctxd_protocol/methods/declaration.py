@@ -83,12 +83,14 @@ class WriteResult(Result, frozen=True, kw_only=True):
 class Method(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the method table: everything that is declared of a method.
 
-    ``access``: ``observe``, ``host``, or the grant that gives the method to a sandbox. ``errors``: the codes besides
-    ``COMMON_ERRORS`` and, for writes, ``WRITE_ERRORS``. ``writes``: changes durable state. ``makes_objects``: counts
-    against a sandbox's quota of objects. ``resend_safe``: may be sent again after a lost reply. ``handle``: the name of
-    the method on a session's handle in the client, empty for none. ``description`` follows the summary in all
-    documentation, before the description of the parameters. ``example``: parameters as JSON has them; ``shows``: the
-    part of the result that the example reads. ``positional``: optional parameters that the client takes by place too.
+    ``access``: ``observe``, ``host``, or the grant that gives the method to a sandbox. ``errors``: the codes
+    besides ``COMMON_ERRORS`` and, for writes, ``WRITE_ERRORS``. ``writes``: changes durable state.
+    ``makes_objects``: counts against a sandbox's quota of objects. ``takes_bytes``: counts against its quota of
+    written bytes, as writes do. ``resend_safe``: may be sent again after a lost reply. ``handle``: the name of the
+    method on a session's handle in the client, empty for none. ``description`` follows the summary in all
+    documentation, before the description of the parameters. ``example``: parameters as JSON has them; ``shows``:
+    the part of the result that the example reads. ``positional``: optional parameters that the client takes by
+    place too.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[ErrorCode, ...] = ()
     writes: bool = False
     makes_objects: bool = False
+    takes_bytes: bool = False
     resend_safe: bool = True
     handle: str = ""
     shows: str = ""

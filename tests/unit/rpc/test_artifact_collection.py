@@ -10,6 +10,7 @@ from blake3 import blake3
 from ctxd.artifacts.uploads import KEPT_MS, Uploads
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers.artifacts import ArtifactCalls
+from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.methods import artifacts as wire
 from tests.unit.store.running import SteppingClock, running
@@ -35,7 +36,7 @@ async def collected(calls: ArtifactCalls) -> list[str]:
 async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path: Path) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
-        calls = ArtifactCalls(store, clock)
+        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock)
         again, old = await put(calls, b"put again"), await put(calls, b"old")
         clock.wall += 2 * HOUR
         await put(calls, b"put again")
@@ -48,7 +49,7 @@ async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path:
 async def test_an_artifact_that_is_put_again_while_a_collection_goes_on_stays(tmp_path: Path, monkeypatch: Any) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
-        calls = ArtifactCalls(store, clock)
+        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock)
         again, old = await put(calls, b"put again"), await put(calls, b"old")
         clock.wall += 2 * HOUR
         referring = store.referring
@@ -73,7 +74,7 @@ async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path:
             uploads.write(name, 0, b"bytes")
             at_s = (clock.wall - age_ms) / 1000
             os.utime(store.root / "artifacts" / "uploads" / f"{name}.upload", (at_s, at_s))
-        ArtifactCalls(store, clock)
+        ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock)
         assert (uploads.size("old"), uploads.size("young")) == (0, 5)
 
 
