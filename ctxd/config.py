@@ -75,6 +75,7 @@ class Config:
     window_aim: WindowAim
     secrets_policy: SecretPolicy
     secrets_rules: Path | None
+    artifacts_bytes_max: int
     tracking_watcher: Watcher
     store_backend: StoreBackend
     store_url: str
@@ -251,6 +252,13 @@ SETTINGS: Final = (
         *_one_of("off", "flag", "redact"),
     ),
     Setting("secrets.rules", "", "file of secret detection rules, in addition to the built-in ones", *_PATH),
+    Setting(
+        "artifacts.bytes_max",
+        0,
+        "bytes of artifacts above which those that nothing refers to are collected, ephemeral ones first, then the"
+        " least recently used; 0 for no bound",
+        *_whole_number(0, 2**60),
+    ),
     Setting(
         "tracking.watcher",
         "auto",

@@ -177,7 +177,9 @@ class Daemon:
             )  # fmt: skip
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
 
-            handlers = self._handlers(store, sessions, indexer, hosts, sandboxes, tracking, made, checkpoints)
+            stored = artifacts.ArtifactCalls(sessions, clock, bytes_max=options.artifacts_bytes_max)
+            handlers = self._handlers(store, sessions, indexer, hosts, sandboxes, tracking, made, checkpoints, stored)
+            await running.enter_async_context(part(stored.run))
             shared = SharedState()
             running.callback(shared.close)
             listeners.serve(handlers, shared)
@@ -329,6 +331,7 @@ class Daemon:
         tracking: Tracking | None,
         made: Commits,
         checkpoints: SessionCheckpoints,
+        stored: artifacts.ArtifactCalls,
     ) -> Mapping[str, Handler]:
         """The handler of every method."""
         options = self._options
@@ -367,7 +370,7 @@ class Daemon:
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),
-            artifacts.ArtifactCalls(sessions, self._clock),
+            stored,
         )
 
     # --- figures

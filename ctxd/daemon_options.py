@@ -46,6 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     ``metrics``: path of the HTTP metrics socket, or None. ``collapse``, ``secrets``: defaults of sessions.
     ``watcher``: kind of the file watcher, or None. ``store``: the XTDB node to project to, or None.
+    ``artifacts_bytes_max``: bytes of artifacts above which they are collected; 0: never.
     ``scanner``: detector of secrets; None: the built-in rules. ``models``: those that requests may be made for; None:
     the built-in ones. ``aim``: of repacks.
     """
@@ -62,6 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     store: Target | None = None
     shared: Shared | None = None
     secrets: SecretPolicy = DEFAULT
+    artifacts_bytes_max: int = 0
     scanner: Scanner | None = None
     models: Models | None = None
     aim: Aim = "cost"
@@ -92,6 +94,7 @@ def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
         store=_target(config),
         shared=_shared(config),
         secrets=config.secrets_policy,
+        artifacts_bytes_max=config.artifacts_bytes_max,
         scanner=scanner,
         models=_models(config),
         aim=config.window_aim,

@@ -16,7 +16,7 @@ from ctxd.errors import CtxdError
 PAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of artifacts after which a page ends. A longer artifact is checked over several pages, chunk by chunk."""
 
-_CURSOR: Final = re.compile(r"([0-9a-f]{64})(?:\+([0-9]{1,18}))?|pack-([0-9]{1,9})|index-([a-z]+)")
+_CURSOR: Final = re.compile(r"([0-9a-f]{64})(?:\+([0-9]{1,18}))?|pack-([0-9]{1,9})|index-([a-z_]+)")
 
 
 class FsckPage(NamedTuple):

@@ -4,7 +4,7 @@ It is derived: ``store.ArtifactStore`` rebuilds it from the packs if it is missi
 flushed; a power cut may undo the newest ones, and the packs behind them are read again at the next start.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ctxd import dbfile
 from ctxd.artifacts.packs import Location, PackRecord, parts_of
 
-VERSION: Final = 2
+VERSION: Final = 3
 """``PRAGMA user_version``. Another one is rebuilt."""
 
 _LOG_BYTES: Final = 4 * 1024 * 1024
@@ -31,11 +31,13 @@ CREATE TABLE IF NOT EXISTS part(
     artifact INTEGER NOT NULL, chunk INTEGER NOT NULL, PRIMARY KEY(artifact, chunk)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS part_chunk ON part(chunk);
+CREATE TABLE IF NOT EXISTS last_use(artifact INTEGER PRIMARY KEY, at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS pack(number INTEGER PRIMARY KEY, size INTEGER NOT NULL);
 """
-"""``part``: the chunks of an artifact, by their numbers ``n``, each once."""
+"""``part``: the chunks of an artifact, by their numbers ``n``, each once. ``last_use``: milliseconds since 1970, lost
+when the index is rebuilt."""
 
-TABLES: Final = ("artifact", "chunk", "part", "pack")
+TABLES: Final = ("artifact", "chunk", "part", "pack", "last_use")
 
 _NUMBERS: Final = 20_000
 """Chunks among which one query looks for those without a use."""
@@ -194,8 +196,20 @@ class Index:
 
     def remove_artifact(self, hash: bytes) -> None:
         """Remove an artifact; its chunks stay."""
-        self._connection.execute("DELETE FROM part WHERE artifact=(SELECT n FROM artifact WHERE hash=?)", (hash,))
+        for table in ("part", "last_use"):
+            statement = f"DELETE FROM {table} WHERE artifact=(SELECT n FROM artifact WHERE hash=?)"
+            self._connection.execute(statement, (hash,))
         self._connection.execute("DELETE FROM artifact WHERE hash=?", (hash,))
+
+    def note_uses(self, uses: Mapping[bytes, int]) -> None:
+        """Note when artifacts were last used."""
+        statement = "INSERT OR REPLACE INTO last_use SELECT n, ? FROM artifact WHERE hash=?"
+        self._connection.executemany(statement, [(at, hash) for hash, at in uses.items()])
+
+    def last_uses(self) -> dict[bytes, int]:
+        """Return when artifacts were last used, those without a note left out."""
+        query = "SELECT a.hash, u.at FROM last_use AS u JOIN artifact AS a ON a.n=u.artifact"
+        return dict(self._connection.execute(query))
 
     def remove_chunks(self, hashes: Iterable[bytes]) -> None:
         """Remove those of the chunks ``hashes`` that no artifact has."""

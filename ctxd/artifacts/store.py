@@ -12,7 +12,7 @@ import errno
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -341,6 +341,17 @@ class ArtifactStore:
             yield reader
         finally:
             reader.close()
+
+    def note_uses(self, uses: Mapping[str, int]) -> None:
+        """Keep when artifacts were last used, in ms since 1970, not flushed: a power cut may forget the newest."""
+        with self._writing, self._index.transaction():
+            self._index.note_uses({bytes.fromhex(ref): at for ref, at in uses.items()})
+
+    def last_uses(self) -> dict[str, int]:
+        """Return what ``note_uses`` kept of the artifacts there are."""
+        with self._reading:
+            reader = self._opened()
+            return {} if reader is None else {hash.hex(): at for hash, at in reader.last_uses().items()}
 
     def report_damage(self) -> None:
         """Let the next start rebuild the index."""

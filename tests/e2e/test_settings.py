@@ -88,6 +88,7 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
         "models.file": str(models),
         "window.aim": "recall",
         "secrets.policy": "redact",
+        "artifacts.bytes_max": 1_000_000,
         "secrets.rules": str(rules),
         "store.backend": "xtdb",
         "store.url": f"unix:{tmp_path / 'nobody.sock'}",

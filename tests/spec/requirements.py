@@ -258,6 +258,7 @@ ART-7 | An artifact is named by its address, by the beginning of it if no other 
 ART-8 | `artifact.gc` removes artifacts that no version, no tag and no pin reaches and that are older than a grace, `ephemeral` ones first, then those that were not used for the longest time, up to a bound; a dry run removes nothing. What is reached by the time of the removal stays. Packs that are mostly dead are rewritten. | ctxd
 ART-11 | A sandbox puts artifacts, by pieces within its quota of written bytes, and reads by whole address or tag what it has put and what tool calls and commits of its sessions have. What is foreign and what is missing look the same; what others have put stays as it is. | ctxd
 ART-12 | Content that was not put as an artifact is read, measured and tagged by its whole address, whatever its size. | ctxd
+ART-13 | With `artifacts.bytes_max`, artifacts are collected within a minute once they have more bytes: none that is pinned, tagged, reached or younger than 10 minutes, `ephemeral` ones first, then those that were not used for the longest time, over restarts. | ctxd
 ART-10 | `ctx artifact put|get|stat|ls|tag|gc|fsck`: a file goes in and comes back byte for byte; `put` run again after an interruption sends only what is missing; `get -o` writes a whole file or none. | ctxd
 ART-9 | After a purge or a collection no pack, database or log holds a part of the bytes, as `ctxd verify --absent` shows. | ctxd
 OPS-1 | The socket never has wider permissions than configured; a stale one is replaced, a live one refused. | ctxd

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 from blake3 import blake3
-from msgspec import structs
 
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import GRANTS, METHODS
-from ctxd_protocol.sandbox_types import Quota, SandboxView
+from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount
 from tests.client.running import Running
 from tests.spec.sandboxes import BOX, ROOMY, inside, sample, wire
@@ -369,7 +368,7 @@ def test_no_answer_of_any_method_names_the_host_or_another_session(kept: Running
                     variants += [{**base, "path": path} for path in paths if "path" in base]
                     variants += [{**base, "paths": list(paths)}] if "paths" in base else []
                     variants += [{"data": "eA=="}] if method.name == "artifact.put" else []
-                    variants += [{"artifact": sha("x")}] if method.name == "artifact.get" else []
+                    variants += [{"artifact": blake3(b"x").hexdigest()}] if method.name == "artifact.get" else []
                     for params in variants:
                         answer = call(method.name, params)
                         if "result" in answer:
@@ -551,76 +550,3 @@ def test_mounts_and_registration_agree_in_whatever_order_they_are_asked_for(kept
             assert (registered, codes[0]) in ((None, "session_in_sandbox"), ("invalid_params", None))
             (found,) = {one.session_get(session).session.mounts[0].canonical_prefix}
             assert found == str(w if registered is None else other)
-
-
-@pytest.mark.requirement("BOX-7", "ART-11")
-def test_a_sandbox_reads_the_artifacts_of_its_own_sessions_and_learns_nothing_of_others(
-    host: SyncClient, tmp_path: Path
-) -> None:
-    w, other = places(tmp_path, "w", "other")
-    session, foreign = session_in(host, "own", mount("/w", w)), session_in(host, "foreign", mount("/o", other))
-    own_output, foreign_output, put_by_host = (f"{name} output\n" * 100_000 for name in ("own", "foreign", "host"))
-    put_by_host = put_by_host[:500_000]
-    host.toolcall_record(session, "call-1", "bash", own_output)
-    host.toolcall_record(foreign, "call-1", "bash", foreign_output)
-    host.toolcall_record(foreign, "call-2", "bash", "short foreign output")
-    (other / "file").write_text("a file of the host")
-    host.file_index(foreign, "/o/file")
-    host.artifact_put(data=put_by_host.encode(), policy="pin", media_type="text/x-host")
-    host.artifact_tag("of-host", artifact=sha(put_by_host))
-    host.artifact_tag("of-own", artifact=sha(own_output))
-    missing = sha("nothing has this")
-    with inside(register(host, session)) as agent, inside(register(host, foreign)) as neighbour:
-        mine = agent.artifact_put(data=b"put inside", op_id="one").artifact
-        agent.artifact_upload("u", offset=0, data=b"a part")
-        assert neighbour.artifact_upload("u").offset == 0, "an upload is its sandbox's own"
-        assert agent.artifact_put(upload="u").artifact == sha("a part")
-        assert agent.artifact_get(mine).data == b"put inside" == agent.artifact_get(mine, offset=0, limit=100).data
-        assert agent.artifact_get(sha(own_output), limit=11).data == b"own output\n"
-        assert agent.artifact_get("tag:of-own", limit=3).data == b"own"
-        answers = set()
-        for given in (
-            sha(foreign_output), sha("short foreign output"), sha("a file of the host"), sha(put_by_host), missing,
-        ):  # fmt: skip
-            for name in (given, given[:12], f"art-{given}", given.upper()):
-                with pytest.raises(CallFailed) as failed:
-                    agent.artifact_get(name)
-                answers.add((failed.value.code, failed.value.message.replace(name, "…"), failed.value.hint))
-        for name in ("tag:of-host", "tag:no-such-tag", mine[:12]):
-            with pytest.raises(CallFailed) as failed:
-                agent.artifact_get(name)
-            answers.add((failed.value.code, failed.value.message.replace(name, "…"), failed.value.hint))
-        assert len(answers) == 1, answers
-        assert refused(lambda: neighbour.artifact_get(mine)) == "artifact_not_found"
-        # Bytes that others have put are put as if they were new, and change nothing of theirs.
-        new, known = (agent.artifact_put(data=text.encode()) for text in ("never seen", put_by_host))
-        assert (new.policy, known.policy) == ("default", "default") and known.receipt is not None
-        for text in ("never seen", put_by_host):
-            again = agent.artifact_put(data=text.encode(), policy="ephemeral", media_type="x/y")
-            assert again.policy == "ephemeral" and again.receipt is not None
-            assert agent.artifact_put(data=text.encode(), media_type="x/z").receipt is None
-        assert agent.artifact_get(sha(put_by_host), limit=4).data == b"host"
-        assert refused(lambda: agent.artifact_put(data=b"mine", policy="pin")) == "invalid_params"
-        for call in (agent.artifact_list, agent.artifact_gc, agent.artifact_fsck, lambda: agent.artifact_stat(mine)):
-            assert refused(call) == "method_not_found"
-    kept = host.artifact_stat(sha(put_by_host))
-    assert (kept.policy, kept.media_type) == ("pin", "text/x-host")
-    assert host.artifact_put(data=put_by_host.encode()).receipt is None
-
-
-@pytest.mark.requirement("BOX-7", "ART-11")
-def test_an_upload_counts_against_the_bytes_that_a_sandbox_may_write(host: SyncClient, tmp_path: Path) -> None:
-    (w,) = places(tmp_path, "w")
-    session = session_in(host, "quota", mount("/w", w))
-    quota = Quota(**{**structs.asdict(ROOMY), "write_bytes_per_day": 100_000})
-    with inside(register(host, session, quota=quota)) as agent:
-        agent.artifact_upload("u", offset=0, data=bytes(60_000))
-        assert refused(lambda: agent.within(1).artifact_upload("u", offset=60_000, data=bytes(60_000))) in (
-            "quota_exceeded", "timeout",
-        )  # fmt: skip
-        assert agent.artifact_upload("u").offset == 60_000
-
-
-def sha(text: str) -> str:
-    """The address of ``text`` as an artifact."""
-    return blake3(text.encode()).hexdigest()

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
+from anyio.abc import TaskStatus
 from blake3 import blake3
 
 from ctxd import dbfile
@@ -47,6 +48,13 @@ _BY_HOST: Final[Mapping[str, str]] = {_HOST: "default"}
 _STRONGEST: Final[tuple[wire.ArtifactPolicy, ...]] = ("pin", "default", "ephemeral")
 """Policies: of several, the first one holds."""
 _PAGE: Final = 1_000
+_UPKEEP_S: Final = 60.0
+_BOUND_GRACE_MS: Final = 600_000
+"""Age below which the bound removes no artifact: what will refer to it may be on its way."""
+
+_COLLECTOR: Final = "ctxd"
+"""Principal of the automatic collection."""
+
 _REMOVED_MAX: Final = 1_000
 _REMOVED_AT_ONCE: Final = 100
 """Artifacts that one transaction removes: the writes of others wait for it."""
@@ -55,8 +63,12 @@ _REMOVED_AT_ONCE: Final = 100
 class ArtifactCalls:
     """Handlers of ``artifact.*``."""
 
-    def __init__(self, sessions: Sessions, clock: Clock) -> None:
+    def __init__(self, sessions: Sessions, clock: Clock, *, bytes_max: int = 0) -> None:
+        """``bytes_max``: bytes of artifacts above which ``run`` collects them; 0: never."""
         store = sessions.store
+        self._bytes_max = bytes_max
+        # Until it is counted, it may be any number.
+        self._bytes: int | None = None
         self._objects = Objects(sessions)
         self._store = store
         self._clock = clock
@@ -66,6 +78,7 @@ class ArtifactCalls:
         # Held from the choice of what a transaction removes to its end, and by a put while it looks at what is there.
         self._removing = anyio.Lock()
         self._used_last_ms: dict[str, int] = {}
+        self._uses_to_keep: dict[str, int] = {}
         # What cannot be removed now is reported by the next collection.
         with suppress(OSError):
             self._uploads.remove_stale(clock.wall_ms())
@@ -135,8 +148,10 @@ class ArtifactCalls:
         shown = policy if is_host else owners[owner]
         result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=shown, receipt=None)
         document = _artifact_document(held, policy, media_type, owners)
+        if known is None and self._bytes is not None:
+            self._bytes += held.size
         if known is not None:
-            self._used_last_ms[held.ref] = self._clock.wall_ms()
+            self._note_use(held.ref)
             if was == document.payload:
                 return result, None
         return result, self._submit(call, result, document)
@@ -184,7 +199,7 @@ class ArtifactCalls:
                 raise CtxdError("artifact_not_found", f"artifact {ref} is gone", hint="It was purged; put it again.")
             found = len(whole), whole[params.offset : end]
         size, data = found
-        self._used_last_ms[ref] = self._clock.wall_ms()
+        self._note_use(ref)
         next_offset = end if end < size else None
         return wire.ArtifactGetResult(artifact=ref, size=size, offset=params.offset, data=data, next_offset=next_offset)
 
@@ -339,7 +354,38 @@ class ArtifactCalls:
 
     # --- collection ---
 
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Keep last uses, and the bound, until cancelled: both within a minute."""
+        task_status.started()
+        while True:
+            # What the disk refuses now is tried again.
+            with suppress(CtxdError):
+                await self.upkeep()
+            await self._clock.sleep(_UPKEEP_S)
+
+    async def upkeep(self) -> None:
+        """Note the last uses on the disk, and collect artifacts if they have more bytes than the bound."""
+        uses, self._uses_to_keep = self._uses_to_keep, {}
+        try:
+            if uses:
+                await self._store.read_artifacts(lambda artifacts: artifacts.note_uses(uses))
+        except CtxdError:
+            self._uses_to_keep = uses | self._uses_to_keep
+            raise
+        more = self._bytes_max > 0 and (self._bytes is None or self._bytes > self._bytes_max)
+        params = wire.ArtifactGcParams(grace_ms=_BOUND_GRACE_MS, max_bytes=self._bytes_max)
+        while more:
+            more = (await self._collect(_COLLECTOR, params)).more
+
+    def _note_use(self, ref: str) -> None:
+        self._used_last_ms[ref] = self._uses_to_keep[ref] = self._clock.wall_ms()
+
     async def artifact_gc(self, caller: Caller, params: wire.ArtifactGcParams) -> wire.ArtifactGcResult:
+        return await self._collect(caller.principal, params)
+
+    async def _collect(self, principal: str, params: wire.ArtifactGcParams) -> wire.ArtifactGcResult:
+        kept = await self._store.read_artifacts(lambda artifacts: artifacts.last_uses())
+        self._used_last_ms = kept | self._used_last_ms
         async with self._collecting:
             now = self._clock.wall_ms()
             await self._upload(partial(self._uploads.remove_stale, now))
@@ -367,13 +413,13 @@ class ArtifactCalls:
                     chosen[ref] = size
                     left -= size
             removed = (
-                list(chosen)
-                if params.dry_run
-                else await self._remove(caller.principal, list(chosen), now - params.grace_ms)
+                list(chosen) if params.dry_run else await self._remove(principal, list(chosen), now - params.grace_ms)
             )
             if not params.dry_run:
                 await self._store.repack_artifacts()
         freed = sum(chosen[ref] for ref in removed)
+        if not params.dry_run:
+            self._bytes = total - freed
         return wire.ArtifactGcResult(removed=tuple(removed), removed_bytes=freed, left_bytes=total - freed, more=more)
 
     def _used_ms(self, stored: Stored) -> int:

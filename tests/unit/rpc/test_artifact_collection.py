@@ -8,10 +8,13 @@ import pytest
 from blake3 import blake3
 
 from ctxd.artifacts.uploads import KEPT_MS, Uploads
+from ctxd.objects.document import Artifact, Document
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import Write
 from ctxd_protocol.methods import artifacts as wire
 from tests.unit.store.running import SteppingClock, running
 
@@ -21,8 +24,9 @@ CALLER = Caller("uid:1", "host", None, 1, lambda method, params: True)
 HOUR = 3_600_000
 
 
-async def put(calls: ArtifactCalls, data: bytes) -> str:
-    accepted = await calls.artifact_put(CALLER, wire.ArtifactPutParams(data=data), WriteRequest("artifact.put", "p"))
+async def put(calls: ArtifactCalls, data: bytes, policy: Any = None) -> str:
+    params = wire.ArtifactPutParams(data=data, policy=policy)
+    accepted = await calls.artifact_put(CALLER, params, WriteRequest("artifact.put", "p"))
     if accepted.pending is not None:
         await accepted.pending.wait()
     return blake3(data).hexdigest()
@@ -84,3 +88,47 @@ def test_an_upload_that_is_sent_again_from_its_beginning_is_as_long_as_what_was_
     assert (uploads.write("u", 0, b"a" * 1000), uploads.write("u", 0, b"b" * 500)) == (1000, 500)
     assert uploads.write("u", 400, b"c" * 50) == 500
     assert b"".join(uploads.pieces("u")) == b"b" * 400 + b"c" * 50 + b"b" * 50
+
+
+@pytest.mark.requirement("ART-13")
+async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restart(tmp_path: Path) -> None:
+    clock, size = SteppingClock(10 * HOUR), 1_000
+    datas = {name: name.encode() * (size // len(name)) for name in "abcdefgh"}
+
+    def calls_of(store: VersionStore) -> ArtifactCalls:
+        sessions = Sessions(store, clock, host_filesystem_id="a" * 64)
+        return ArtifactCalls(sessions, clock, bytes_max=5 * size)
+
+    async def left(store: VersionStore) -> str:
+        names = await store.read_artifacts(lambda artifacts: set(artifacts.names()))
+        return "".join(name for name, data in datas.items() if address(data) in names)
+
+    async with running(tmp_path, clock) as store:
+        calls = calls_of(store)
+        for name in "abcdef":
+            policy: Any = {"b": "pin", "f": "ephemeral"}.get(name)
+            await put(calls, datas[name], policy)
+            clock.wall += HOUR
+        await calls.artifact_get(CALLER, wire.ArtifactGetParams(artifact=address(datas["a"])))
+        held = await store.hold_artifact(address(datas["c"]))
+        await store.submit(Write(kind="k", principal="p", puts=(referring(held),))).wait()
+        await calls.upkeep()
+        assert await left(store) == "abcde", "ephemeral first"
+        await calls.upkeep()
+        assert await left(store) == "abcde", "what is within the bound stays"
+    async with running(tmp_path, clock) as store:
+        calls = calls_of(store)
+        await put(calls, datas["g"])
+        await calls.upkeep()
+        assert await left(store) == "abceg", "d is the oldest that was not used, pinned or reached"
+        await put(calls, datas["h"])
+        await calls.upkeep()
+        assert await left(store) == "abcgh", "then e"
+
+
+def address(data: bytes) -> str:
+    return blake3(data).hexdigest()
+
+
+def referring(held: Artifact) -> Document:
+    return Document(id="other", type="other", identity_hash="0" * 64, content_hash="0" * 64, payload={}, artifact=held)
