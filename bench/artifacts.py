@@ -3,18 +3,31 @@
 ``dedup`` is a ratio: bytes that the folder of artifacts grows by for 4 MiB with one byte prepended, over 4 MiB, once
 the same 4 MiB without it are stored. The bytes are random, so that compression adds nothing. Expected order of growth:
 O(1), a few chunks whatever the size, and a manifest of 36 bytes a chunk. Every put is flushed before it counts.
+
+``artifact_isolation`` is the 99th percentile of recorded tool calls of one client while another one uploads 64 MB in
+pieces of 1 MiB and puts them, over that of the same calls alone. The median of several rounds, alone and beside in
+turns. Every call is acknowledged after its flush.
 """
 
+import base64
 import os
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 
 from bench.figures import Figure
+from bench.running import Caller, daemon, folder, quick
 from ctxd.artifacts.store import ArtifactStore
 
 SIZE = 4 * 1024 * 1024
 SIZES = (SIZE // 4, SIZE, SIZE * 4)
+UPLOAD = 64 * 1024 * 1024
+PIECE = 1024 * 1024
+ALONE_S = 3.0
+PAUSE_S = 0.002
 
 
 def added(size: int) -> int:
@@ -33,9 +46,52 @@ def added(size: int) -> int:
         return grown
 
 
+def p99_ms(caller: Caller, name: str, is_over: Callable[[], bool]) -> float:
+    """Record tool calls until ``is_over``. Returns: the 99th percentile of their times in ms."""
+    times: list[float] = []
+    while not is_over():
+        began = time.perf_counter()
+        number = len(times)
+        caller.call(
+            "toolcall.record", session="s", id=f"{name}-{number}", tool="bash", content=f"{name} {number} " * 50
+        )
+        times.append(time.perf_counter() - began)
+        time.sleep(PAUSE_S)
+    return sorted(times)[len(times) * 99 // 100] * 1000
+
+
+def upload(caller: Caller, name: str) -> None:
+    """Put 64 MB of random bytes in pieces."""
+    at = 0
+    while at < UPLOAD:
+        data = base64.b64encode(os.urandom(PIECE)).decode()
+        at = int(str(caller.call("artifact.upload", upload=name, offset=at, data=data)["offset"]))
+    caller.call("artifact.put", upload=name)
+
+
+def isolation() -> Figure:
+    """Others' calls beside an upload."""
+    alone, beside = list[float](), list[float]()
+    with folder() as place:
+        socket = place / "ctxd.sock"
+        with daemon(socket, place / "state"), Caller(socket) as other, Caller(socket) as uploading:
+            other.call("session.create", session="s", agent="bench", workdir="/")
+            for number in range(2 if quick() else 5):
+                until = time.monotonic() + ALONE_S
+                alone.append(p99_ms(other, f"alone-{number}", lambda until=until: time.monotonic() > until))
+                thread = threading.Thread(target=upload, args=(uploading, f"u{number}"))
+                thread.start()
+                beside.append(p99_ms(other, f"beside-{number}", lambda thread=thread: not thread.is_alive()))
+    detail = f"flushed; p99 alone {median(alone):.1f} ms, beside 64 MB {median(beside):.1f} ms"
+    return Figure(
+        name="artifact_isolation", value=median(beside) / median(alone), goal=2, better="lower", detail=detail
+    )
+
+
 def run() -> Iterator[Figure]:
     found = {size: max(added(size) for _ in range(3)) for size in SIZES}
     growth = ", ".join(f"{size >> 20} MiB: {grown:,} bytes" for size, grown in found.items())
     yield Figure(
         name="dedup", value=found[SIZE] / SIZE, goal=0.03, better="lower", detail=f"flushed; worst of 3; {growth}"
     )
+    yield isolation()
