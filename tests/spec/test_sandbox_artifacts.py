@@ -1,5 +1,6 @@
 """Artifacts in sandboxes: attacks from inside, through the sandbox's own socket."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,13 @@ def test_a_sandbox_reads_the_artifacts_of_its_own_sessions_and_learns_nothing_of
     host.artifact_put(data=put_by_host.encode(), policy="pin", media_type="text/x-host")
     host.artifact_tag("of-host", artifact=sha(put_by_host))
     host.artifact_tag("of-own", artifact=sha(own_output))
-    missing = sha("nothing has this")
+    missing, similar = sha("nothing has this"), dict[str, str]()
+    for number in itertools.count():
+        # Two of the host with the same beginning: an abbreviation of theirs would be ambiguous.
+        if (other_one := similar.setdefault(sha(f"similar {number}")[:4], f"similar {number}")) != f"similar {number}":
+            break
+    for text in (other_one, f"similar {number}"):
+        host.artifact_put(data=text.encode())
     with inside(register(host, session)) as agent, inside(register(host, foreign)) as neighbour:
         mine = agent.artifact_put(data=b"put inside", op_id="one").artifact
         agent.artifact_upload("u", offset=0, data=b"a part")
@@ -53,7 +60,7 @@ def test_a_sandbox_reads_the_artifacts_of_its_own_sessions_and_learns_nothing_of
                 with pytest.raises(CallFailed) as failed:
                     agent.artifact_get(name)
                 answers.add((failed.value.code, failed.value.message.replace(name, "…"), failed.value.hint))
-        for name in ("tag:of-host", "tag:no-such-tag", mine[:12]):
+        for name in (sha(other_one)[:4], "tag:of-host", "tag:no-such-tag", mine[:12]):
             with pytest.raises(CallFailed) as failed:
                 agent.artifact_get(name)
             answers.add((failed.value.code, failed.value.message.replace(name, "…"), failed.value.hint))

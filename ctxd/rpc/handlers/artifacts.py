@@ -5,7 +5,7 @@ An artifact that was put is an entity, ``artifact:{address}``, whose versions ha
 same transaction that nothing else has the bytes.
 
 A sandbox puts artifacts, and reads what it has put and what tool calls and commits of its sessions have. Every read
-goes through ``_require_visible``; what is foreign and what is missing look the same.
+goes through ``_visible``; what is foreign and what is missing look the same.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -184,8 +184,7 @@ class ArtifactCalls:
     # --- read ---
 
     async def artifact_get(self, caller: Caller, params: wire.ArtifactGetParams) -> wire.ArtifactGetResult:
-        ref = await self._resolve(params.artifact)
-        await self._require_visible(caller, params.artifact, ref)
+        ref = await self._visible(caller, params.artifact)
         end = params.offset + params.limit
 
         def read(artifacts: ArtifactStore) -> tuple[int, bytes] | None:
@@ -203,13 +202,18 @@ class ArtifactCalls:
         next_offset = end if end < size else None
         return wire.ArtifactGetResult(artifact=ref, size=size, offset=params.offset, data=data, next_offset=next_offset)
 
-    async def _require_visible(self, caller: Caller, given: str, ref: str) -> None:
-        """Raises: CtxdError artifact_not_found, as for a missing one, if ``caller`` may not read the bytes of ``ref``.
+    async def _visible(self, caller: Caller, given: str) -> str:
+        """The address of the artifact ``given``, whose bytes ``caller`` may read.
 
-        A file's versions are not for this: object.get decides which of them a sandbox may see.
+        A sandbox has no abbreviations, whose errors name other artifacts, and no versions of files: object.get decides
+        which of them it may see. Raises: CtxdError artifact_not_found, in a sandbox also for a foreign one;
+        ambiguous_id.
         """
         if caller.capability == "host":
-            return
+            return await self._resolve(given)
+        if not given.startswith(_TAGGED) and len(given) != _ADDRESS_DIGITS:
+            raise _not_found(given)
+        ref = await self._resolve(given)
         ids = await self._store.referring(ref) if given == ref or given.startswith(_TAGGED) else []
         viewer, calls = viewer_of(caller), list[str]()
         for id, head in (await self._store.heads(ids)).items():
@@ -218,13 +222,13 @@ class ArtifactCalls:
             if head.document.type == "toolcall":
                 calls.append(id)
             elif id.startswith(ARTIFACT) and caller.principal in head.document.payload.get("owners", ()):
-                return
+                return ref
             elif id.startswith(COMMIT_PREFIX) and viewer.sees(head):
-                return
+                return ref
         for session in viewer.sessions or () if calls else ():
             with suppress(CtxdError):
                 if any(map((await self._objects.viewer(session, confined=True)).holds, calls)):
-                    return
+                    return ref
         raise _not_found(given)
 
     async def _inline(self, ref: str) -> bytes | None:
