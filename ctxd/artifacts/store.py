@@ -23,7 +23,7 @@ from ctxd import dbfile
 from ctxd.artifacts import recovery
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker
 from ctxd.artifacts.disk import erase, sync_folder
-from ctxd.artifacts.index import Index, IndexEntry, entry_of
+from ctxd.artifacts.index import VERSION, Index, IndexEntry, entry_of
 from ctxd.artifacts.loose_files import LooseFiles
 from ctxd.artifacts.packs import (
     CHUNK,
@@ -331,9 +331,9 @@ class ArtifactStore:
 
     @contextmanager
     def reader(self) -> Iterator[Index | None]:
-        """A connection to the index for long reads, closed at the end; None without an index. Raises: ``apsw``'s
-        errors."""
-        if not self._database.exists():
+        """A connection to the index for long reads, closed at the end; None without one of this version, which the next
+        start makes. Raises: ``apsw``'s and ``dbfile``'s errors."""
+        if dbfile.user_version(self._database) != VERSION:
             yield None
             return
         reader = Index(self._database, write=False)

@@ -256,6 +256,20 @@ def test_a_start_after_a_kill_reads_the_newest_pack_alone(store, root, monkeypat
 
 
 @pytest.mark.requirement("ART-4")
+def test_an_index_of_an_earlier_version_is_no_damage_before_the_start_that_rebuilds_it(store, root):
+    kept = store.keep(LARGE)
+    store.close()
+    with closing(sqlite3.connect(root / "index.db")) as opened:
+        opened.executescript("DROP TABLE part; PRAGMA user_version=1")
+    reader = ArtifactStore(root)
+    assert (list(faults(reader)), reader.read(kept.ref)) == ([], LARGE)
+    assert sorted(path.name for path in root.iterdir() if "damaged" in path.name) == []
+    store = ArtifactStore(root)
+    store.create()
+    assert (list(faults(store)), store.read(kept.ref)) == ([], LARGE)
+
+
+@pytest.mark.requirement("ART-4")
 def test_a_verification_goes_page_by_page_and_none_reads_more_than_its_bound(store, root, monkeypatch):
     monkeypatch.setattr(fsck, "PAGE_BYTES", 300_000)
     kept = [*in_small_packs(store, monkeypatch, 18_000), store.keep(LARGE)]
