@@ -69,6 +69,7 @@ class ArtifactCalls:
         self._bytes_max = bytes_max
         # Until it is counted, it may be any number.
         self._bytes: int | None = None
+        self._collect_after_ms = 0
         self._objects = Objects(sessions)
         self._store = store
         self._clock = clock
@@ -378,8 +379,12 @@ class ArtifactCalls:
             raise
         more = self._bytes_max > 0 and (self._bytes is None or self._bytes > self._bytes_max)
         params = wire.ArtifactGcParams(grace_ms=_BOUND_GRACE_MS, max_bytes=self._bytes_max)
-        while more:
-            more = (await self._collect(_COLLECTOR, params)).more
+        while more and self._clock.wall_ms() >= self._collect_after_ms:
+            found = await self._collect(_COLLECTOR, params)
+            more = found.more and bool(found.removed)
+            if found.left_bytes > self._bytes_max and not more:
+                # The others are reached or young: only time changes that.
+                self._collect_after_ms = self._clock.wall_ms() + _BOUND_GRACE_MS
 
     def _note_use(self, ref: str) -> None:
         self._used_last_ms[ref] = self._uses_to_keep[ref] = self._clock.wall_ms()

@@ -91,7 +91,9 @@ def test_an_upload_that_is_sent_again_from_its_beginning_is_as_long_as_what_was_
 
 
 @pytest.mark.requirement("ART-13")
-async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restart(tmp_path: Path) -> None:
+async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restart(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     clock, size = SteppingClock(10 * HOUR), 1_000
     datas = {name: name.encode() * (size // len(name)) for name in "abcdefgh"}
 
@@ -124,6 +126,18 @@ async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restar
         await put(calls, datas["h"])
         await calls.upkeep()
         assert await left(store) == "abcgh", "then e"
+        await put(calls, b"larger than all others" * size, "pin")
+        collected_at, scan = [], store.scan
+
+        async def noted(*args: Any, **named: Any) -> Any:
+            collected_at.append(clock.wall)
+            return await scan(*args, **named)
+
+        monkeypatch.setattr(store, "scan", noted)
+        for _ in range(25):
+            await calls.upkeep()
+            clock.wall += 60_000
+        assert await left(store) == "bc" and len(set(collected_at)) == 3, "what is reached is not looked at each time"
 
 
 def address(data: bytes) -> str:
