@@ -21,7 +21,7 @@ def test_a_daemon_of_root_reads_for_a_group_only_if_it_is_told_to(
     config = tmp_path / "ctxd.toml"
     group = next(each for each in grp.getgrall() if each.gr_gid != 0)
     flag = "true" if allowed else "false"
-    base = f"socket = '{tmp_path}/c.sock'\nstate_dir = '{tmp_path}/s'\nsocket_group_as_root = {flag}\n"
+    base = f"socket = '{tmp_path}/c.sock'\nstate_dir = '{tmp_path}/state'\nsocket_group_as_root = {flag}\n"
     handed = tmp_path / "handed.sock"
     handed.touch()
     handed.chmod(0o660)
