@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "verify": "ctxd.commands.verify:verify",
     "backup": "ctxd.commands.backup:backup",
     "restore": "ctxd.commands.restore:restore",
+    "gc": "ctxd.commands.gc:gc",
     "config": "ctxd.commands.config:config",
     "service": "ctxd.commands.service:service",
     "xtdb": "ctxd.commands.xtdb:xtdb",
@@ -38,6 +39,7 @@ def cli() -> None:
       ctxd verify                        recompute every hash
       ctxd backup /backup/today          while the daemon runs
       ctxd restore /backup/today --state-dir /var/lib/ctxd
+      ctxd gc --keep 90d --dry-run       what emptying the trash would remove
       ctxd service install               systemd units, completions, man pages
       ctxd config --sample               explain every setting
       ctxd xtdb install                  install an XTDB node for the store "xtdb"

@@ -273,7 +273,10 @@ class Commits:
             await self.store.settled()
 
     def _policy_of(self, session: str | None) -> SecretPolicy:
-        return self._policy if session is None else self._sessions.catalog.settings(session).secrets
+        # A session that was removed for good leaves its commits.
+        if session is None or session in self._sessions.emptied:
+            return self._policy
+        return self._sessions.catalog.settings(session).secrets
 
     def _guard(self, viewer: CommitViewer, session: str | None) -> Guard:
         # Tags of a sandbox's texts are its own: see ``Guard.by``.

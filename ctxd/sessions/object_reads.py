@@ -12,7 +12,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.formatting import moment
 from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored
-from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved
+from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved, session_of
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd.sessions import id_resolution, session_objects
@@ -98,7 +98,7 @@ class Objects:
         Raises: CtxdError too_large if one is a chat of more than ``size_max`` characters, corrupt, store_failed.
         Cancel: safe.
         """
-        seen = [id for id in dict.fromkeys(ids) if viewer.holds(id)]
+        seen = [id for id in dict.fromkeys(ids) if viewer.holds(id) and not self._is_emptied(id)]
         plain = [id for id in seen if session_objects.session_of(id) is None and not id.startswith(INNER_PREFIXES)]
         found = await self._store.bulk(plain, at, content=content)
         if newest := self._undurable(found.values()):
@@ -122,6 +122,8 @@ class Objects:
         assert page.limit is not None, "a page for a client is bounded"
         id = await self._resolved(viewer, text)
         more = msgspec.structs.replace(page, limit=page.limit + 1)
+        if self._is_emptied(id):
+            raise not_found(text)
         if session_objects.session_of(id) is not None:
             rows = await session_objects.history(self._store, id, at, more)
         else:
@@ -243,6 +245,8 @@ class Objects:
                     break
                 if stored.document.type not in OBJECT_TYPES or type not in (None, stored.document.type):
                     continue
+                if self._is_emptied(after):
+                    continue
                 if len(found) == limit:
                     return found, True
                 found.append(ListedObject(stored))
@@ -286,6 +290,8 @@ class Objects:
             return text
 
     async def _version(self, id: str, at: AsOf, *, content: bool, size_max: int | None = None) -> Stored | None:
+        if self._is_emptied(id):
+            return None
         if session_objects.session_of(id) is not None:
             return await session_objects.version(self._store, id, at, lane=self._sessions.folding, size_max=size_max)
         stored = await self._store.get(id, at, content=content)
@@ -293,6 +299,10 @@ class Objects:
             # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.
             stored = await self._store.get(id, AsOf(at.valid_time, stored.tx), content=content)
         return stored
+
+    def _is_emptied(self, id: str) -> bool:
+        """True if ``id`` is of a session that was removed for good."""
+        return (session_of(id) or session_objects.session_of(id)) in self._sessions.emptied
 
     def _undurable(self, found: Iterable[Stored]) -> int:
         """The newest write among those of ``found`` that may yet be lost; 0 without one."""

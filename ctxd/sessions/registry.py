@@ -223,6 +223,8 @@ class Sessions:
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._loading: dict[str, SessionLock] = {}
         self.moved_sessions: dict[str, MovedSession] = {}
+        self.emptied: dict[str, SessionHead] = {}
+        """Sessions that were removed and exist no more, each with its head."""
         self.shared = False
         """True if other hosts have sessions in the same log."""
         self._creating = SessionLock()
@@ -243,6 +245,9 @@ class Sessions:
             head = read_head(stored)
             self._ordinal = max(self._ordinal, head.settings.ordinal)
             if head.entering:
+                continue
+            if head.emptied is not None:
+                self.emptied[stored.document.id.removeprefix(_HEADS)] = head
                 continue
             self.catalog.put(stored.document.id.removeprefix(_HEADS), head, stored.valid_time)
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
@@ -302,6 +307,8 @@ class Sessions:
 
     async def as_of(self, session: str, at: AsOf = NOW) -> LiveSession:
         """``session`` as it was at ``at``, for reading only. Raises and cancel: as ``live``."""
+        if session in self.emptied:
+            raise no_session(session)
         found = await load(self.store, session, at, host_filesystem_id=self.host_filesystem_id, lane=self.folding)
         if found is None:
             raise no_session(session, shared=self.shared)
@@ -325,7 +332,7 @@ class Sessions:
             if (await self.store.heads((id,)))[id] is not None:
                 raise CtxdError(
                     "session_exists",
-                    f"session {session} exists",
+                    f"session {session} {'was removed for good' if session in self.emptied else 'exists'}",
                     hint="Choose another id, or leave it out.",
                     outcome="not_applied",
                 )
@@ -427,7 +434,9 @@ class Sessions:
             for document in write.puts:
                 if document.type == "session":
                     head = msgspec.convert(document.payload, SessionHead)
-                    if head.entering:
+                    if head.emptied is not None:
+                        self.emptied[write.session] = head
+                    if head.entering or head.emptied is not None:
                         self.catalog.discard(write.session)
                     else:
                         self.catalog.put(write.session, head, _vt(pending.receipt))

@@ -8,7 +8,7 @@ each new turn and with each assembly, and its figures may lag behind the segment
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -329,7 +329,8 @@ PREVIEW_CHARS: Final = 200
 class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first.
 
-    ``entering``: the session is being imported and incomplete, so that it does not exist yet.
+    ``entering``: the session is being imported and incomplete, so that it does not exist yet. ``emptied``: it was
+    removed and exists no more; its parts are being purged, or are gone.
     """
 
     settings: SessionSettings
@@ -340,6 +341,7 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     assembly: int = 0
     context_id: str | None = None
     entering: bool = False
+    emptied: Literal["begun", "done"] | None = None
 
 
 def head_document(session: str, head: SessionHead) -> Document:

@@ -93,7 +93,9 @@ def apply(
     """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back."""
     if purge.unreferenced:
         purge.ids = _unreferenced(versions, purge.ids)
-    found = _targets(versions, purge.ids)
+    if purge.reclaimed is not None:
+        purge.ids = unknown_elsewhere(connection, purge.ids, purge.reclaimed)
+    found = _own(versions, purge.ids) if purge.reclaimed is not None else _targets(versions, purge.ids)
     written = {_key(version): _instead(connection, version, purge) for version in found}
     shared = {version.content for version in written.values() if version.content is not None}
     spared = sum(version.content is not None for version in written.values())
@@ -106,10 +108,13 @@ def apply(
             written[_key(version)] = _rewritten(version, document, content)
             if version.content is not None and version.content != content:
                 dropped.add(version.content)
+    if purge.restate is not None or purge.reclaimed is not None:
         dropped -= _still_said(versions, dropped, written)
     texts = tuple(sorted(dropped))
     hit("purge.rewrite")
-    rows = [_rewrite_row(connection, tx, seq, written) for tx in sorted({version.tx for version in found})]
+    rows = [
+        _rewrite_row(connection, tx, seq, written, purge.reclaimed) for tx in sorted({version.tx for version in found})
+    ]
     versions.append(list(written.values()))
     commit_index.fill(connection, versions, list(written.values()))
     _drop_texts(connection, texts, {version.content for version in found if version.id.startswith(ARTIFACT)})
@@ -140,15 +145,20 @@ def _payload(version: Version) -> dict[str, Any]:
     return decode_document(version.id, version.body).payload
 
 
-def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
-    """Every version of ``ids`` that is not purged yet, and every other one with a text of theirs."""
-    wanted = frozenset(ids)
-    own = [
+def _own(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
+    """Every version of ``ids`` that is not purged yet."""
+    return [
         version
-        for id in wanted
+        for id in dict.fromkeys(ids)
         for version in versions.history(id, corrections=True)
         if version.body is not None and not is_purged(decode_document(version.id, version.body))
     ]
+
+
+def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
+    """Every version of ``ids`` that is not purged yet, and every other one with a text of theirs."""
+    wanted = frozenset(ids)
+    own = _own(versions, wanted)
     texts = {version.content for version in own if version.content is not None}
     if not texts:
         return own
@@ -180,11 +190,7 @@ def _restated(
 def _within(connection: dbfile.Connection, name: str) -> list[str]:
     if name.startswith(COMMITS_OF):
         return commit_index.of_session(connection, name.removeprefix(COMMITS_OF))
-    if name[-1] != "#":
-        return [name]
-    query = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
-    # A dollar sign is the character after the number sign.
-    return [id for (id,) in connection.execute(query, (name, f"{name[:-1]}$"))]
+    return entities(connection, name) if name[-1] == "#" else [name]
 
 
 def _inline(connection: dbfile.Connection, ref: bytes) -> Content | None:
@@ -231,7 +237,11 @@ def _rewritten(version: Version, document: Document, content: bytes | None) -> V
 
 
 def _rewrite_row(
-    connection: dbfile.Connection, tx: int, record: int, written: dict[tuple[str, int, int], Version]
+    connection: dbfile.Connection,
+    tx: int,
+    record: int,
+    written: dict[tuple[str, int, int], Version],
+    reclaimed: str | None,
 ) -> journal.Rewritten:
     (row,) = journal.read_rows(connection, after=tx - 1, limit=1)
     body = journal.decode_body(row.body)
@@ -243,12 +253,83 @@ def _rewrite_row(
         puts.append(put)
     # A digest of parameters, and the hashes in an answer, would let a short text be guessed.
     after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
-    encoded = journal.encode_rewritten(after, len(row.body))
+    size = len(row.body)
+    if reclaimed is not None and row.session == reclaimed:
+        _forget_known(connection, body.knows, reclaimed)
+        after, size = msgspec.structs.replace(after, knows=()), 0
+    encoded = journal.encode_rewritten(after, size)
     # Of the same size it is written over what was there, page by page, and nothing is moved.
     connection.execute("UPDATE journal SET body=? WHERE seq=?", (encoded, row.seq))
     name = journal.rewritten_name(row.seq)
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, record.to_bytes(8, "big")))
     return journal.Rewritten(row.seq, row.b3, journal.hash_of(row, encoded))
+
+
+_KNOWN: Final = "(SELECT n FROM entity WHERE id=?)"
+
+
+def unknown_elsewhere(connection: dbfile.Connection, ids: Iterable[str], session: str) -> tuple[str, ...]:
+    """Those of ``ids`` that are in the index of no session but ``session``."""
+    query = f"SELECT 1 FROM knows WHERE object={_KNOWN} AND session IS NOT {_KNOWN} LIMIT 1"
+    return tuple(id for id in ids if connection.execute(query, (id, f"session:{session}")).fetchone() is None)
+
+
+def _forget_known(connection: dbfile.Connection, objects: Iterable[str], session: str) -> None:
+    query = f"DELETE FROM knows WHERE object={_KNOWN} AND session={_KNOWN}"
+    for id in objects:
+        connection.execute(query, (id, f"session:{session}")).fetchall()
+
+
+def entities(connection: dbfile.Connection, prefix: str) -> list[str]:
+    """The ids of all entities with ``prefix``, which ends in ``#``, in order."""
+    # A dollar sign is the character after the number sign.
+    query = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
+    return [id for (id,) in connection.execute(query, (prefix, f"{prefix[:-1]}$"))]
+
+
+def reclaimable(connection: dbfile.Connection, ids: Iterable[str]) -> int:
+    """The bytes that purging ``ids`` frees, those of their documents twice: in the journal and in the versions."""
+    entities, size = set[int](), 0
+    for id in ids:
+        found = connection.execute("SELECT n FROM entity WHERE id=?", (id,)).fetchone()
+        entities.update(found or ())
+    texts: set[bytes] = set()
+    for number in entities:
+        for body, text in connection.execute("SELECT length(body), content FROM version WHERE entity=?", (number,)):
+            size += 2 * (body or 0)
+            texts.update(() if text is None else (text,))
+    for text in texts:
+        having = connection.execute("SELECT entity FROM version WHERE content=?", (text,))
+        if all(number in entities for (number,) in having):
+            stored = connection.execute("SELECT ifnull(length(bytes), size) FROM content WHERE hash=?", (text,))
+            size += sum(length for (length,) in stored)
+    return size
+
+
+def silences(connection: dbfile.Connection, longer_than: int) -> list[tuple[int, int]]:
+    """The valid times of consecutive rows that are ``longer_than`` ms apart or more, oldest first, from the first row.
+
+    Cost: a few look-ups for each span of that length, however many rows there are.
+    """
+    found: list[tuple[int, int]] = []
+
+    def valid_time(seq: int) -> int:
+        ((vt,),) = connection.execute("SELECT vt FROM journal WHERE seq=?", (seq,))
+        return int(vt)
+
+    ((first, last),) = connection.execute("SELECT min(seq), max(seq) FROM journal")
+    spans = [] if first is None else [(first, valid_time(first), last, valid_time(last))]
+    while spans:
+        low, began, high, ended = spans.pop()
+        if ended - began < longer_than:
+            continue
+        if high - low <= 1:
+            found.append((began, ended))
+            continue
+        middle = (low + high) // 2
+        at = valid_time(middle)
+        spans += [(middle, at, high, ended), (low, began, middle, at)]
+    return found
 
 
 def _without_hashes(result: bytes) -> bytes:

@@ -25,9 +25,11 @@ class PurgeRequest:
     the replacement of a version of another entity with the same text that cannot do without one; None: it is purged
     like them.
     ``unreferenced``: ``ids`` are artifacts, of which only those are purged that nothing refers to by then.
+    ``reclaimed``: the purge frees the space of this session, which was removed, and keeps nothing secret: objects that
+    another session knows stay, and so do texts that other entities have.
     ``done`` is set once it is durable."""
 
-    __slots__ = ("done", "ids", "keyed", "messages", "restate", "sharing", "unreferenced", "within")
+    __slots__ = ("done", "ids", "keyed", "messages", "reclaimed", "restate", "sharing", "unreferenced", "within")
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class PurgeRequest:
         sharing: Restate | None = None,
         messages: int = 0,
         unreferenced: bool = False,
+        reclaimed: str | None = None,
     ) -> None:
         """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` removes
         ``messages`` messages."""
@@ -49,6 +52,7 @@ class PurgeRequest:
         self.sharing = sharing
         self.messages = messages
         self.unreferenced = unreferenced
+        self.reclaimed = reclaimed
         self.done: Purged | None = None
 
 

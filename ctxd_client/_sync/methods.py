@@ -112,6 +112,8 @@ from ctxd_protocol.methods.sessions import (
     SessionAppendResult,
     SessionConfigureParams,
     SessionCreateParams,
+    SessionGcParams,
+    SessionGcResult,
     SessionGetParams,
     SessionHostsResult,
     SessionListParams,
@@ -402,6 +404,32 @@ class SyncClientMethods(ABC):
         Example: ``client.session_restore("s1").session.state``
         """
         return self.call(Call("session.restore", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+
+    def session_gc(
+        self, keep_ms: int, *, dry_run: bool = False, force: bool = False, limit: int = 100, cursor: str | None = None
+    ) -> SessionGcResult:
+        """Empty the trash of sessions removed long ago, and retire idle sessions.
+
+        What others still reach stays: files, commits, artifacts, tool calls that other sessions know. ``dry_run``
+        changes nothing.
+
+        An age counts as far as the journal confirms it: a time without any write counts for at most a third of
+        ``keep_ms`` (an hour if that is longer), so that a clock that jumped forward makes nothing old. ``force``: ages
+        by the clock alone. ``limit``: sessions of one answer, which comes earlier after some seconds of work; pass
+        ``next_cursor`` as ``cursor`` to go on.
+
+        Raises: ``Unavailable`` (store_failed, store_unavailable, store_backlog_full, disk_full); ``DaemonFault``
+        (data_loss).
+
+        Example: ``client.session_gc(7776000000, dry_run=True).sessions``
+        """
+        return self.call(
+            Call(
+                "session.gc",
+                SessionGcParams(keep_ms=keep_ms, dry_run=dry_run, force=force, limit=limit, cursor=cursor),
+                SessionGcResult,
+            )
+        )
 
     def session_append(
         self,

@@ -48,7 +48,12 @@ BY_AN_ARTIFACT = {"art.repack", "upload.write"}
 """Passed only by ``artifact.gc`` and ``artifact.upload``: tests/unit/artifacts/test_kill.py and
 tests/spec/test_artifacts.py kill them there."""
 
-IN_THE_DAEMON = sorted(failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE - BY_A_PURGE - BY_AN_ARTIFACT)
+BY_THE_TRASH = {"trash.begun", "trash.purge"}
+"""Passed only by ``session.gc``: tests/spec/test_removal.py kills it there."""
+
+IN_THE_DAEMON = sorted(
+    failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE - BY_A_PURGE - BY_AN_ARTIFACT - BY_THE_TRASH
+)
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.slow]
 

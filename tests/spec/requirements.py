@@ -121,6 +121,9 @@ SES-21 | The chat is a log of typed events: `session.append` takes prompts, resp
 SES-22 | `ctx session import FILE` stores a transcript of Claude Code, codex, pi or opencode as a session whose log holds every event of the file, in order. A file with an event beyond the limit of a call leaves no session, and an import that breaks off names its session and how many events it holds. | ctxd
 SES-23 | `session.remove` moves a session to the trash: it is listed only on request, stays readable, and refuses writes with `session_removed`, which names the remedy. Its removal records who removed it, when and through which connection. | ctxd
 SES-24 | `session.restore` brings a session back from the trash in the state that it had, with its sets and its chat. | ctxd
+SES-25 | `session.gc` and `ctxd gc --keep 90d` empty the trash of sessions removed longer ago than that and retire into it those idle for longer, with the bytes of each; a dry run changes nothing. What others reach stays: files, commits, artifacts, tool calls and texts that other sessions have, and sessions in use. | ctxd
+SES-26 | An age counts as far as the journal confirms it: a time without any write counts for at most a third of what is kept, so that a clock that jumps forward by years empties nothing unless `--force` is given. | ctxd
+SES-27 | A kill while a session is emptied leaves it either in the trash, whole, or gone; the next collection goes on. | ctxd
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | An explicit deactivation persists; an explicit activation persists until the window has passed. | ctxd

@@ -1,19 +1,24 @@
 """SES: the trash: what removing a session hides and refuses, and what restoring one brings back."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
-from ctxd_client import Conflict, InvalidCall, SyncClient, SyncSession
+from ctxd_client import Conflict, InvalidCall, SyncClient, SyncSession, connect_sync
 from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import SessionStatus
 from tests.client.running import Running
+from tests.crash.daemon import daemon_process
+from tests.crash.wire import Gone, Refused, Wire
 from tests.spec.refusal import refused
 from tests.spec.sandboxes import inside
-from tests.spec.sessions import said, sets
+from tests.spec.sessions import call, said, sets
 from tests.spec.test_commands import ctx
+from tests.spec.test_durability import ctxd
 from tests.spec.test_resuming import WRITES
 
 
@@ -123,3 +128,93 @@ def test_rm_and_restore_take_several_sessions_and_change_none_if_one_is_unknown(
     )
     back = ctx(daemon, "session", "restore", one.id, two.id, "--json")
     assert [each["session"]["state"] for each in json.loads(back.stdout)["sessions"]] == ["active", "active"]
+
+
+def collected(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The action on each session in the JSON of ``ctxd gc``."""
+    return {each["session"]: each["action"] for each in json.loads(done.stdout)["sessions"]}
+
+
+@pytest.mark.requirement("SES-25")
+def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Running) -> None:
+    with connect_sync(kept.socket) as client:
+        s = client.session("gone", agent="a")
+        s.user("a question")
+        call(s, output="an answer\n" * 1000)
+        made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="gone").commit
+        s.remove()
+        assert ctxd("gc", "--socket", kept.socket).stdout == "0 sessions emptied, 0 B; 0 retired, 0 kept\n"
+        words = ("gc", "--keep", "0s", "--socket", kept.socket)
+        planned = ctxd(*words, "--dry-run", "--json")
+        assert collected(planned) == {"gone": "emptied"}
+        size = json.loads(planned.stdout)["bytes"]
+        assert size > 10_000
+        assert "gone: would be emptied, " in ctxd(*words, "--dry-run").stdout
+        done = ctxd(*words, "--json")
+        assert (collected(done), json.loads(done.stdout)["bytes"]) == ({"gone": "emptied"}, size)
+        with refused("session_not_found"):
+            s.restore()
+        assert client.commit_show(made.commit).commit.summary == made.summary, "commits stay"
+        assert client.commit_annotate(made.commit, "still there").commit.summary == "still there"
+        assert client.commit_materialize(made.commit).content == '{"n":1}\n'
+    bad = ctxd("gc", "--keep", "ninety", "--socket", kept.socket)
+    assert (bad.returncode, "write 90d" in bad.stderr) == (64, True)
+    away = ctxd("gc", "--socket", f"{kept.socket}-none")
+    assert away.returncode == 69 and away.stderr.startswith("ctxd: ")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SES-27")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "journal.precommit@2",
+        "journal.precommit@3",
+        "trash.begun",
+        "purge.rewrite",
+        "trash.purge",
+        "trash.purge@2",
+        "purge.truncate",
+    ],
+)
+async def test_a_session_whose_emptying_is_killed_is_whole_or_gone_and_the_next_collection_goes_on(
+    tmp_path: Path, place: str
+) -> None:
+    name, _, number = place.partition("@")
+    with daemon_process(tmp_path) as process:
+        await process.start()
+        async with await Wire.open(process.socket) as wire:
+            await wire.call("session.create", agent="a", session="gone", system_prompt="prompt-of-gone")
+            for n in range(150):
+                await wire.call(
+                    "toolcall.record", session="gone", id=f"c{n}", tool="bash", content=f"output-of-gone {n}"
+                )
+            await wire.call("session.remove", session="gone")
+        await process.stop()
+        await process.start(failpoints=f"{name}=kill@{number or 1}")
+        with pytest.raises(Gone):
+            async with await Wire.open(process.socket) as wire:
+                await wire.call("session.gc", keep_ms=0)
+                await wire.call("daemon.status")
+                await anyio.sleep_forever()
+        await process.ended()
+        await process.start()
+        async with await Wire.open(process.socket) as wire:
+            found = (await wire.call("session.list", state="removed"))["sessions"]
+            if found:
+                view = (await wire.call("session.get", session="gone"))["session"]
+                assert len(view["session_index"]) == 150
+                assert (await wire.call("object.get", object="c7"))["object"]["payload"][
+                    "content"
+                ] == "output-of-gone 7"
+            else:
+                with pytest.raises(Refused, match="session_not_found"):
+                    await wire.call("session.restore", session="gone")
+            again = (await wire.call("session.gc", keep_ms=0))["sessions"]
+            assert [each["session"] for each in again] in (["gone"], [])
+            assert (await wire.call("session.gc", keep_ms=0))["sessions"] == []
+        await process.stop()
+        report = ctxd("verify", "--state-dir", process.state_dir, "--json")
+        assert report.returncode == 0, report.stdout
+        raw = b"".join(path.read_bytes() for path in process.state_dir.rglob("*") if path.is_file())
+        assert b"output-of-gone" not in raw and b"prompt-of-gone" not in raw

@@ -141,3 +141,30 @@ async def test_what_is_purged_is_gone_from_a_node_that_was_there_away_or_is_made
         done = await run_sync(lambda: ctxd(*rebuild))
         assert done.returncode == 0 and told(done)["node_digest"] == report["node_digest"], done.stderr
         assert held(await shown(other, [None])) == on_disk(other) == set()
+
+
+@pytest.mark.requirement("SES-25")
+async def test_a_session_that_is_emptied_is_gone_from_the_node_but_for_what_others_reach(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    with node("memory") as at, daemon_process(tmp_path, env=xtdb(at)) as daemon:
+        await daemon.start()
+        with connect_sync(str(daemon.socket)) as client:
+            file = await run_sync(live, client, tree)
+            other = client.session("other", agent="a")
+            other.record("same", "bash", "what stays\n")
+            await reached(daemon)
+            before = await newest_tx(at)
+            client.session_remove("s")
+            (done,) = (each for each in client.session_gc(0).sessions if each.action == "emptied")
+            assert done.session == "s" and done.bytes > len(TOLD)
+            status = await reached(daemon)
+            assert status.quarantined == ()
+            assert held(await shown(at, [None, before])) == {READ}, "the file is there for others"
+            assert client.object_get("same").object.payload["content"] == "what stays\n"
+            assert READ in client.object_get(file).object.payload["content"]
+        assert await daemon.stop() == 0
+        verify = ["verify", "--store", "--state-dir", daemon.state_dir, "--store-url", at.url, "--json"]
+        done_verify = await run_sync(lambda: ctxd(*verify))
+        report = told(done_verify)
+        assert done_verify.returncode == 0 and report["equal"] and report["problems"] == [], done_verify.stderr

@@ -1,6 +1,7 @@
 """``session.*`` and every other operation of ``ctxd.sessions.operations``, bound to the methods of the same name.
 
-Reads of a session are handled here. A result that shows a state is sent once that state is durable.
+Reads of a session and the collection of sessions are handled here. A result that shows a state is sent once that state
+is durable.
 """
 
 import re
@@ -19,14 +20,15 @@ from ctxd.sessions.operations import Operations
 from ctxd.sessions.segments import events_size, text_size
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
+from ctxd.sessions.trash import Trash
 from ctxd_protocol.methods import chat
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.session_types import Turn
 
 
 def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, AsyncHandler]:
-    """Handlers by method name: all operations, and the reads of sessions."""
-    return operations.by_method() | bound(_Reads(operations, notices))
+    """Handlers by method name: all operations, the reads of sessions, and their collection."""
+    return operations.by_method() | bound(_SessionCalls(operations, notices))
 
 
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{8})", re.ASCII)
@@ -35,10 +37,11 @@ CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
 """Characters of the turns of one page of a chat."""
 
 
-class _Reads:
+class _SessionCalls:
     def __init__(self, operations: Operations, notices: NoticeFeeds) -> None:
         self._sessions = operations.sessions
         self._notices = notices
+        self._trash = Trash(operations.sessions)
 
     async def session_get(self, _: Caller, params: wire.SessionGetParams) -> Accepted:
         live = await self._sessions.live(params.session)
@@ -93,6 +96,9 @@ class _Reads:
         barriers = [barrier for _, barrier in rows if barrier is not None]
         result = wire.SessionListResult(sessions=tuple(row for row, _ in rows), next_cursor=cursor)
         return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
+
+    async def session_gc(self, caller: Caller, params: wire.SessionGcParams) -> wire.SessionGcResult:
+        return await self._trash.collect(caller, params)
 
     async def session_chat(self, caller: Caller, params: chat.ChatParams) -> Accepted:
         live = await self._sessions.live(params.session)

@@ -1,6 +1,6 @@
 """Methods ``session.*``: sessions, their chat, the objects in their window, and notices to them."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -167,6 +167,51 @@ class SessionHostsResult(Result, frozen=True, kw_only=True):
     """The hosts on the shared log, by name."""
 
     hosts: tuple[SharingHost, ...]
+
+
+class SessionGcParams(Params, frozen=True, kw_only=True):
+    """A collection: ``keep_ms`` is how long removed sessions stay in the trash, and others may be idle.
+
+    An age counts as far as the journal confirms it: a time without any write counts for at most a third of ``keep_ms``
+    (an hour if that is longer), so that a clock that jumped forward makes nothing old. ``force``: ages by the clock
+    alone. ``limit``: sessions of one answer, which comes earlier after some seconds of work; pass ``next_cursor`` as
+    ``cursor`` to go on.
+    """
+
+    keep_ms: Milliseconds
+    dry_run: bool = False
+    force: bool = False
+    limit: PageSize = 100
+    cursor: SessionIdText | None = None
+
+
+KeepReason = Literal["clock", "sandbox", "in_use", "elsewhere"]
+"""The reason why a collection keeps a session that is old enough."""
+
+
+class CollectedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session that is old enough, and the ``action`` on it.
+
+    ``emptied``: all of it that nothing else reaches is gone, ``bytes`` of it. ``retired``: it was idle, and is in the
+    trash now. ``kept``: not collected, for a ``reason``: ``clock``: the journal does not confirm its age; ``sandbox``:
+    a registered sandbox may name it; ``in_use``: calls are under way or its notices are followed; ``elsewhere``: it
+    went on on another host. ``age_ms``: since its removal or its last write by the clock, ``confirmed_ms`` as far as it
+    counts; both absent where an emptying that was cut short was completed.
+    """
+
+    session: str
+    action: Literal["emptied", "retired", "kept"]
+    reason: KeepReason | None = None
+    bytes: int = 0
+    age_ms: int | None = None
+    confirmed_ms: int | None = None
+
+
+class SessionGcResult(Result, frozen=True, kw_only=True):
+    """The sessions that are old enough, in the order of their ids; no ``next_cursor`` at the end."""
+
+    sessions: tuple[CollectedSession, ...]
+    next_cursor: str | None
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,6 +420,18 @@ ROWS: Final = (
         errors=SESSION_ERRORS,
         example={"session": "s1"},
         shows=".session.state",
+    ),
+    Method(
+        name="session.gc",
+        params=SessionGcParams,
+        result=SessionGcResult,
+        access="host",
+        summary="Empty the trash of sessions removed long ago, and retire idle sessions.",
+        description="What others still reach stays: files, commits, artifacts, tool calls that other sessions know."
+        " ``dry_run`` changes nothing.",
+        errors=("store_failed", "store_unavailable", "store_backlog_full", "disk_full", "data_loss"),
+        example={"keep_ms": 7776000000, "dry_run": True},
+        shows=".sessions",
     ),
     Method(
         name="session.append",

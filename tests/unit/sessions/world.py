@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import pytest
 
-from ctxd.clock import SystemClock
+from ctxd.clock import Clock, SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
@@ -34,8 +34,7 @@ CALLER = Caller(principal="host", capability="host", session=None, connection=1,
 class World:
     """One run of a store and everything over it."""
 
-    def __init__(self, store: VersionStore, *, live_max: int = 8) -> None:
-        clock = SystemClock()
+    def __init__(self, store: VersionStore, *, live_max: int = 8, clock: Clock) -> None:
         self.store = store
         self.sessions = Sessions(store, clock, host_filesystem_id=HOST, live_max=live_max)
         self.indexer = Indexer(store, HostFiles(clock), HOST, host_devices=host_devices())
@@ -100,11 +99,12 @@ async def settled(answer: Any) -> Any:
 
 
 @asynccontextmanager
-async def world(root: Path, **rest: Any) -> AsyncIterator[World]:
-    store = VersionStore(root, SystemClock())
+async def world(root: Path, *, clock: Clock | None = None, **rest: Any) -> AsyncIterator[World]:
+    clock = clock or SystemClock()
+    store = VersionStore(root, clock)
     async with anyio.create_task_group() as group:
         await group.start(store.run)
-        made = World(store, **rest)
+        made = World(store, clock=clock, **rest)
         await made.sessions.start()
         with anyio.fail_after(30):
             yield made

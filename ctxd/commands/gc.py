@@ -1,0 +1,108 @@
+"""``ctxd gc``: the trash emptied and idle sessions retired, by the daemon that runs."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ctxd.command_line import FAILURE, Stop
+from ctxd.commands.output import AbsolutePath, config_option, json_option, progress, show
+from ctxd.formatting import count, size, span
+from ctxd_protocol.methods.sessions import CollectedSession
+
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_LENGTH: Final = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
+_DEADLINE_S: Final = 120.0
+
+_REASONS: Final = {
+    "clock": "the journal confirms only {confirmed} of its age; --force trusts the clock",
+    "sandbox": "a registered sandbox may name it",
+    "in_use": "calls are under way, or its notices are followed",
+    "elsewhere": "it went on on another host",
+}
+
+
+class _Length(click.ParamType):  # type: ignore[type-arg]  # older releases of click have no parameters
+    name = "length of time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
+        """Return the milliseconds of a number with its unit."""
+        found = _LENGTH.fullmatch(str(value))
+        if found is None:
+            self.fail(f"{value!r} is no length of time: write 90d, 12h, 30m.", param, ctx)
+        return int(found[1]) * _UNIT_MS[found[2]]
+
+
+@click.command()
+@click.option("--keep", type=_Length(), metavar="TIME", default="90d", show_default=True, help="A time such as 90d.")
+@click.option("--dry-run", is_flag=True, help="Report only.")
+@click.option("--force", is_flag=True, help="Trust the clock where the journal does not confirm an age.")
+@click.option("--socket", type=AbsolutePath(), help="The daemon's socket [default: the configured one].")
+@json_option
+@config_option
+def gc(keep: int, dry_run: bool, force: bool, socket: Path | None, as_json: bool, config: Path | None) -> None:
+    """Empty the trash of sessions removed more than --keep ago, and retire into it those idle for longer.
+
+    The daemon has to run. What others still reach stays: files, commits, artifacts, tool calls that other sessions
+    know. A retired session can be restored until it is emptied in turn.
+
+    \b
+    Examples:
+      ctxd gc --keep 90d --dry-run
+      ctxd gc --keep 90d --json
+    """
+    found = _collect(_socket(socket, config), keep, dry_run=dry_run, force=force)
+    emptied = [each for each in found if each.action == "emptied"]
+    retired = [each for each in found if each.action == "retired"]
+    kept = [each for each in found if each.action == "kept"]
+    freed = sum(each.bytes for each in emptied)
+    may = "would be " if dry_run else ""
+    lines = [
+        *(f"{each.session}: {may}emptied, {size(each.bytes)}" for each in emptied),
+        *(f"{each.session}: {may}retired, idle for {span((each.age_ms or 0) / 1000)}" for each in retired),
+        *(f"{each.session}: kept, {_reason(each)}" for each in kept),
+        f"{count(len(emptied), 'session')} {may}emptied, {size(freed)}; {len(retired):,} retired, {len(kept):,} kept",
+    ]
+    document = {"dry_run": dry_run, "keep_ms": keep, "bytes": freed, "sessions": found}
+    show(as_json, document, "\n".join(lines))
+
+
+def _reason(kept: CollectedSession) -> str:
+    return _REASONS[kept.reason or ""].format(confirmed=span((kept.confirmed_ms or 0) / 1000))
+
+
+def _socket(given: Path | None, config: Path | None) -> str | None:
+    """The socket named by the flags, the environment or a configuration file; None for the default places."""
+    if given is not None:
+        return str(given)
+    if os.environ.get("CTXD_SOCKET") and config is None:
+        return None
+    from ctxd.config import load
+
+    found = load(file=config)
+    return str(found.socket) if found.origins["socket"].startswith("file") else None
+
+
+def _collect(socket: str | None, keep_ms: int, *, dry_run: bool, force: bool) -> list[CollectedSession]:
+    from ctxd_client.errors import CallFailed, ConnectFailed
+    from ctxd_client.sync import connect_sync
+
+    found: list[CollectedSession] = []
+    try:
+        with connect_sync(socket, deadline_s=_DEADLINE_S, client="ctxd gc") as client:
+            cursor: str | None = None
+            while True:
+                page = client.session_gc(keep_ms, dry_run=dry_run, force=force, cursor=cursor)
+                found += page.sessions
+                progress(f"sessions: {len(found):,}")
+                cursor = page.next_cursor
+                if cursor is None:
+                    return found
+    except ConnectFailed as error:
+        raise Stop(os.EX_UNAVAILABLE, str(error), hint=error.hint or "start the daemon: ctxd run") from error
+    except CallFailed as error:
+        raise Stop(FAILURE, str(error), hint=error.hint) from error
+    finally:
+        progress("")

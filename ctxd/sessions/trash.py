@@ -1,0 +1,255 @@
+"""The trash: emptying it of sessions that were removed long ago, and retiring into it those that have long been idle.
+
+A session is emptied in steps, each of which is durable before the next and can be repeated. Its head is marked, from
+when on the session exists no more. Then its tool calls and observations, its records and entries, and its segments are
+purged, in this order, as the segments are what the others are found by. Then every version of the head is replaced by
+one that keeps the id taken and the removal on record. After a crash the next collection goes on.
+
+Objects that another session knows, texts that other entities have, files, commits and artifacts stay: see
+``PurgeRequest``.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from ctxd.failpoints import hit
+from ctxd.objects.document import Document, Page
+from ctxd.objects.generated_ids import (
+    assemblies_prefix,
+    component_texts_prefix,
+    entries_prefix,
+    observations,
+    segment_id,
+    segments_prefix,
+)
+from ctxd.objects.kinds import is_purged
+from ctxd.sessions.loading import batched, load
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionHead, head_document
+from ctxd.sessions.session import Actor, LiveSession, SessionLock, WriteRequest
+from ctxd.sessions.settings import SessionSettings
+from ctxd.store import purge
+from ctxd.store.writes import PurgeRequest, Restate, Write
+from ctxd_protocol.ids import session_object_id, system_prompt_id
+from ctxd_protocol.methods import sessions as wire
+from ctxd_protocol.object_types import filesystem_source
+from ctxd_protocol.session_types import Removal
+
+KIND: Final = "session.gc"
+"""The kind of a write that retires a session or marks one that is emptied."""
+
+ENTITIES_AT_ONCE: Final = 128
+"""Entities that one write purges: others' writes wait for a few milliseconds of work."""
+
+WORK_S: Final = 5.0
+"""Seconds of work after which a call ends and leaves the rest to the next one."""
+
+SILENCE_MS_MIN: Final = 60 * 60 * 1000
+"""Length of a silence of the journal that always counts whole."""
+
+_NAMES_AT_ONCE: Final = 1000
+_FILES_AT_ONCE: Final = 500
+
+
+class _Ages:
+    """Ages by the host's clock, and as far as the journal confirms them.
+
+    A clock that jumps forward makes everything old at once; the journal then has a silence of that length. So a silence
+    counts for at most a third of ``keep_ms``.
+    """
+
+    def __init__(self, now_ms: int, newest_ms: int, silences: Sequence[tuple[int, int]], keep_ms: int) -> None:
+        self.now_ms = now_ms
+        self._end = max(now_ms, newest_ms)
+        self._silences = [*silences, (newest_ms, self._end)]
+        self._counted_ms = silence_ms_max(keep_ms)
+
+    def confirmed(self, wall_ms: int, valid_time: int) -> int:
+        """The age that the journal confirms of what was written at ``wall_ms``, with ``valid_time``."""
+        beyond = [max(0, end - start - self._counted_ms) for start, end in self._silences if start >= valid_time]
+        return min(self.now_ms - wall_ms, self._end - valid_time - sum(beyond))
+
+
+def silence_ms_max(keep_ms: int) -> int:
+    """The most that a silence of the journal counts for."""
+    return max(keep_ms // 3, SILENCE_MS_MIN)
+
+
+class Trash:
+    """Collector of removed and of idle sessions. One collection runs at a time."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+        self._collecting = SessionLock()
+
+    async def collect(self, actor: Actor, params: wire.SessionGcParams) -> wire.SessionGcResult:
+        """Empty and retire sessions in the order of their ids, those first whose emptying was cut short.
+
+        Raises: CtxdError of the store. Cancel: safe; the next collection goes on.
+        """
+        async with self._collecting:
+            sessions, clock = self._sessions, self._sessions.clock
+            longer_than = silence_ms_max(params.keep_ms)
+            silences = await self._store.commits(partial(purge.silences, longer_than=longer_than))
+            ages = _Ages(clock.wall_ms(), self._store.newest_valid_time, silences, params.keep_ms)
+            ends = clock.monotonic() + WORK_S
+            found: list[wire.CollectedSession] = []
+            if params.cursor is None and not params.dry_run:
+                for session, head in list(sessions.emptied.items()):
+                    if head.emptied == "begun":
+                        found.append(await self._empty(actor, session, head))
+            for session in self._after(params.cursor or ""):
+                if (collected := await self._collect(actor, session, ages, params)) is not None:
+                    found.append(collected)
+                if len(found) >= params.limit or clock.monotonic() >= ends:
+                    return wire.SessionGcResult(sessions=tuple(found), next_cursor=session)
+            return wire.SessionGcResult(sessions=tuple(found), next_cursor=None)
+
+    def _after(self, after: str) -> Iterator[str]:
+        while names := self._sessions.catalog.names(after, _NAMES_AT_ONCE):
+            yield from names
+            after = names[-1]
+
+    async def _collect(
+        self, actor: Actor, session: str, ages: _Ages, params: wire.SessionGcParams
+    ) -> wire.CollectedSession | None:
+        """Empty or retire ``session`` if it is old enough, or find why it is kept all the same; None if it is not."""
+        known = self._sessions.catalog.newest(session)
+        if known is None:
+            return None
+        (head, valid_time), removed = known, known[0].settings.removed
+        wall = valid_time if removed is None else removed.at
+        if ages.now_ms - wall < params.keep_ms:
+            return None
+        if removed is None:
+            wall, valid_time = await self._last_write(session)
+        age = ages.now_ms - wall
+        if age < params.keep_ms:
+            return None
+        confirmed = age if params.force else ages.confirmed(wall, valid_time)
+        reason = self._reason_to_keep(session)
+        if reason is None and confirmed < params.keep_ms:
+            reason = "clock"
+        made = wire.CollectedSession(session=session, action="kept", age_ms=age, confirmed_ms=confirmed, reason=reason)
+        if reason is not None:
+            return made
+        if removed is None:
+            if not params.dry_run and not await self._retire(actor, session, ages.now_ms):
+                return None
+            return msgspec.structs.replace(made, action="retired")
+        if not params.dry_run:
+            emptied = await self._empty(actor, session, head)
+            return msgspec.structs.replace(emptied, age_ms=age, confirmed_ms=confirmed)
+        size = await self._store.commits(partial(purge.reclaimable, ids=await self._parts(session)))
+        return msgspec.structs.replace(made, action="emptied", bytes=size)
+
+    def _reason_to_keep(self, session: str) -> wire.KeepReason | None:
+        if self._sessions.visibility.restricts(session):
+            return "sandbox"
+        live = self._sessions.peek(session)
+        if live is not None and not live.idle:
+            return "in_use"
+        return "elsewhere" if session in self._sessions.moved_sessions else None
+
+    async def _last_write(self, session: str) -> tuple[int, int]:
+        """When the newest write of ``session`` was made, on the host's clock, and its valid time."""
+        head_id = session_object_id(session)
+        newest = await self._store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
+        stored = [*newest, *(head for head in (await self._store.heads((head_id,))).values() if head is not None)]
+        return max((each.tx_time, each.valid_time) for each in stored)
+
+    async def _retire(self, actor: Actor, session: str, now_ms: int) -> bool:
+        """Move ``session`` to the trash; False if it was used meanwhile."""
+        live = await self._sessions.live(session)
+        if not live.idle:
+            return False
+        async with live.lock:
+            live.require_current()
+            settings = live.settings
+            removed = Removal(at=now_ms, by=actor.principal, via=actor.via, state=settings.state, idle=True)
+            pending = live.commit(
+                WriteRequest(KIND, actor.principal),
+                settings=msgspec.structs.replace(settings, state="removed", removed=removed),
+            )
+        await pending.wait()
+        return True
+
+    async def _empty(self, actor: Actor, session: str, head: SessionHead) -> wire.CollectedSession:
+        if head.emptied is None:
+            head = msgspec.structs.replace(head, emptied="begun")
+            await self._mark(actor, await self._sessions.live(session), head)
+        ids = await self._parts(session)
+        size = await self._store.commits(partial(purge.reclaimable, ids=ids))
+        for some in batched(ids, ENTITIES_AT_ONCE):
+            await self._purge(actor, PurgeRequest(some, str, reclaimed=session))
+            hit("trash.purge")
+        tombstone = head_document(session, _without_content(head))
+        id = session_object_id(session)
+        await self._purge(actor, PurgeRequest((), str, within=(id,), restate=_replacing(tombstone), reclaimed=session))
+        self._sessions.emptied[session] = msgspec.structs.replace(head, emptied="done")
+        await self._store.purge_residue()
+        return wire.CollectedSession(session=session, action="emptied", bytes=size)
+
+    async def _mark(self, actor: Actor, live: LiveSession, head: SessionHead) -> None:
+        id = session_object_id(live.session)
+        async with live.lock:
+            live.require_current()
+            stored = (await self._store.heads((id,)))[id]
+            floor_vt = 0 if stored is None else stored.valid_time + 1
+            write = Write(
+                kind=KIND, principal=actor.principal, session=live.session, puts=(head_document(live.session, head),),
+                floor_vt=floor_vt,
+            )  # fmt: skip
+            pending = self._store.submit(write)
+            self._sessions.emptied[live.session] = head
+            self._sessions.unload(live.session)
+        await pending.wait()
+        hit("trash.begun")
+
+    async def _purge(self, actor: Actor, asked: PurgeRequest) -> None:
+        await self._store.submit(Write(kind=purge.KIND, principal=actor.principal, purge=asked)).wait()
+
+    async def _parts(self, session: str) -> list[str]:
+        """The entities that belong to ``session`` alone, the segments last."""
+        prefixes = (entries_prefix, component_texts_prefix, assemblies_prefix, segments_prefix)
+        own: list[str] = [*await self._objects(session), system_prompt_id(session)]
+        for prefix in prefixes:
+            own += await self._store.commits(partial(purge.entities, prefix=prefix(session)))
+        return own
+
+    async def _objects(self, session: str) -> list[str]:
+        """The tool calls and observed files that only ``session`` knows; none once its first segment is purged, before
+        which they all were."""
+        first = (await self._store.heads((segment_id(session, 0),)))[segment_id(session, 0)]
+        if first is None or is_purged(first.document):
+            return []
+        host, lane = self._sessions.host_filesystem_id, self._sessions.folding
+        loaded = await load(self._store, session, host_filesystem_id=host, lane=lane)
+        assert loaded is not None, "a session that is emptied has its head"
+        index = loaded.state.index
+        found = [id for id, kind in index.items() if kind == "toolcall"]
+        for some in batched((id for id, kind in index.items() if kind == "file"), _FILES_AT_ONCE):
+            for id, stored in (await self._store.heads(some)).items():
+                source = None if stored is None else filesystem_source(stored.document.source)
+                if source is not None and source.filesystem_id == observations(session):
+                    found.append(id)
+        return list(await self._store.commits(partial(purge.unknown_elsewhere, ids=found, session=session)))
+
+
+def _without_content(head: SessionHead) -> SessionHead:
+    """The head of an emptied session: whose it was, and its removal."""
+    was = head.settings
+    settings = SessionSettings(
+        agent=was.agent, principal=was.principal, created_at=was.created_at, ordinal=was.ordinal,
+        filesystem_id=was.filesystem_id, state=was.state, removed=was.removed,
+    )  # fmt: skip
+    return SessionHead(settings=settings, emptied="done")
+
+
+def _replacing(tombstone: Document) -> Restate:
+    """Return a function that replaces every version by ``tombstone``."""
+    return lambda document: None if document.content_hash == tombstone.content_hash else tombstone
