@@ -112,6 +112,8 @@ from ctxd_protocol.methods.sessions import (
     SessionAppendResult,
     SessionConfigureParams,
     SessionCreateParams,
+    SessionForkParams,
+    SessionForkResult,
     SessionGcParams,
     SessionGcResult,
     SessionGetParams,
@@ -385,6 +387,37 @@ class ClientMethods(ABC):
         Example: ``(await client.session_close("s1")).session.state``
         """
         return await self.call(Call("session.close", SessionWriteParams(session=session, op_id=op_id), SessionResult))
+
+    async def session_fork(
+        self,
+        session: str,
+        *,
+        commit: str | None = None,
+        fork: str | None = None,
+        op_id: str | None = None,
+        valid_time: int | None = None,
+        tx: int | None = None,
+    ) -> SessionForkResult:
+        """Start a session that goes on from a moment of another, without copying it.
+
+        The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that moment.
+        Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.
+
+        ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
+        ``fork``: the id of the new session, by default made by the daemon.
+
+        Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_owned_elsewhere,
+        session_removed); ``Conflict`` (session_exists); ``InvalidCall`` (unsupported).
+
+        Example: ``(await client.session_fork("s1")).session``
+        """
+        return await self.call(
+            Call(
+                "session.fork",
+                SessionForkParams(session=session, commit=commit, fork=fork, op_id=op_id, valid_time=valid_time, tx=tx),
+                SessionForkResult,
+            )
+        )
 
     async def session_remove(self, session: str, *, op_id: str | None = None) -> SessionResult:
         """Move a session to the trash.
@@ -1755,6 +1788,32 @@ class SessionMethods:
         Example: ``(await s.close()).session.state``
         """
         return await self._calls.session_close(self.id, op_id=op_id)
+
+    async def fork(
+        self,
+        *,
+        commit: str | None = None,
+        fork: str | None = None,
+        op_id: str | None = None,
+        valid_time: int | None = None,
+        tx: int | None = None,
+    ) -> SessionForkResult:
+        """Start a session that goes on from a moment of another, without copying it.
+
+        The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that moment.
+        Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.
+
+        ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
+        ``fork``: the id of the new session, by default made by the daemon.
+
+        Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_owned_elsewhere,
+        session_removed); ``Conflict`` (session_exists); ``InvalidCall`` (unsupported).
+
+        Example: ``(await s.fork()).session``
+        """
+        return await self._calls.session_fork(
+            self.id, commit=commit, fork=fork, op_id=op_id, valid_time=valid_time, tx=tx
+        )
 
     async def remove(self, *, op_id: str | None = None) -> SessionResult:
         """Move a session to the trash.

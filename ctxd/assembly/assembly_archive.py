@@ -21,7 +21,7 @@ from ctxd.assembly.window_loading import WindowReader
 from ctxd.errors import CtxdError, purged
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, text_of
-from ctxd.objects.generated_ids import assemblies_prefix, assembly_id, component_text_id
+from ctxd.objects.generated_ids import assembly_id, component_text_id, number_of, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_purge import PURGED_TEXT
@@ -71,12 +71,12 @@ class Archive:
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
-        prefix, last = assemblies_prefix(session), assembly_id(session, after)
+        lineage = self._sessions.lineage(session)
         is_empty = True
-        while page := await self._store.scan(prefix, page=Page(after=last, limit=limit), size=_PAGE_BYTES):
+        while page := await lineage.assemblies_after(self._store, after, limit=limit, size=_PAGE_BYTES):
             is_empty = False
             yield page
-            last = page[-1].document.id
+            after = number_of(page[-1].document.id)
             limit = None if limit is None else limit - len(page)
             if limit == 0:
                 return
@@ -118,13 +118,12 @@ class Archive:
         """The newest requests of ``session`` in the layout ``append``, at most ``most``, oldest first. Raises:
         CtxdError corrupt, store_failed. Cancel: safe."""
         found: list[Recorded] = []
-        page: Page[str] = Page(ascending=False)
-        while len(found) < most and (
-            stored := await self._store.scan(assemblies_prefix(session), page=page, size=_PAGE_BYTES)
-        ):
+        newest, lineage = await self.newest(session), self._sessions.lineage(session)
+        before = 1 if newest is None else number_of(newest.document.id) + 1
+        while len(found) < most and (stored := await lineage.assemblies_before(self._store, before, size=_PAGE_BYTES)):
             records = map(read_record, stored)
             found += [each for each in records if each.window is not None and each.window.format is not None]
-            page = Page(after=stored[-1].document.id, ascending=False)
+            before = number_of(stored[-1].document.id)
         return found[:most][::-1]
 
     async def show(
@@ -158,7 +157,7 @@ class Archive:
         Raises: CtxdError unsupported, corrupt, store_failed. Cancel: safe.
         """
         if last.window is None or last.renderer not in WINDOW_RENDERERS:
-            id = assembly_id(live.session, last.number)
+            id = live.lineage.assembly_id(last.number)
             known = " or ".join(map(str, WINDOW_RENDERERS))
             raise CtxdError("unsupported", f"{id} has window format {last.renderer}, not {known}")
         first = last.window.base
@@ -180,7 +179,7 @@ class Archive:
         if kept.rendering is None:
             material = await self.windows.material(live, kept.window.refs, {}, {}, {})
             gone = [component_text_id(session, address) for address, text in material.components.items() if not text]
-            raise await _mismatch(live, assembly_id(session, last.number), material.versions.values(), gone)
+            raise await _mismatch(live, live.lineage.assembly_id(last.number), material.versions.values(), gone)
         budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
         return Assembled(context_of_window(session, last, kept.window.flat(), kept.rendering, budget, cost))
 
@@ -188,7 +187,9 @@ class Archive:
         """Return the context of the record ``recorded`` in version ``stored``. Raises: as ``show``."""
         if recorded.renderer != RENDERER:
             raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
-        live = await self._sessions.as_of(session, AsOf(tx=stored.tx))
+        # That of an ancestor is rendered as it was there.
+        recorder = session_of(stored.document.id) or session
+        live = await self._sessions.as_of(recorder, AsOf(tx=stored.tx))
         state, prompt = live.state, system_prompt_id(live.session)
         called = (mark.toolcall for marks in state.turns for mark in marks if mark and mark.toolcall)
         # In one go: the versions may be read over a network.
@@ -209,8 +210,7 @@ class Archive:
 
     async def newest(self, session: str) -> Stored | None:
         """The newest record of ``session`` in any layout, None if it has none."""
-        found = await self._store.scan(assemblies_prefix(session), page=Page(limit=1, ascending=False))
-        return found[0] if found else None
+        return await self._sessions.lineage(session).newest_assembly(self._store)
 
     async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
         if number is not None and (found := await self.at(session, number)) is not None:
@@ -253,7 +253,7 @@ class Archive:
 
     async def _request_up_to(self, session: str, last: Stored, turn: int | None = None) -> Stored:
         """The newest request up to record ``last``, of ``turn`` unless that is None; without one that record."""
-        found = [last]
+        found, lineage = [last], self._sessions.lineage(session)
         while found:
             for stored in found:
                 record = read_record(stored)
@@ -261,14 +261,15 @@ class Archive:
                     return last
                 if record.is_request:
                     return stored
-            page = Page(after=found[-1].document.id, ascending=False)
-            found = await self._store.scan(assemblies_prefix(session), page=page, size=_PAGE_BYTES)
+            before = number_of(found[-1].document.id)
+            found = await lineage.assemblies_before(self._store, before, size=_PAGE_BYTES)
         return last
 
     async def at(self, session: str, number: int) -> Stored | None:
         """Record ``number`` of ``session``, None without it. Raises: CtxdError store_failed. Cancel: safe."""
-        found = await self._store.scan(assembly_id(session, number), page=Page(limit=1))
-        return found[0] if found and len(found[0].document.id) == len(assembly_id(session, number)) else None
+        id = self._sessions.lineage(session).assembly_id(number)
+        found = await self._store.scan(id, page=Page(limit=1))
+        return found[0] if found and len(found[0].document.id) == len(id) else None
 
 
 async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: Iterable[str] = ()) -> CtxdError:

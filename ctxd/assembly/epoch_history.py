@@ -106,7 +106,7 @@ class EpochHistory:
     async def _page(self, live: LiveSession, listed: Sequence[_Listed]) -> tuple[EpochText, ...]:
         """``listed`` with the texts, as many as a page takes."""
         addresses = dict.fromkeys(address for _, address in listed if address is not None)
-        known = await self._archive.windows.texts(live.session, addresses)
+        known = await self._archive.windows.texts(live, addresses)
         page: list[EpochText] = []
         chars = 0
         for text, address in listed:

@@ -10,8 +10,7 @@ from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.pricing import price_of, usage_sum
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf, Page
-from ctxd.objects.generated_ids import assemblies_prefix, assembly_id
+from ctxd.objects.document import AsOf
 from ctxd.secrets.guard import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.registry import Sessions
@@ -268,14 +267,14 @@ class UsageOperations(OperationGroup):
             message = f"session {live.session} has no assembly"
             raise CtxdError("assembly_not_found", message, hint=hint, outcome="not_applied")
         if context_id is None or context_id == live.context_id:
-            id = assembly_id(live.session, live.assembly)
+            id = live.lineage.assembly_id(live.assembly)
             head = (await self.store.heads((id,)))[id]
             if head is None:
                 raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
             newest = read_record(head)
             if context_id is not None or newest.is_request:
                 return newest
-            recent = await self.store.scan(assemblies_prefix(live.session), page=Page(limit=_PAGE, ascending=False))
+            recent = await live.lineage.assemblies_before(self.store, live.assembly + 1, limit=_PAGE)
             return next((record for record in map(read_record, recent) if record.is_request), newest)
         number = (await self._archive.recordings(live)).numbers.get(context_id)
         found = None if number is None else await self._archive.at(live.session, number)

@@ -203,17 +203,22 @@ class WindowReader:
             if stored.content_ref is not None and pairs[pair].role != "use"
         )
         addresses = {part.address for ref in refs if isinstance(ref, EpochRef) for part in ref.parts} - texts.keys()
-        read_texts = await self.texts(live.session, addresses) if addresses else {}
+        read_texts = await self.texts(live, addresses) if addresses else {}
         return Material(events, found, contents, self.count, {**texts, **read_texts})
 
-    async def texts(self, session: str, addresses: Iterable[str]) -> dict[str, ComponentText | None]:
-        """The component texts of ``session`` at ``addresses``, None for purged ones.
+    async def texts(self, live: LiveSession, addresses: Iterable[str]) -> dict[str, ComponentText | None]:
+        """The component texts of ``live`` at ``addresses``, its own or those of its ancestors, None for purged ones.
 
         Raises: CtxdError corrupt if one is missing, store_failed. Cancel: safe.
         """
-        ids = {address: component_text_id(session, address) for address in addresses}
-        heads = await self._heads(tuple(ids.values()))
-        stored = {address: _present(heads[id], id) for address, id in ids.items()}
+        stored: dict[str, Stored] = {}
+        wanted = list(dict.fromkeys(addresses))
+        for session in live.lineage.sessions:
+            ids = {address: component_text_id(session, address) for address in wanted if address not in stored}
+            heads = await self._heads(tuple(ids.values()))
+            stored |= {address: head for address, id in ids.items() if (head := heads[id]) is not None}
+        for address in wanted:
+            _present(stored.get(address), component_text_id(live.session, address))
         refs = [each.content_ref for each in stored.values() if each.content_ref is not None]
         contents = await self._store.contents(refs)
         return {address: read_text(each, contents) for address, each in stored.items()}

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "session.resume": "session resume",
     "session.restore": "session restore",
     "session.close": "session close",
+    "session.fork": "session fork",
     "session.remove": "session rm",
     "session.activate": "activate",
     "session.deactivate": "deactivate",

@@ -22,7 +22,7 @@ from ctxd.cli.common_options import (
 from ctxd.cli.default_session import named_session
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.failures import stop_for
-from ctxd.cli.revision_lookup import locate, session_id, times
+from ctxd.cli.revision_lookup import Times, locate, session_id, times
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.session_markdown import markdown
 from ctxd.clock import SystemClock
@@ -48,7 +48,7 @@ _EVENT_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX - 4096
 
 @click.group(cls=Group, examples="ctx session ls --state active\nctx session new demo --workdir /workspace")
 def session() -> None:
-    """List, show, start, end and remove sessions."""
+    """List, show, start, fork, end and remove sessions."""
 
 
 @session.command(cls=Command, examples="ctx session ls\nctx session ls --agent demo -q\nctx session ls --json")
@@ -262,6 +262,43 @@ def close(run: Invocation, session: str | None) -> None:
     with run.client() as client:
         done = client.session_close(session_id(client, session))
     _changed(run, done)
+
+
+@session.command(
+    cls=Command,
+    examples="ctx session fork s1\nctx session fork s1@12 --id s1-again\nctx session fork s1 --at ctx-1a2b3c4d\n"
+    "export CTXD_SESSION=$(ctx session fork -q)",
+)
+@revision_argument
+@click.option("--at", metavar="COMMIT", help="Go on from a commit of the session: an id, a tag, HEAD~2.")
+@click.option("--id", metavar="SESSION", help="The id of the new session; else the daemon chooses one.")
+@listing
+@common
+def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) -> None:
+    """Start a session that goes on from a moment of another: now, at REV such as s1@12, or at a commit.
+
+    It begins with the chat, the sets and the context of that moment; neither session sees what the other does from then
+    on. To rewind a session, fork it at an earlier moment and go on in the fork.
+    """
+    from ctxd.cli.commit_lookup import located_commit
+
+    with run.client() as client:
+        moment = Times()
+        session = revision
+        if revision is not None and is_revision(revision):
+            moment = times(client, past := locate(client, revision))
+            session = past.session
+        commit = None
+        if at is not None:
+            found = located_commit(client, at, session)
+            commit, session = found.commit, session or found.session
+        done = client.session_fork(session_id(client, session), commit=commit, fork=id, **moment)
+    if run.screen.quiet:
+        run.screen.line(done.session)
+    elif run.screen.as_json:
+        run.screen.document(done)
+    else:
+        run.screen.line(f"{done.session} goes on from {done.base} at turn {done.turn:,}")
 
 
 @session.command(cls=Command, examples="ctx session rm s1\nctx session rm s1 s2 s3 --json")

@@ -18,6 +18,7 @@ _DEADLINE_S: Final = 120.0
 
 _REASONS: Final = {
     "clock": "the journal confirms only {confirmed} of its age; --force trusts the clock",
+    "forked": "a session that was forked from it is there",
     "sandbox": "a registered sandbox may name it",
     "in_use": "calls are under way, or its notices are followed",
     "elsewhere": "it went on on another host",

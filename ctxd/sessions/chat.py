@@ -11,7 +11,6 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.objects.generated_ids import segment_id
 from ctxd.sessions.segments import events_of, events_size, read_segment
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import Place
@@ -70,7 +69,7 @@ async def turn_at(live: LiveSession, valid_time: int) -> int:
     low, high = 0, len(pages)
     while low < high:
         middle = (low + high) // 2
-        id = segment_id(live.session, pages.segment(middle))
+        id = live.lineage.segment_id(pages.segment(middle))
         stored = await live.store.get(id, AsOf(tx=live.seqs[pages.segment(middle)]))
         if stored is None:
             raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
@@ -124,7 +123,7 @@ async def read_turns(live: LiveSession, first: int, end: int) -> AsyncGenerator[
 
 async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Event, ...]]:
     found = {number: live.recent[number] for number in segments if number in live.recent}
-    wanted = {segment_id(live.session, number): number for number in segments if number not in found}
+    wanted = {live.lineage.segment_id(number): number for number in segments if number not in found}
     if not wanted:
         return found
     await live.store.settled()

@@ -115,9 +115,11 @@ class Gone:
         return PURGED_TEXT if preview in self._previews else preview
 
 
-def within(session: str) -> tuple[str, ...]:
-    """Return the entities that hold the chat of ``session``, for a purge."""
-    return segments_prefix(session), str(session_object_id(session)), COMMITS_OF + session
+def within(sessions: Iterable[str]) -> tuple[str, ...]:
+    """Return the entities that hold the chats of ``sessions``, which share beginnings, for a purge."""
+    return tuple(
+        id for each in sessions for id in (segments_prefix(each), str(session_object_id(each)), COMMITS_OF + each)
+    )
 
 
 def restating(gone: Gone) -> Callable[[Document], Document | None]:

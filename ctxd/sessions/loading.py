@@ -14,6 +14,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import NOW, AsOf, Page, Stored
 from ctxd.objects.generated_ids import number_of, segment_id, segments_prefix
 from ctxd.offload import Lane
+from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.segments import (
     RUN,
     SessionDelta,
@@ -65,15 +66,16 @@ async def load(
     *,
     host_filesystem_id: str,
     lane: Lane,
+    lineage: Lineage,
 ) -> LiveSession | None:
-    """``session`` as of ``at``; None without a version.
+    """``session``, of that ``lineage``, as of ``at``; None without a version.
 
     One of an earlier time is for reading only. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     stored = await store.get(session_object_id(session), at)
     if stored is None or (not at.is_past and read_head(stored).entering):
         return None
-    segments = await (_past(store, session, at) if at.is_past else _newest(store, session, lane))
+    segments = await (_past(store, lineage, at) if at.is_past else _newest(store, lineage, lane))
     state = await lane.run(fold, segments.deltas, size=len(segments.deltas))
     state.chat_chars = segments.chars
     return LiveSession(
@@ -87,6 +89,7 @@ async def load(
         updated_at=max(stored.valid_time, segments.valid_time),
         host_filesystem_id=host_filesystem_id,
         at=at,
+        lineage=lineage,
     )
 
 
@@ -102,29 +105,31 @@ def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> list[Se
 
 async def pages(
     store: VersionStore,
-    session: str,
+    lineage: Lineage,
     *,
     first: int = 0,
     end: int | None = None,
     as_of: AsOf = NOW,
 ) -> AsyncGenerator[tuple[list[Stored], list[SessionDelta]], None]:
-    """Read the segments from number ``first`` up to, without, ``end`` (None: all), a little text at a time."""
-    prefix, at = segments_prefix(session), first
+    """Read the segments of a session from number ``first`` up to, without, ``end`` (None: all), a little text at a
+    time."""
+    at = first
     while end is None or at < end:
-        after = segment_id(session, at - 1) if at else ""
-        limit = RUN if end is None else min(RUN, end - at)
-        page = await store.scan(prefix, as_of, Page(after=after, limit=limit), size=PAGE_BYTES)
+        part = lineage.holder(at)
+        after = segment_id(part.session, at - 1) if at else ""
+        limit = min(RUN, part.segments - at, RUN if end is None else end - at)
+        page = await store.scan(segments_prefix(part.session), as_of, Page(after=after, limit=limit), size=PAGE_BYTES)
         if not page:
             return
-        yield page, decoded(session, page, first=at)
+        yield page, decoded(part.session, page, first=at)
         at += len(page)
 
 
-async def _past(store: VersionStore, session: str, at: AsOf) -> Segments:
+async def _past(store: VersionStore, lineage: Lineage, at: AsOf) -> Segments:
     whole: list[SessionDelta] = []
     seqs: list[int] = []
     newest = chars = 0
-    async for page, deltas in pages(store, session, as_of=at):
+    async for page, deltas in pages(store, lineage, as_of=at):
         for delta in deltas:
             mark, size = marked(delta)
             whole.append(mark)
@@ -135,11 +140,12 @@ async def _past(store: VersionStore, session: str, at: AsOf) -> Segments:
     return Segments(whole, seqs, [], chars, newest)
 
 
-async def _newest(store: VersionStore, session: str, lane: Lane) -> Segments:
-    prefix = segments_prefix(session)
-    newest = await store.scan(prefix, page=Page(limit=1, ascending=False))
-    count = number_of(newest[0].document.id) + 1 if newest else 0
-    ends = [segment_id(session, number) for number in carriers(count)]
+async def _newest(store: VersionStore, lineage: Lineage, lane: Lane) -> Segments:
+    session = lineage.parts[-1].session
+    newest = await store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
+    inherited = lineage.inherited
+    count = number_of(newest[0].document.id) + 1 if newest else inherited
+    ends = [lineage.segment_id(number) for number in carriers(count)]
     whole: list[SessionDelta] = []
     seqs: list[int] = []
     chars = 0
@@ -151,7 +157,7 @@ async def _newest(store: VersionStore, session: str, lane: Lane) -> Segments:
         deltas, more, size = await lane.run(_unbundled, list(carrying.values()), size=len(some) * RUN)
         seqs += more
         chars += size
-        large = {segment_id(session, len(whole) + n): n for n, delta in enumerate(deltas) if delta is None}
+        large = {lineage.segment_id(len(whole) + n): n for n, delta in enumerate(deltas) if delta is None}
         for part in batched(large, LARGE_AT_ONCE):
             for id, stored in (await store.bulk(part)).items():
                 deltas[large[id]], size = marked(read_segment(stored.document))
@@ -159,12 +165,13 @@ async def _newest(store: VersionStore, session: str, lane: Lane) -> Segments:
         whole += [delta for delta in deltas if delta is not None]
     # Segments that came in since then are of a session that another caller has loaded meanwhile.
     run: list[SessionDelta | None] = []
-    async for page, found in pages(store, session, first=len(ends) * RUN, end=count):
+    async for page, found in pages(store, lineage, first=len(ends) * RUN, end=count):
         for delta in found:
+            # A bundle has only what its session wrote: a purge finds the rest at one place.
+            run.append(kept_in_run(delta) if len(whole) >= inherited else None)
             mark, size = marked(delta)
             whole.append(mark)
             chars += size
-        run += map(kept_in_run, found)
         seqs += [stored.tx for stored in page]
     if len(whole) != count:
         raise CtxdError("corrupt", f"session {session} has {len(whole)} of its {count} segments")

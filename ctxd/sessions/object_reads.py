@@ -16,6 +16,7 @@ from ctxd.objects.generated_ids import INNER_PREFIXES, is_reserved, session_of
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import OBJECT_TYPES, state_of, type_of
 from ctxd.sessions import id_resolution, session_objects
+from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.writes import Pending
@@ -125,7 +126,7 @@ class Objects:
         if self._is_emptied(id):
             raise not_found(text)
         if session_objects.session_of(id) is not None:
-            rows = await session_objects.history(self._store, id, at, more)
+            rows = await session_objects.history(self._store, id, at, more, lineage=self._lineage(id))
         else:
             rows = await self._rows(viewer, id, at, more, corrections=corrections)
         if not rows and page.after is None:
@@ -293,12 +294,17 @@ class Objects:
         if self._is_emptied(id):
             return None
         if session_objects.session_of(id) is not None:
-            return await session_objects.version(self._store, id, at, lane=self._sessions.folding, size_max=size_max)
+            return await session_objects.version(
+                self._store, id, at, lineage=self._lineage(id), lane=self._sessions.folding, size_max=size_max
+            )
         stored = await self._store.get(id, at, content=content)
         if stored is not None and self._undurable((stored,)):
             # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.
             stored = await self._store.get(id, AsOf(at.valid_time, stored.tx), content=content)
         return stored
+
+    def _lineage(self, id: str) -> Lineage:
+        return self._sessions.lineage(session_objects.session_of(id) or "")
 
     def _is_emptied(self, id: str) -> bool:
         """True if ``id`` is of a session that was removed for good."""

@@ -7,6 +7,7 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.file_operations import FileOperations
+from ctxd.sessions.fork_operations import ForkOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.membership_operations import MembershipOperations
 from ctxd.sessions.operation_steps import Operation
@@ -22,6 +23,7 @@ class Operations:
     def __init__(self, sessions: Sessions, indexer: Indexer, collapse: Collapse, policy: SecretPolicy) -> None:
         self.sessions = sessions
         self.lifecycle = LifecycleOperations(sessions, indexer, collapse, policy)
+        self.forks = ForkOperations(sessions, indexer)
         self.chat = ChatOperations(sessions, indexer)
         self.entries = EntryOperations(sessions, indexer)
         self.membership = MembershipOperations(sessions, indexer)
@@ -36,6 +38,7 @@ class Operations:
             "session.pause": self.lifecycle.pause,
             "session.resume": self.lifecycle.resume,
             "session.close": self.lifecycle.close,
+            "session.fork": self.forks.fork,
             "session.remove": self.lifecycle.remove,
             "session.restore": self.lifecycle.restore,
             "session.append": self.chat.append,

@@ -39,12 +39,17 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 async def purge(
-    store: VersionStore, guard: Guard, call: WriteRequest, id: str, live: LiveSession | None = None
+    store: VersionStore,
+    guard: Guard,
+    call: WriteRequest,
+    id: str,
+    live: LiveSession | None = None,
+    family: Sequence[str] = (),
 ) -> Proof:
     """Destroy the content of ``id``, in every version, and the component texts that were made from it.
 
-    ``live``: the session of a tool call, whose chat loses equal text and arguments in the same write; one that moved to
-    another host keeps them, and its chat is named as residue.
+    ``live``: the session of a tool call, whose chat loses equal text and arguments in the same write, as do those of
+    its ``family``; one that moved to another host keeps them, and its chat is named as residue.
 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
     own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on.
@@ -77,7 +82,7 @@ async def purge(
             asked = PurgeRequest(
                 ids,
                 guard.keyed_hash,
-                within=within(live.session),
+                within=within((live.session, *family)),
                 restate=restating(gone),
                 sharing=without_bundle,
                 messages=count,
@@ -140,10 +145,16 @@ async def _texts(store: VersionStore, id: str) -> set[str]:
 
 
 async def purge_chat(
-    store: VersionStore, guard: Guard, call: WriteRequest, live: LiveSession, turns: Sequence[int] | None
+    store: VersionStore,
+    guard: Guard,
+    call: WriteRequest,
+    live: LiveSession,
+    turns: Sequence[int] | None,
+    family: Sequence[str] = (),
 ) -> Proof:
     """Destroy the content of the events in ``turns`` of the chat of ``live``, in all of them with ``None``. The turns
-    stay, with kinds and references; equal content elsewhere in the session goes as well.
+    stay, with kinds and references; equal content elsewhere in its ``family``, the sessions that share a beginning with
+    it, goes as well.
 
     Nothing left to purge writes nothing. Raises: CtxdError session_owned_elsewhere where the session went on on another
     host, which has its own copy, and those of the store. Cancel: the purge goes on.
@@ -159,7 +170,9 @@ async def purge_chat(
             return await _nothing_left(store, id)
         restate = restating(gone)
         freed = chars_of(events) - chars_of(map(gone.event, events))
-        asked = PurgeRequest((), guard.keyed_hash, within=within(live.session), restate=restate, messages=gone.events)
+        asked = PurgeRequest(
+            (), guard.keyed_hash, within=within((live.session, *family)), restate=restate, messages=gone.events
+        )
         write = _write(call, asked, live.session)
         pending = live.restate(write, gone.event, gone.delta, gone.preview(live.preview), freed)
         call.submitted = True

@@ -18,6 +18,7 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
+from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX, load
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.sandbox_file_visibility import Visibility
@@ -76,6 +77,7 @@ class Catalog:
         self._names: list[str] = []
         self._order: list[tuple[int, str]] = []
         self._open: dict[str, None] = {}
+        self._forks: dict[str, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -103,6 +105,8 @@ class Catalog:
 
     def put(self, session: str, head: SessionHead, valid_time: int) -> None:
         """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
+        if head.settings.base is not None:
+            self._forks.setdefault(head.settings.base.session, {})[session] = None
         if session not in self._heads:
             insort(self._order, (head.settings.ordinal, session))
             insort(self._names, session)
@@ -119,6 +123,15 @@ class Catalog:
             self._order.remove((known[0].settings.ordinal, session))
             del self._names[bisect_left(self._names, session)]
             self._open.pop(session, None)
+            if (base := known[0].settings.base) is not None:
+                self._forks[base.session].pop(session, None)
+
+    def forks(self, session: str) -> list[str]:
+        """The sessions that were forked from ``session``, and those from these, in no order."""
+        found = list(self._forks.get(session, ()))
+        for fork in found:
+            found += self._forks.get(fork, ())
+        return found
 
     def settings(self, session: str) -> SessionSettings:
         """Return the settings of ``session``. Raises: CtxdError session_not_found."""
@@ -227,7 +240,8 @@ class Sessions:
         """Sessions that were removed and exist no more, each with its head."""
         self.shared = False
         """True if other hosts have sessions in the same log."""
-        self._creating = SessionLock()
+        self.creating = SessionLock()
+        """Held while a session is made."""
         self._ordinal = 0
         self.folding = Lane("session.load", inline=SEGMENTS_INLINE_MAX)
         """Folds sessions of many segments, one at a time."""
@@ -309,10 +323,30 @@ class Sessions:
         """``session`` as it was at ``at``, for reading only. Raises and cancel: as ``live``."""
         if session in self.emptied:
             raise no_session(session)
-        found = await load(self.store, session, at, host_filesystem_id=self.host_filesystem_id, lane=self.folding)
+        if session not in self.catalog:
+            # It may have been forked a moment ago.
+            await self.store.settled()
+        lineage = self.lineage(session)
+        found = await load(
+            self.store, session, at, host_filesystem_id=self.host_filesystem_id, lane=self.folding, lineage=lineage
+        )
         if found is None:
             raise no_session(session, shared=self.shared)
         return found
+
+    def family(self, session: str) -> list[str]:
+        """``session`` and all that share a beginning with it, in no order."""
+        root = self.lineage(session).parts[0].session
+        return [root, *self.catalog.forks(root)]
+
+    def lineage(self, session: str) -> Lineage:
+        """The lineage of ``session``, of which the head is durable if it is a fork."""
+        newest = self.catalog.newest(session)
+        head = self.emptied.get(session) if newest is None else newest[0]
+        base = None if head is None else head.settings.base
+        if base is None:
+            return Lineage((Part(session),))
+        return Lineage((*self.lineage(base.session).up_to(base.segments, base.assembly), Part(session)))
 
     async def create(
         self, call: WriteRequest, session: str, settings: SessionSettings, prompt: str, result: bytes = b""
@@ -325,18 +359,22 @@ class Sessions:
         capture = Capture(self.guard, settings.secrets)
         content = await off_loop(len(prompt), lambda: capture.text(prompt))
         document = await self.store.keep(system_prompt(session, content, capture.secrets))
-        async with self._creating:
+        async with self.creating:
             if (replay := await find_replay(self.store, call)) is not None:
                 return replay
-            id = session_object_id(session)
-            if (await self.store.heads((id,)))[id] is not None:
-                raise CtxdError(
-                    "session_exists",
-                    f"session {session} {'was removed for good' if session in self.emptied else 'exists'}",
-                    hint="Choose another id, or leave it out.",
-                    outcome="not_applied",
-                )
+            await self.require_new(session)
             return self._create(call, session, settings, document, result)
+
+    async def require_new(self, session: str) -> None:
+        """Raises: CtxdError session_exists if the id ``session`` was used before; corrupt, store_failed."""
+        id = session_object_id(session)
+        if (await self.store.heads((id,)))[id] is not None:
+            raise CtxdError(
+                "session_exists",
+                f"session {session} {'was removed for good' if session in self.emptied else 'exists'}",
+                hint="Choose another id, or leave it out.",
+                outcome="not_applied",
+            )
 
     def _create(
         self, call: WriteRequest, session: str, settings: SessionSettings, prompt: Document, result: bytes
@@ -365,6 +403,7 @@ class Sessions:
             head_vt=pending.vt,
             updated_at=pending.vt,
             host_filesystem_id=self.host_filesystem_id,
+            lineage=Lineage((Part(session),)),
         )
         live.last_pending = pending
         self._admit(live)
@@ -402,7 +441,11 @@ class Sessions:
 
     async def knowing(self, object_id: str) -> list[str]:
         """The ids of the sessions in whose index the object is, sorted. Cancel: safe."""
-        return await self.store.knowing(object_id)
+        found = await self.store.knowing(object_id)
+        forks = dict.fromkeys(fork for session in found for fork in self.catalog.forks(session))
+        # What a fork shares with its parent is kept once.
+        more = [fork for fork in forks if fork not in found and object_id in (await self.live(fork)).state.index]
+        return sorted((*found, *more))
 
     def _admit(self, live: LiveSession) -> None:
         live.moved_sessions = self.moved_sessions
@@ -430,7 +473,8 @@ class Sessions:
             if write.session is None:
                 continue
             if write.purge is not None:
-                self._hide(write.session, write.purge)
+                for session in self.family(write.session):
+                    self._hide(session, write.purge)
             for document in write.puts:
                 if document.type == "session":
                     head = msgspec.convert(document.payload, SessionHead)

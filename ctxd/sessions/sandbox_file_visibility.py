@@ -172,7 +172,7 @@ class Visibility:
             if number is None or block.tx >= live.seqs[number]:
                 continue
             if number not in times:
-                segment = await self._store.get(segment_id(live.session, number))
+                segment = await self._store.get(live.lineage.segment_id(number))
                 assert segment is not None, "a session has its segments"
                 times[number] = {"valid_time": segment.valid_time, "tx": segment.tx}
             made[place] = msgspec.structs.replace(block, **times[number])
@@ -216,7 +216,7 @@ class Visibility:
         base = await self._store.get(stored.document.id, AsOf(tx=live.seqs[number]))
         if base is None or base.tx != stored.tx:
             return None
-        segment = await self._store.get(segment_id(live.session, number))
+        segment = await self._store.get(live.lineage.segment_id(number))
         if segment is None:
             return None
         times = {"valid_time": segment.valid_time, "tx": segment.tx, "tx_time": segment.tx_time}
@@ -241,11 +241,11 @@ class Visibility:
             first, upto = sights.upto, live.state.segments
             # A few at a time: the chat of a long session would not fit in memory.
             while first < upto:
-                after = segment_id(live.session, first - 1) if first else ""
-                stored = await self._store.scan(
-                    segments_prefix(live.session), page=Page(after=after, limit=_SEGMENTS_AT_ONCE)
-                )
-                for number, delta in enumerate(decoded(live.session, stored, first=first), first):
+                part = live.lineage.holder(first)
+                after = segment_id(part.session, first - 1) if first else ""
+                page = Page(after=after, limit=min(_SEGMENTS_AT_ONCE, part.segments - first))
+                stored = await self._store.scan(segments_prefix(part.session), page=page)
+                for number, delta in enumerate(decoded(part.session, stored, first=first), first):
                     for operation in delta:
                         if isinstance(operation, (*ENTERING, ActivateObjects)):
                             for object in operation.objects:

@@ -21,6 +21,7 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Document
 from ctxd.objects.generated_ids import observations, segment_id
 from ctxd.secrets.guard import Guard
+from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.segments import (
     ENTERING,
@@ -222,7 +223,8 @@ class LiveSession:
 
     ``seqs``: the journal sequence of each segment. ``updated_at``: valid time of the newest write, in ms. ``assembly``
     and ``context_id``: the newest recorded assembly, 0 and None before the first. ``lost``: this object is out of date.
-    ``watched``: how many subscriptions need it in memory. ``moved_sessions``: those that went on on other hosts.
+    ``watched``: how many subscriptions need it in memory. ``lineage``: where its segments are. ``moved_sessions``:
+    those that went on on other hosts.
     """
 
     def __init__(
@@ -237,9 +239,11 @@ class LiveSession:
         head_vt: int,
         updated_at: int,
         host_filesystem_id: str,
+        lineage: Lineage,
         at: AsOf = NOW,
     ) -> None:
         self.store = store
+        self.lineage = lineage
         self.at = at
         self.session = session
         self.state = state

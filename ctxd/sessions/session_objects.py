@@ -12,8 +12,9 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored, sourceless, text_of
-from ctxd.objects.generated_ids import entry_id, number_of, segment_id, segments_prefix
+from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.offload import Lane
+from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.loading import pages
 from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, text_size
 from ctxd.sessions.state import SessionState, fold
@@ -46,9 +47,9 @@ async def entries(store: VersionStore, session: str, keys: Iterable[str]) -> dic
 
 
 async def version(
-    store: VersionStore, id: str, at: AsOf = NOW, *, lane: Lane, size_max: int | None = None
+    store: VersionStore, id: str, at: AsOf = NOW, *, lineage: Lineage, lane: Lane, size_max: int | None = None
 ) -> Stored | None:
-    """The version of ``id``, a session's object or chat, as of ``at``; None without a version.
+    """The version of ``id``, the object or chat of a session of that ``lineage``, as of ``at``; None without a version.
 
     ``lane`` folds long ones, for which others would wait.
     Its content is None for a session, empty for a chat. Raises: CtxdError too_large if a chat's messages have more than
@@ -62,14 +63,17 @@ async def version(
     is_chat = id.startswith("chat:")
     deltas: list[SessionDelta] = []
     newest, size = first[-1], 0
-    async with aclosing(pages(store, session, as_of=at)) as every:
+    async with aclosing(pages(store, lineage, as_of=at)) as every:
         async for segments, found in every:
             deltas += found if is_chat else [marked(delta)[0] for delta in found]
             size += sum(text_size(messages_of(delta)) for delta in found) if is_chat else 0
             if size_max is not None and size > size_max:
                 message = f"{id} has more than {size_max:,} characters"
                 raise CtxdError("too_large", message, hint="Read it page by page with session.chat.")
-            newest = [newest, *(some for some in segments if not is_chat or speaks(some.document.payload))][-1]
+            newest = max(
+                [newest, *(some for some in segments if not is_chat or speaks(some.document.payload))],
+                key=lambda stored: stored.tx,
+            )
     if not is_chat:
         head = await store.get(session_object_id(session), at if at.tx != LATEST else AsOf(at.valid_time, newest.tx))
         newest = max(newest, head or newest, key=lambda stored: stored.tx)
@@ -86,8 +90,9 @@ async def version(
     )
 
 
-async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage) -> list[VersionRow]:
+async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage, *, lineage: Lineage) -> list[VersionRow]:
     """``page``, which has a limit, of the versions of ``id`` up to ``at``, without hashes: each would cost a fold.
+    Those of a fork begin with it.
 
     Cost: that of the page, whatever its place. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -99,18 +104,18 @@ async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage) -> 
     heads = await store.history(session_object_id(session), at, oldest)
     rows = {stored.tx: _row(stored) for stored in heads}
     found = dict[int, VersionRow]()
-    place = await _place(store, session, at, page)
+    place = await _place(store, lineage, at, page)
     while len(found) < page.limit:
-        first = place if page.ascending else max(0, place - page.limit)
+        first = place if page.ascending else max(lineage.inherited, place - page.limit)
         end = place + page.limit if page.ascending else place
-        segments = [each async for run, _ in pages(store, session, first=first, end=end, as_of=at) for each in run]
+        segments = [each async for run, _ in pages(store, lineage, first=first, end=end, as_of=at) for each in run]
         for segment in segments if page.ascending else reversed(segments):
             if not is_chat or speaks(segment.document.payload):
                 # An import writes several at once: the last of them is the version.
                 if page.ascending or segment.tx not in found:
                     found[segment.tx] = _row(segment)
         place = end if page.ascending else first
-        if not segments or place == 0:
+        if not segments or place == lineage.inherited:
             break
     rows |= found
     after = page.after
@@ -122,18 +127,19 @@ async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage) -> 
     return beyond[: page.limit]
 
 
-async def _place(store: VersionStore, session: str, at: AsOf, page: HistoryPage) -> int:
+async def _place(store: VersionStore, lineage: Lineage, at: AsOf, page: HistoryPage) -> int:
     """Return the number of the first segment of an ascending ``page``, or the number behind the first of a descending
     one, by bisection: later segments have later transactions."""
+    low = lineage.inherited
     if page.ascending and page.after is None:
-        return 0
-    newest = await store.scan(segments_prefix(session), at, Page(limit=1, ascending=False))
-    low, high = 0, number_of(newest[0].document.id) + 1 if newest else 0
+        return low
+    newest = await store.scan(segments_prefix(lineage.parts[-1].session), at, Page(limit=1, ascending=False))
+    high = number_of(newest[0].document.id) + 1 if newest else low
     if page.after is None:
         return high
     while low < high:
         middle = (low + high) // 2
-        segment = await store.get(segment_id(session, middle), at)
+        segment = await store.get(lineage.segment_id(middle), at)
         tx = 0 if segment is None else segment.tx
         if tx < page.after[1] or (tx == page.after[1] and page.ascending):
             low = middle + 1

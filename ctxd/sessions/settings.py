@@ -17,6 +17,16 @@ from ctxd_protocol.session_types import Collapse, ComponentName, ComponentOption
 _FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 
 
+class ForkBase(msgspec.Struct, frozen=True, array_like=True):
+    """The moment of ``session`` that a fork goes on from: its first ``segments`` and its assemblies up to ``assembly``,
+    as of the journal sequence ``tx``."""
+
+    session: str
+    segments: int
+    assembly: int
+    tx: int
+
+
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings of a session. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
 
@@ -25,7 +35,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
     they are shown by all the same. ``entries``: the keys of the entries that clients have set. ``removed``: given
-    in the state ``removed`` only.
+    in the state ``removed`` only. ``base``: that of a fork.
     """
 
     agent: str
@@ -47,6 +57,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     entries: tuple[str, ...] = ()
     component_options: ComponentOptions = ComponentOptions()
     removed: Removal | None = None
+    base: ForkBase | None = None
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:

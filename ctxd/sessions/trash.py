@@ -22,7 +22,6 @@ from ctxd.objects.generated_ids import (
     component_texts_prefix,
     entries_prefix,
     observations,
-    segment_id,
     segments_prefix,
 )
 from ctxd.objects.kinds import is_purged
@@ -148,6 +147,8 @@ class Trash:
         return msgspec.structs.replace(made, action="emptied", bytes=size)
 
     def _reason_to_keep(self, session: str) -> wire.KeepReason | None:
+        if self._sessions.catalog.forks(session):
+            return "forked"
         if self._sessions.visibility.restricts(session):
             return "sandbox"
         live = self._sessions.peek(session)
@@ -181,7 +182,8 @@ class Trash:
     async def _empty(self, actor: Actor, session: str, head: SessionHead) -> wire.CollectedSession:
         if head.emptied is None:
             head = msgspec.structs.replace(head, emptied="begun")
-            await self._mark(actor, await self._sessions.live(session), head)
+            if not await self._mark(actor, await self._sessions.live(session), head):
+                return wire.CollectedSession(session=session, action="kept", reason="forked")
         ids = await self._parts(session)
         size = await self._store.commits(partial(purge.reclaimable, ids=ids))
         for some in batched(ids, ENTITIES_AT_ONCE):
@@ -194,11 +196,16 @@ class Trash:
         await self._store.purge_residue()
         return wire.CollectedSession(session=session, action="emptied", bytes=size)
 
-    async def _mark(self, actor: Actor, live: LiveSession, head: SessionHead) -> None:
+    async def _mark(self, actor: Actor, live: LiveSession, head: SessionHead) -> bool:
+        """Mark the session as emptied; False if it was forked meanwhile."""
         id = session_object_id(live.session)
         async with live.lock:
             live.require_current()
             stored = (await self._store.heads((id,)))[id]
+            # A fork that was accepted is in the catalog once it is durable; none is accepted of a marked session.
+            await self._store.settled()
+            if self._reason_to_keep(live.session) == "forked":
+                return False
             floor_vt = 0 if stored is None else stored.valid_time + 1
             write = Write(
                 kind=KIND, principal=actor.principal, session=live.session, puts=(head_document(live.session, head),),
@@ -209,6 +216,7 @@ class Trash:
             self._sessions.unload(live.session)
         await pending.wait()
         hit("trash.begun")
+        return True
 
     async def _purge(self, actor: Actor, asked: PurgeRequest) -> None:
         await self._store.submit(Write(kind=purge.KIND, principal=actor.principal, purge=asked)).wait()
@@ -224,11 +232,13 @@ class Trash:
     async def _objects(self, session: str) -> list[str]:
         """The tool calls and observed files that only ``session`` knows; none once its first segment is purged, before
         which they all were."""
-        first = (await self._store.heads((segment_id(session, 0),)))[segment_id(session, 0)]
+        own = await self._store.commits(partial(purge.entities, prefix=segments_prefix(session)))
+        first = (await self._store.heads(own[:1])).get(own[0]) if own else None
         if first is None or is_purged(first.document):
             return []
         host, lane = self._sessions.host_filesystem_id, self._sessions.folding
-        loaded = await load(self._store, session, host_filesystem_id=host, lane=lane)
+        lineage = self._sessions.lineage(session)
+        loaded = await load(self._store, session, host_filesystem_id=host, lane=lane, lineage=lineage)
         assert loaded is not None, "a session that is emptied has its head"
         index = loaded.state.index
         found = [id for id, kind in index.items() if kind == "toolcall"]

@@ -124,6 +124,8 @@ SES-24 | `session.restore` brings a session back from the trash in the state tha
 SES-25 | `session.gc` and `ctxd gc --keep 90d` empty the trash of sessions removed longer ago than that and retire into it those idle for longer, with the bytes of each; a dry run changes nothing. What others reach stays: files, commits, artifacts, tool calls and texts that other sessions have, and sessions in use. | ctxd
 SES-26 | An age counts as far as the journal confirms it: a time without any write counts for at most a third of what is kept, so that a clock that jumps forward by years empties nothing unless `--force` is given. | ctxd
 SES-27 | A kill while a session is emptied leaves it either in the trash, whole, or gone; the next collection goes on. | ctxd
+SES-28 | `session.fork` starts a session with the sets, chat, system prompt and entries that another had at a commit, a journal sequence or a time, without copying: what it writes does not depend on the length. Two branches never see each other; a purge reaches all that share a text. | spec3 Branching and Forking
+SES-29 | A fork goes on from the requests and the context epoch of its parent: its next request begins with the bytes of the parent's at that moment, and earlier ones can be shown from it. | ctxd
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | An explicit deactivation persists; an explicit activation persists until the window has passed. | ctxd

@@ -115,6 +115,7 @@ USES = {
     "session export": "{s}",
     "session import": "{transcript}",
     "session close": "{s}",
+    "session fork": "{s}",
     "session rm": "{s}",
     "session restore": "{s}",
 }

@@ -127,6 +127,7 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield box.receipt
     yield client.sandbox_renew(box.sandbox.sandbox).receipt
     yield client.sandbox_release(box.sandbox.sandbox).receipt
+    yield s.fork(fork="w-fork").receipt
     yield s.pause().receipt
     yield s.resume().receipt
     yield s.close().receipt

@@ -187,6 +187,7 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("sandbox.register", {"sessions": [s.id], "grants": [], "ttl_s": 600}, {"ttl_s": 60}),
         ("sandbox.renew", box, {"sandbox": "x"}),
         ("sandbox.release", box, {"sandbox": "x"}),
+        ("session.fork", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.pause", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.resume", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.close", {"session": s.id}, {"session": f"{s.id}-made"}),

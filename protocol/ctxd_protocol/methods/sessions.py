@@ -6,6 +6,7 @@ import msgspec
 
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
+from ctxd_protocol.methods.commits import CommitIdText
 from ctxd_protocol.methods.declaration import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
@@ -102,6 +103,30 @@ class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
     component_options: ComponentOptions | None = None
 
 
+class SessionForkParams(SessionParams, frozen=True, kw_only=True):
+    """A session, and the moment of it that its fork goes on from: now without any.
+
+    ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
+    ``fork``: the id of the new session, by default made by the daemon.
+    """
+
+    commit: CommitIdText | None = None
+    fork: SessionIdText | None = None
+    op_id: OpIdText | None = None
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class SessionForkResult(Result, frozen=True, kw_only=True):
+    """The new session, the one that it goes on from, and the journal sequence and turn up to which they are one."""
+
+    session: str
+    base: str
+    tx: int
+    turn: int
+    receipt: Receipt | None
+
+
 class SessionResult(Result, frozen=True, kw_only=True):
     """The whole session; no ``receipt`` if nothing had to be written."""
 
@@ -185,7 +210,7 @@ class SessionGcParams(Params, frozen=True, kw_only=True):
     cursor: SessionIdText | None = None
 
 
-KeepReason = Literal["clock", "sandbox", "in_use", "elsewhere"]
+KeepReason = Literal["clock", "forked", "sandbox", "in_use", "elsewhere"]
 """The reason why a collection keeps a session that is old enough."""
 
 
@@ -193,10 +218,11 @@ class CollectedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """A session that is old enough, and the ``action`` on it.
 
     ``emptied``: all of it that nothing else reaches is gone, ``bytes`` of it. ``retired``: it was idle, and is in the
-    trash now. ``kept``: not collected, for a ``reason``: ``clock``: the journal does not confirm its age; ``sandbox``:
-    a registered sandbox may name it; ``in_use``: calls are under way or its notices are followed; ``elsewhere``: it
-    went on on another host. ``age_ms``: since its removal or its last write by the clock, ``confirmed_ms`` as far as it
-    counts; both absent where an emptying that was cut short was completed.
+    trash now. ``kept``: not collected, for a ``reason``: ``clock``: the journal does not confirm its age; ``forked``: a
+    session that was forked from it is there; ``sandbox``: a registered sandbox may name it; ``in_use``: calls are under
+    way or its notices are followed; ``elsewhere``: it went on on another host. ``age_ms``: since its removal or its
+    last write by the clock, ``confirmed_ms`` as far as it counts; both absent where an emptying that was cut short was
+    completed.
     """
 
     session: str
@@ -394,6 +420,20 @@ ROWS: Final = (
         errors=(*SESSION_ERRORS, "session_closed", "session_removed"),
         example={"session": "s1"},
         shows=".session.state",
+    ),
+    Method(
+        name="session.fork",
+        params=SessionForkParams,
+        result=SessionForkResult,
+        access="host",
+        writes=True,
+        handle="fork",
+        summary="Start a session that goes on from a moment of another, without copying it.",
+        description="The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that"
+        " moment. Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.",
+        errors=(*SESSION_ERRORS, "session_removed", "session_exists", "commit_not_found", "unsupported"),
+        example={"session": "s1"},
+        shows=".session",
     ),
     Method(
         name="session.remove",

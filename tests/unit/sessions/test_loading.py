@@ -209,7 +209,14 @@ async def test_a_session_of_an_earlier_time_has_the_size_that_it_had_then(tmp_pa
             receipt = (await say(w, "s", ("user", text), ("assistant", "yes"))).receipt
             known.append((receipt.seq, receipt.vt, (await w.sessions.live("s")).state.chat_chars))
         for seq, valid_time, chars in known:
-            past = await load(w.store, "s", AsOf(tx=seq), host_filesystem_id=HOST, lane=Lane("test", 1))
+            past = await load(
+                w.store,
+                "s",
+                AsOf(tx=seq),
+                host_filesystem_id=HOST,
+                lane=Lane("test", 1),
+                lineage=w.sessions.lineage("s"),
+            )
             assert past is not None
             assert (past.state.chat_chars, past.updated_at) == (chars, valid_time)
         assert [chars for *_, chars in known] == sorted({chars for *_, chars in known})

@@ -45,6 +45,7 @@ FIRST_PARAMETERS = {
     " collapse budget_tokens labels secrets",
     "session.deactivate": "session object",
     "session.delete_entry": "session key",
+    "session.fork": "session commit fork",
     "session.pause": "session",
     "session.pin": "session object",
     "session.pool_add": "session object",

@@ -1,0 +1,91 @@
+"""Lineage of a session: which session stores which of its segments and assemblies.
+
+A fork shares the beginning of its parent: its segments and assemblies are numbered on from the parent's at the fork,
+and those before are read where they are. Nothing is copied, and what the parent writes later has numbers that the fork
+never reads.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ctxd.objects.document import Page, Stored
+from ctxd.objects.generated_ids import assemblies_prefix, assembly_id, number_of, segment_id
+from ctxd.store.store import VersionStore
+
+_ENDLESS: Final = 2**62
+
+
+class Part(NamedTuple):
+    """The segments below ``segments`` and the assemblies up to ``assemblies`` that ``session`` stores, but for those of
+    the parts before."""
+
+    session: str
+    segments: int = _ENDLESS
+    assemblies: int = _ENDLESS
+
+
+class Lineage:
+    """The parts of a session, the oldest first; the last one is its own."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def inherited(self) -> int:
+        """Number of segments that ancestors store."""
+        return max([part.segments for part in self.parts[:-1]], default=0)
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The session itself, then its ancestors, the nearest first."""
+        return tuple(part.session for part in reversed(self.parts))
+
+    def holder(self, segment: int) -> Part:
+        """The part that has ``segment``."""
+        return next(part for part in self.parts if segment < part.segments)
+
+    def segment_id(self, number: int) -> str:
+        """The id of segment ``number``."""
+        return segment_id(self.holder(number).session, number)
+
+    def recorder(self, assembly: int) -> Part:
+        """The part that has ``assembly``."""
+        return next(part for part in self.parts if assembly <= part.assemblies)
+
+    def assembly_id(self, number: int) -> str:
+        """The id of the record of assembly ``number``."""
+        return assembly_id(self.recorder(number).session, number)
+
+    def up_to(self, segments: int, assemblies: int) -> list[Part]:
+        """The parts of a fork at that many segments and assemblies, without its own."""
+        return [
+            Part(part.session, min(part.segments, segments), min(part.assemblies, assemblies)) for part in self.parts
+        ]
+
+    async def newest_assembly(self, store: VersionStore) -> Stored | None:
+        """The newest record of an assembly, None without any. Raises: CtxdError store_failed. Cancel: safe."""
+        own = self.parts[-1].session
+        found = await store.scan(assemblies_prefix(own), page=Page(limit=1, ascending=False))
+        if found or len(self.parts) == 1 or not (last := self.parts[-2].assemblies):
+            return found[0] if found else None
+        return (await store.heads((self.assembly_id(last),)))[self.assembly_id(last)]
+
+    async def assemblies_after(
+        self, store: VersionStore, after: int, *, limit: int | None = None, size: int | None = None
+    ) -> list[Stored]:
+        """Records of assemblies above number ``after``, in order: a page of at most ``limit`` and about ``size`` bytes,
+        perhaps fewer; none at the end. Raises: CtxdError store_failed. Cancel: safe."""
+        part = self.recorder(after + 1)
+        page = Page(after=assembly_id(part.session, after), limit=limit)
+        found = await store.scan(assemblies_prefix(part.session), page=page, size=size)
+        return [each for each in found if number_of(each.document.id) <= part.assemblies]
+
+    async def assemblies_before(
+        self, store: VersionStore, before: int, *, limit: int | None = None, size: int | None = None
+    ) -> list[Stored]:
+        """Records of assemblies below number ``before``, the newest first. Otherwise as ``assemblies_after``."""
+        if before <= 1:
+            return []
+        part = self.recorder(before - 1)
+        page = Page(after=assembly_id(part.session, before), limit=limit, ascending=False)
+        return await store.scan(assemblies_prefix(part.session), page=page, size=size)
