@@ -30,7 +30,7 @@ from ctxd_protocol.methods.objects import ObjectListItem
 from ctxd_protocol.methods.sessions import SessionAppendResult
 from ctxd_protocol.object_types import Receipt, ToolcallStatus
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentName, ComponentOptions, Message, Mount
+from ctxd_protocol.session_types import CheckpointPolicy, Collapse, ComponentName, ComponentOptions, Message, Mount
 
 R = TypeVar("R")
 
@@ -132,6 +132,7 @@ class Client(ClientMethods):
         secrets: SecretPolicy | None = None,
         components: Sequence[ComponentName] = (),
         component_options: ComponentOptions | None = None,
+        checkpoint: CheckpointPolicy = "none",
     ) -> "Session":
         """A handle on one session: an existing one by its id, or with ``agent`` a new one.
 
@@ -159,12 +160,12 @@ class Client(ClientMethods):
                     secrets=secrets,
                     components=components,
                     component_options=component_options,
+                    checkpoint=checkpoint,
                 )
+                return Session(self, made.session.session)
             except Conflict as error:
                 if session is None or error.code != "session_exists":
                     raise
-            else:
-                return Session(self, made.session.session)
         if session is None:
             raise TypeError("session() needs the id of a session, or an agent to create one for")
         found = (await self.session_get(session)).session
@@ -182,6 +183,7 @@ class Client(ClientMethods):
                 secrets=secrets,
                 components=tuple(components),
                 component_options=component_options,
+                checkpoint="" if checkpoint == "none" else checkpoint,
             )
         return Session(self, found.session)
 

@@ -211,6 +211,7 @@ class ClientMethods(ABC):
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] = (),
         component_options: ComponentOptions | None = None,
+        checkpoint: Literal["none", "turn", "tool"] = "none",
     ) -> SessionResult:
         """Start a session.
 
@@ -221,7 +222,10 @@ class ClientMethods(ABC):
         filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
         ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request bodies,
         with each change of them; none by default, as a harness with a system prompt of its own has them in that.
-        ``component_options``: how these are found.
+        ``component_options``: how these are found. ``checkpoint``: when the daemon commits what is new in the chat, as
+        a chain of context commits in ``events-v1``; by default only when ``context.current`` is called. A ``turn`` is
+        committed at the next prompt, a pause or the end of the session; ``tool`` commits soon after tool calls as well.
+        A crash or a restart leaves no gap in the chain and commits nothing twice.
 
         Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path).
 
@@ -245,6 +249,7 @@ class ClientMethods(ABC):
                     op_id=op_id,
                     components=tuple(components),
                     component_options=component_options,
+                    checkpoint=checkpoint,
                 ),
                 SessionResult,
             )
@@ -263,6 +268,7 @@ class ClientMethods(ABC):
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
         component_options: ComponentOptions | None = None,
+        checkpoint: Literal["none", "turn", "tool"] | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 
@@ -287,6 +293,7 @@ class ClientMethods(ABC):
                     op_id=op_id,
                     components=None if components is None else tuple(components),
                     component_options=component_options,
+                    checkpoint=checkpoint,
                 ),
                 SessionResult,
             )
@@ -445,8 +452,9 @@ class ClientMethods(ABC):
     ) -> SessionGcResult:
         """Empty the trash of sessions removed long ago, and retire idle sessions.
 
-        What others still reach stays: files, commits, artifacts, tool calls that other sessions know. ``dry_run``
-        changes nothing.
+        What others still reach stays: files, artifacts, tool calls that other sessions know, and commits, save those
+        that the daemon made of the session and that neither a tag nor another commit reaches. ``dry_run`` changes
+        nothing.
 
         An age counts as far as the journal confirms it: a time without any write counts for at most a third of
         ``keep_ms`` (an hour if that is longer), so that a clock that jumped forward makes nothing old. ``force``: ages
@@ -1727,6 +1735,7 @@ class SessionMethods:
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
         component_options: ComponentOptions | None = None,
+        checkpoint: Literal["none", "turn", "tool"] | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 
@@ -1748,6 +1757,7 @@ class SessionMethods:
             op_id=op_id,
             components=components,
             component_options=component_options,
+            checkpoint=checkpoint,
         )
 
     async def view(self, *, valid_time: int | None = None, tx: int | None = None) -> SessionResult:

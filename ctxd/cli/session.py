@@ -4,7 +4,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 import msgspec
@@ -36,7 +36,7 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, PAGE_ITEMS_MAX
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
-from ctxd_protocol.session_types import Mount, Removal, SessionStatus, SessionView
+from ctxd_protocol.session_types import CheckpointPolicy, Mount, Removal, SessionStatus, SessionView
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
@@ -194,6 +194,12 @@ def _whose(owner: SessionOwnerResult) -> str:
 @click.option("--system-prompt", metavar="TEXT", default="", help="The system prompt; @FILE reads it from a file.")
 @click.option("--budget", type=click.IntRange(min=1), metavar="TOKENS", help="The token budget.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="A label.")
+@click.option(
+    "--checkpoint",
+    type=click.Choice(get_args(CheckpointPolicy)),
+    default="none",
+    help="What the daemon commits by itself.",
+)
 @listing
 @common
 def new(
@@ -206,6 +212,7 @@ def new(
     system_prompt: str,
     budget: int | None,
     label: tuple[str, ...],
+    checkpoint: CheckpointPolicy,
 ) -> None:
     """Start a session for AGENT."""
     mounts = as_mounts(_pairs(mount, "--mount"))
@@ -219,6 +226,7 @@ def new(
             system_prompt=_text_or_file(system_prompt),
             budget_tokens=budget,
             labels=_pairs(label, "--label"),
+            checkpoint=checkpoint,
         )
     if run.screen.quiet:
         run.screen.line(made.session.session)
@@ -459,6 +467,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         *(("mount", f"{each.agent_prefix} is {each.canonical_prefix}") for each in found.mounts),
         ("collapse", f"{count(found.collapse.per_turn, 'tool call')} a turn, {count(found.collapse.turns, 'turn')}"),
         ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens, 'token')}"),
+        *([("commits", f"each {found.checkpoint}")] if found.checkpoint != "none" else []),
         *(("label", f"{key}={value}") for key, value in found.labels.items()),
         ("objects", f"{count(len(found.session_index))} indexed, {count(len(found.metadata_pool))} in the pool"),
         *(("active", each + (" (pinned)" if each in pinned else "")) for each in found.active_set),

@@ -22,6 +22,7 @@ from ctxd.formats.cbor_array import joined
 from ctxd.objects.commit_fields import Fields, Position, commit_id
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.segments import SessionHead
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
@@ -35,6 +36,9 @@ KIND: Final = "commit.checkpoint"
 
 DELTA_BYTES_MAX: Final = 768 * 1024
 """Bytes of a delta, about: it fits the database, so that a purge can remove single messages from it."""
+
+BATCH_S: Final = 0.2
+"""Seconds for which tool calls wait for others, with which they make one commit."""
 
 _NOTHING: Final = Position()
 _EMPTY: Final = Checkpoint("explicit", joined([]), 0, 0)
@@ -60,30 +64,66 @@ class SessionCheckpoints:
         self._commits = commits
         self._newest: dict[str, _Newest] = {}
         self._locks: dict[str, SessionLock] = {}
-        self._due: dict[str, None] = {}
+        self._due: dict[str, bool] = {}
+        """Sessions to commit, True for those of which only whole turns are due."""
         self._purges = 0
         self._wake = anyio.Event()
+        self._has_tool_policy = False
         self._store.on_durable(self._note, types=("commit",))
+        sessions.on_turn(self._note_turn)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Make the checkpoints that are due, until cancelled. One that the store refuses is left to the next call."""
         task_status.started()
+        catalog = self._sessions.catalog
+        for session in catalog.states():
+            # Turns that ended before the daemon did.
+            if (known := catalog.newest(session)) is not None and known[0].settings.checkpoint != "none":
+                self._note_turn(session, known[0])
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
             while self._due:
                 session = next(iter(self._due))
-                del self._due[session]
+                whole_turns = self._due.pop(session)
                 try:
-                    await self.checkpoint(session, "turn_boundary")
+                    await self.checkpoint(session, "turn_boundary", whole_turns=whole_turns)
                 except CtxdError as error:
                     self._store.note_fault(error)
+            # Tool calls of this time make one commit.
+            if self._has_tool_policy:
+                await self._sessions.clock.sleep(BATCH_S)
+
+    def _note_turn(self, session: str, head: SessionHead) -> None:
+        """Make a checkpoint of ``session`` soon: of its whole turns, of all if it is not active."""
+        settings = head.settings
+        if settings.checkpoint == "tool" and not self._has_tool_policy:
+            self._has_tool_policy = True
+            # Not before: every recorded tool call passes it.
+            self._store.on_durable(self._note_calls, types=("toolcall",))
+        if settings.state == "removed":
+            return
+        is_active = settings.state == "active"
+        newest = self._newest.get(session)
+        if is_active and newest is not None and newest.position.turn >= head.turn_count:
+            return
+        self._due[session] = self._due.get(session, True) and is_active
+        self._wake.set()
+
+    def _note_calls(self, landed: Landed) -> None:
+        for write, _ in landed:
+            if write.session is None:
+                continue
+            known = self._sessions.catalog.newest(write.session)
+            if known is not None and known[0].settings.checkpoint == "tool":
+                self._due[write.session] = False
+                self._wake.set()
 
     def note_written(self, session: str) -> None:
         """Make a checkpoint of ``session`` soon if it was assembled since the newest one."""
         found = self._sessions.catalog.newest(session)
         if found is not None and found[0].assembly > self._newest.get(session, _Newest()).position.assembly:
-            self._due[session] = None
+            self._due[session] = False
             self._wake.set()
 
     def known(self, session: str | None) -> CurrentContext:
@@ -123,9 +163,9 @@ class SessionCheckpoints:
                 raise
         return self.known(session)
 
-    async def checkpoint(self, session: str, trigger: wire.Checkpoint) -> str | None:
+    async def checkpoint(self, session: str, trigger: wire.Checkpoint, *, whole_turns: bool = False) -> str | None:
         """Commit what is new in ``session``, durably; nothing if there is nothing new, or if it has moved to another
-        host. Returns: the newest commit of the session, None without one.
+        host. ``whole_turns``: not the current turn. Returns: the newest commit of the session, None without one.
 
         Raises: CtxdError session_not_found, corrupt, and those of the store. Cancel: safe; the commit may be made.
         """
@@ -134,7 +174,7 @@ class SessionCheckpoints:
             async with lock:
                 await self.load(session)
                 if session not in self._sessions.moved_sessions:
-                    while not await self._checkpoint(await self._sessions.live(session), trigger):
+                    while not await self._checkpoint(await self._sessions.live(session), trigger, whole_turns):
                         await self._store.settled()
                 return self._newest[session].commit
         finally:
@@ -146,24 +186,36 @@ class SessionCheckpoints:
         if session in self._newest:
             return
         first = _Newest()
-        before: tuple[int, int] | None = None
         position: Position | None = None
+        source, made_by = session, None
         while position is None:
-            wanted = CommitFilter(session=session, before=before)
+            first, position = await self._found(source, first, made_by)
+            # A fork continues the chain of its parent as it was then.
+            base = self._sessions.catalog.settings(source).base
+            if base is None:
+                break
+            source, made_by = base.session, base.tx if made_by is None else min(made_by, base.tx)
+        loaded = msgspec.structs.replace(first, position=position or _NOTHING)
+        # A commit may have landed meanwhile.
+        newer = self._newest.get(session)
+        self._newest[session] = loaded if newer is None or newer.at < loaded.at else newer
+
+    async def _found(self, session: str, first: _Newest, made_by: int | None) -> tuple[_Newest, Position | None]:
+        """The newest commit of ``session`` up to the journal sequence ``made_by``, unless ``first`` has one, and the
+        end of the newest checkpoint."""
+        before: tuple[int, int] | None = None
+        while True:
+            wanted = CommitFilter(session=session, before=before, tx=made_by)
             places = await self._store.commits(partial(commit_index.listed, wanted=wanted, limit=PAGE_ITEMS_MAX))
             for stored in (await self._store.bulk([place.id for place in places])).values():
                 fields = read_fields(stored)
                 if first.commit is None:
                     first = _Newest(commit_id(stored.document.id), fields.at)
-                if (position := fields.position) is not None:
-                    break
+                if fields.position is not None:
+                    return first, fields.position
             if len(places) < PAGE_ITEMS_MAX:
-                break
+                return first, None
             before = (places[-1].at, places[-1].number)
-        loaded = msgspec.structs.replace(first, position=position or _NOTHING)
-        # A commit may have landed meanwhile.
-        newer = self._newest.get(session)
-        self._newest[session] = loaded if newer is None or newer.at < loaded.at else newer
 
     def _note(self, landed: Landed) -> None:
         for write, _ in landed:
@@ -180,10 +232,14 @@ class SessionCheckpoints:
                             position=fields.position or known.position,
                         )
 
-    async def _checkpoint(self, live: LiveSession, trigger: wire.Checkpoint) -> bool:
+    async def _checkpoint(self, live: LiveSession, trigger: wire.Checkpoint, whole_turns: bool) -> bool:
         """Commit what is new in ``live``, a few pages of the chat at a time. Returns: False if a purge came between."""
         written, end = live.updated_at, _end_of(live)
         began = self._newest[live.session].position
+        if whole_turns:
+            end = msgspec.structs.replace(began, turn=live.state.turn, place=0)
+            if end.chat <= began.chat:
+                return True
         if end != began and end != _NOTHING:
             purges, tracker = self._purges, CheckpointTracker(frozenset(), bytes_max=DELTA_BYTES_MAX)
             cuts: list[Checkpoint] = []
@@ -198,10 +254,12 @@ class SessionCheckpoints:
                         return False
                     cuts = []
             cuts += tracker.cut(trigger)
-            if self._newest[live.session].position != end:
+            is_new = self._newest[live.session].position != end and (cuts or not whole_turns)
+            if is_new:
                 if not await self._write(live, cuts or [_EMPTY._replace(trigger=trigger)], end, purges):
                     return False
-        self._newest[live.session] = msgspec.structs.replace(self._newest[live.session], written=written)
+        if not whole_turns:
+            self._newest[live.session] = msgspec.structs.replace(self._newest[live.session], written=written)
         return True
 
     async def _write(self, live: LiveSession, cuts: Sequence[Checkpoint], end: Position, purges: int) -> bool:

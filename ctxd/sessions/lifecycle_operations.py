@@ -19,6 +19,9 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import Collapse, ComponentOptions, Removal, SessionStatus, SessionView
 
+_SETTINGS: Final = (
+    "workdir", "mounts", "collapse", "labels", "secrets", "components", "component_options", "checkpoint",
+)  # fmt: skip
 _OPEN: Final[tuple[SessionStatus, ...]] = ("active", "paused")
 _EVERY: Final[tuple[SessionStatus, ...]] = (*_OPEN, "closed", "removed")
 
@@ -69,6 +72,7 @@ class LifecycleOperations(OperationGroup):
             labels=params.labels,
             secrets=self._policy if params.secrets is None else params.secrets,
             components=params.components,
+            checkpoint=params.checkpoint,
             component_options=params.component_options or ComponentOptions(),
         )
         kept = kept_result(request, _Created(session))
@@ -100,11 +104,7 @@ class LifecycleOperations(OperationGroup):
     @admitted("session.configure", _view_again)
     async def configure(self, tx: Transaction, params: session_methods.SessionConfigureParams) -> Accepted:
         """Change settings; those left out stay as they are."""
-        given: dict[str, Any] = {
-            name: value
-            for name in ("workdir", "mounts", "collapse", "labels", "secrets", "components", "component_options")
-            if (value := getattr(params, name)) is not None
-        }
+        given: dict[str, Any] = {name: value for name in _SETTINGS if (value := getattr(params, name)) is not None}
         if params.mounts is not None:
             given["prefixes"] = await self.indexer.visibility.resolve_prefixes(params.mounts)
             self.sessions.visibility.require_free_mounts(params.session)

@@ -246,6 +246,7 @@ class Sessions:
         self.folding = Lane("session.load", inline=SEGMENTS_INLINE_MAX)
         """Folds sessions of many segments, one at a time."""
         self._on_live: list[Callable[[LiveSession], None]] = []
+        self._on_turn: list[Callable[[str, SessionHead], None]] = []
         store.on_lost(self._drop)
         store.on_durable(self._note, types=("session",))
 
@@ -282,6 +283,11 @@ class Sessions:
     def on_live(self, callback: Callable[[LiveSession], None]) -> None:
         """Call ``callback`` with each session that is created or loaded. It must not raise."""
         self._on_live.append(callback)
+
+    def on_turn(self, callback: Callable[[str, SessionHead], None]) -> None:
+        """Call ``callback`` with each durable head of a session that checkpoints by a policy: written at each new turn,
+        and when its state changes. It must not raise."""
+        self._on_turn.append(callback)
 
     def peek(self, session: str) -> LiveSession | None:
         """``session`` if it is live."""
@@ -477,13 +483,18 @@ class Sessions:
                     self._hide(session, write.purge)
             for document in write.puts:
                 if document.type == "session":
-                    head = msgspec.convert(document.payload, SessionHead)
-                    if head.emptied is not None:
-                        self.emptied[write.session] = head
-                    if head.entering or head.emptied is not None:
-                        self.catalog.discard(write.session)
-                    else:
-                        self.catalog.put(write.session, head, _vt(pending.receipt))
+                    self._note_head(write.session, msgspec.convert(document.payload, SessionHead), pending)
+
+    def _note_head(self, session: str, head: SessionHead, pending: Pending) -> None:
+        if head.emptied is not None:
+            self.emptied[session] = head
+        if head.entering or head.emptied is not None:
+            self.catalog.discard(session)
+            return
+        self.catalog.put(session, head, _vt(pending.receipt))
+        if head.settings.checkpoint != "none":
+            for callback in self._on_turn:
+                callback(session, head)
 
     def _hide(self, session: str, purge: PurgeRequest) -> None:
         """Show no more in listings what was purged."""

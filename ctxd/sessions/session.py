@@ -307,6 +307,7 @@ class LiveSession:
             entries=settings.entries,
             component_options=settings.component_options,
             removed=settings.removed,
+            checkpoint=settings.checkpoint,
         )
 
     async def admit(

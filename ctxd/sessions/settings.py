@@ -12,7 +12,15 @@ from ctxd.secrets.policy import DEFAULT
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentName, ComponentOptions, Mount, Removal, SessionStatus
+from ctxd_protocol.session_types import (
+    CheckpointPolicy,
+    Collapse,
+    ComponentName,
+    ComponentOptions,
+    Mount,
+    Removal,
+    SessionStatus,
+)
 
 _FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 
@@ -58,6 +66,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     component_options: ComponentOptions = ComponentOptions()
     removed: Removal | None = None
     base: ForkBase | None = None
+    checkpoint: CheckpointPolicy = "none"
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:

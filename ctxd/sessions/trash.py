@@ -5,8 +5,8 @@ when on the session exists no more. Then its tool calls and observations, its re
 purged, in this order, as the segments are what the others are found by. Then every version of the head is replaced by
 one that keeps the id taken and the removal on record. After a crash the next collection goes on.
 
-Objects that another session knows, texts that other entities have, files, commits and artifacts stay: see
-``PurgeRequest``.
+Objects that another session knows, texts that other entities have, files and artifacts stay, see ``PurgeRequest``; and
+commits, save those that the daemon made of the session and nothing else reaches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from ctxd.failpoints import hit
+from ctxd.objects.commit_fields import STORED_NAMES
 from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import (
     assemblies_prefix,
@@ -30,7 +31,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionHead, head_document
 from ctxd.sessions.session import Actor, LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.settings import SessionSettings
-from ctxd.store import purge
+from ctxd.store import commit_index, purge
 from ctxd.store.writes import PurgeRequest, Restate, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods import sessions as wire
@@ -227,7 +228,23 @@ class Trash:
         own: list[str] = [*await self._objects(session), system_prompt_id(session)]
         for prefix in prefixes:
             own += await self._store.commits(partial(purge.entities, prefix=prefix(session)))
-        return own
+        return [*await self._checkpoints(session), *own]
+
+    async def _checkpoints(self, session: str) -> list[str]:
+        """The commits that the daemon made of ``session`` and that nothing reaches: no tag, and no other commit."""
+        found = await self._store.commits(partial(commit_index.named_commits, session=session))
+        made: dict[str, bool] = {}
+        for some in batched((each.id for each in found), _FILES_AT_ONCE):
+            for id, head in (await self._store.heads(some)).items():
+                made[id] = head is not None and STORED_NAMES["position"] in head.document.payload
+        reached: set[int | None] = set()
+        unreached: list[str] = []
+        for each in found:
+            if each.is_named or not made[each.id] or each.number in reached:
+                reached.add(each.parent)
+            else:
+                unreached.append(each.id)
+        return unreached
 
     async def _objects(self, session: str) -> list[str]:
         """The tool calls and observed files that only ``session`` knows; none once its first segment is purged, before

@@ -88,7 +88,8 @@ class ListedCommit(NamedTuple):
 
 class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on commits, all of which hold. ``without_session``: they are of no session. ``before``: instant and
-    number of the commit to go on behind, newest first; ``until``: the latest instant."""
+    number of the commit to go on behind, newest first; ``until``: the latest instant; ``tx``: the journal sequence
+    by which they were made."""
 
     principal: str | None = None
     session: str | None = None
@@ -99,6 +100,7 @@ class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
     without_session: bool = False
     without_summary: bool = False
     until: int | None = None
+    tx: int | None = None
     before: tuple[int, int] | None = None
 
 
@@ -133,15 +135,18 @@ def _conditions(wanted: CommitFilter) -> tuple[str, list[Any]]:
     if wanted.parent is not None:
         where.append("c.parent=(SELECT n FROM entity WHERE id=?)")
         values.append(wanted.parent)
-    if wanted.tips:
-        where.append("NOT EXISTS(SELECT 1 FROM context_commit AS child WHERE child.parent=c.entity)")
-    if wanted.without_session:
-        where.append("c.session IS NULL")
-    if wanted.without_summary:
-        where.append("c.summarised=0")
-    if wanted.until is not None:
-        where.append("c.at<=?")
-        values.append(wanted.until)
+    is_tip = "NOT EXISTS(SELECT 1 FROM context_commit AS child WHERE child.parent=c.entity)"
+    flags = (
+        (wanted.tips, is_tip),
+        (wanted.without_session, "c.session IS NULL"),
+        (wanted.without_summary, "c.summarised=0"),
+    )
+    where += [condition for holds, condition in flags if holds]
+    made_by = "(SELECT min(v.tx) FROM version AS v WHERE v.entity=c.entity)<=?"
+    for limit_of, condition in ((wanted.until, "c.at<=?"), (wanted.tx, made_by)):
+        if limit_of is not None:
+            where.append(condition)
+            values.append(limit_of)
     if wanted.before is not None:
         where.append("(c.at, c.entity)<(?,?)")
         values += wanted.before
@@ -176,6 +181,27 @@ def content_bytes(connection: dbfile.Connection, refs: Sequence[str]) -> int:
     query = "SELECT size FROM content WHERE hash=?"
     found = (connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in refs)
     return sum(int(size[0]) for size in found if size is not None)
+
+
+class SessionCommit(NamedTuple):
+    """A commit of a session, and its parent, by their numbers. ``is_named``: it has a tag, or a commit that is not of
+    the session continues it."""
+
+    number: int
+    id: str
+    parent: int | None
+    is_named: bool
+
+
+def named_commits(connection: dbfile.Connection, session: str) -> list[SessionCommit]:
+    """All commits of ``session``, those before their parents that continue them."""
+    query = """SELECT c.entity, e.id, c.parent, EXISTS(SELECT 1 FROM commit_tag AS t WHERE t.entity=c.entity)
+        OR EXISTS(SELECT 1 FROM context_commit AS child WHERE child.parent=c.entity AND child.session IS NOT c.session)
+        FROM context_commit AS c JOIN entity AS e ON e.n=c.entity WHERE c.session=? ORDER BY c.entity DESC"""
+    return [
+        SessionCommit(number, id, parent, bool(named))
+        for number, id, parent, named in connection.execute(query, (session,))
+    ]
 
 
 def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:

@@ -23,6 +23,7 @@ from ctxd_protocol.methods.declaration import (
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import (
+    CheckpointPolicy,
     Collapse,
     ComponentName,
     ComponentOptions,
@@ -68,6 +69,10 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request
     bodies, with each change of them; none by default, as a harness with a system prompt of its own has them in that.
     ``component_options``: how these are found.
+    ``checkpoint``: when the daemon commits what is new in the chat, as a chain of context commits in ``events-v1``; by
+    default only when ``context.current`` is called. A ``turn`` is committed at the next prompt, a pause or the end of
+    the session; ``tool`` commits soon after tool calls as well. A crash or a restart leaves no gap in the chain and
+    commits nothing twice.
     """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -84,6 +89,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     op_id: OpIdText | None = None
     components: tuple[ComponentName, ...] = ()
     component_options: ComponentOptions | None = None
+    checkpoint: CheckpointPolicy = "none"
 
 
 class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
@@ -101,6 +107,7 @@ class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
     op_id: OpIdText | None = None
     components: tuple[ComponentName, ...] | None = None
     component_options: ComponentOptions | None = None
+    checkpoint: CheckpointPolicy | None = None
 
 
 class SessionForkParams(SessionParams, frozen=True, kw_only=True):
@@ -467,7 +474,8 @@ ROWS: Final = (
         result=SessionGcResult,
         access="host",
         summary="Empty the trash of sessions removed long ago, and retire idle sessions.",
-        description="What others still reach stays: files, commits, artifacts, tool calls that other sessions know."
+        description="What others still reach stays: files, artifacts, tool calls that other sessions know, and commits,"
+        " save those that the daemon made of the session and that neither a tag nor another commit reaches."
         " ``dry_run`` changes nothing.",
         errors=("store_failed", "store_unavailable", "store_backlog_full", "disk_full", "data_loss"),
         example={"keep_ms": 7776000000, "dry_run": True},
