@@ -1243,7 +1243,6 @@ class ClientMethods(ABC):
         commit_type: Literal["delta", "compaction", "snapshot"] = "delta",
         checkpoint: Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"] = "explicit",
         delta_base64: str | None = None,
-        artifact: str | None = None,
         template: str = "",
         ticket_id: str = "",
         thread_id: str = "",
@@ -1252,6 +1251,7 @@ class ClientMethods(ABC):
         token_count: int | None = None,
         valid_time: int | None = None,
         op_id: str | None = None,
+        artifact: str | None = None,
     ) -> CommitResult:
         """Commit what an agent has learned since its last commit.
 
@@ -1280,7 +1280,6 @@ class ClientMethods(ABC):
                     commit_type=commit_type,
                     checkpoint=checkpoint,
                     delta_base64=delta_base64,
-                    artifact=artifact,
                     template=template,
                     ticket_id=ticket_id,
                     thread_id=thread_id,
@@ -1289,6 +1288,7 @@ class ClientMethods(ABC):
                     token_count=token_count,
                     valid_time=valid_time,
                     op_id=op_id,
+                    artifact=artifact,
                 ),
                 CommitResult,
             )

@@ -1237,7 +1237,6 @@ class SyncClientMethods(ABC):
         commit_type: Literal["delta", "compaction", "snapshot"] = "delta",
         checkpoint: Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"] = "explicit",
         delta_base64: str | None = None,
-        artifact: str | None = None,
         template: str = "",
         ticket_id: str = "",
         thread_id: str = "",
@@ -1246,6 +1245,7 @@ class SyncClientMethods(ABC):
         token_count: int | None = None,
         valid_time: int | None = None,
         op_id: str | None = None,
+        artifact: str | None = None,
     ) -> CommitResult:
         """Commit what an agent has learned since its last commit.
 
@@ -1274,7 +1274,6 @@ class SyncClientMethods(ABC):
                     commit_type=commit_type,
                     checkpoint=checkpoint,
                     delta_base64=delta_base64,
-                    artifact=artifact,
                     template=template,
                     ticket_id=ticket_id,
                     thread_id=thread_id,
@@ -1283,6 +1282,7 @@ class SyncClientMethods(ABC):
                     token_count=token_count,
                     valid_time=valid_time,
                     op_id=op_id,
+                    artifact=artifact,
                 ),
                 CommitResult,
             )

@@ -78,7 +78,6 @@ class CheckpointParams(Params, frozen=True, kw_only=True):
     commit_type: CommitType = "delta"
     checkpoint: Checkpoint = "explicit"
     delta_base64: str | None = None
-    artifact: AddressText | None = None
     template: NameText = ""
     ticket_id: NameText = ""
     thread_id: NameText = ""
@@ -87,6 +86,7 @@ class CheckpointParams(Params, frozen=True, kw_only=True):
     token_count: Count | None = None
     valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
+    artifact: AddressText | None = None
 
 
 class CommitResult(Result, frozen=True, kw_only=True):
