@@ -117,7 +117,7 @@ class Requests:
         records = await self.home.archive.records("s")
         events = [each.window.epoch for each in records if each.window is not None and each.window.epoch is not None]
         believed = fold(events).believed
-        texts = await self.home.archive.windows.texts("s", believed.values())
+        texts = await self.home.archive.windows.texts(await self.live(), believed.values())
         values = {key: text for key, at in believed.items() if (text := texts[at]) is not None}
         return {key: json.loads(text.value)["n"] for key, text in values.items()}
 
