@@ -120,7 +120,7 @@ def observing(corpus: Iterable[Case]) -> Iterator[Callable[[Case], set[str]]]:
     with folder() as place:
         root = place / "root"
         make_real(corpus, root)
-        with daemon(place / "s", place / "state"), Caller(place / "s") as caller:
+        with daemon(place / "c.sock", place / "state"), Caller(place / "c.sock") as caller:
             mount = {"agent_prefix": "/", "canonical_prefix": str(root)}
             caller.call("session.create", agent="bench", session="s", mounts=[mount], filesystem_id=SANDBOX)
 
