@@ -1413,24 +1413,34 @@ class ClientMethods(ABC):
         )
 
     async def commit_materialize(
-        self, commit: str | None = None, *, stop: str = "compaction", format: str | None = None, content: bool = True
+        self,
+        commit: str | None = None,
+        *,
+        stop: str = "compaction",
+        format: str | None = None,
+        content: bool = True,
+        offset: int = 0,
+        limit: int | None = None,
     ) -> CommitMaterializeResult:
         """Get the context of a commit: the deltas of its chain in one.
 
         Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
         snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the oldest
         content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
-        alone.
+        alone. ``limit``: at most that many bytes of the content, from ``offset`` on; without it the whole content,
+        which is refused if it is too large for one answer.
 
-        Raises: ``NotFound`` (commit_not_found); ``InvalidState`` (purged); ``TooLarge`` (too_large); ``InvalidCall``
-        (unsupported).
+        Raises: ``NotFound`` (commit_not_found); ``Unavailable`` (disk_full); ``InvalidState`` (purged); ``TooLarge``
+        (too_large); ``InvalidCall`` (unsupported).
 
         Example: ``await client.commit_materialize("ctx-9d216d08")``
         """
         return await self.call(
             Call(
                 "commit.materialize",
-                CommitMaterializeParams(commit=commit, stop=stop, format=format, content=content),
+                CommitMaterializeParams(
+                    commit=commit, stop=stop, format=format, content=content, offset=offset, limit=limit
+                ),
                 CommitMaterializeResult,
             )
         )

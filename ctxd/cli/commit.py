@@ -3,6 +3,8 @@ context commits."""
 
 import sys
 from base64 import b64decode, b64encode
+from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO, Final, TypedDict, get_args
 
 import click
@@ -11,7 +13,7 @@ import msgspec
 from ctxd.cli.artifact import sent_upload
 from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
-from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import located_assembly, session_if_any
 from ctxd.cli.revisions import moment_ms
 from ctxd.cli.unified_diff import print_diff, unified
@@ -22,6 +24,7 @@ from ctxd.terminal import cell
 from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 from ctxd_protocol.methods.commits import Checkpoint, Commit, CommitMaterializeResult, CommitType
 
 _SENT_WHOLE_MAX: Final = 512 * 1024
@@ -213,9 +216,9 @@ def show(run: Invocation, commit: str | None, content: bool, session: str | None
             return
         found = located_commit(client, commit, session)
         shown = client.commit_show(found.commit)
-        delta = None
+        delta = ""
         if content and not run.screen.as_json:
-            delta = client.commit_materialize(found.commit, stop=found.commit, format=_NARRATIVE)
+            delta = str(_content(client, found.commit, found.commit, _NARRATIVE)[0])
     if run.screen.as_json:
         run.screen.document({"commit": shown.commit, "children": shown.children})
         return
@@ -229,9 +232,9 @@ def show(run: Invocation, commit: str | None, content: bool, session: str | None
         screen.line()
         for text in found.summary.split("\n"):
             screen.line(f"    {cell(text)}".rstrip())
-    if delta is not None and delta.content:
+    if delta:
         screen.line()
-        screen.content(delta.content)
+        screen.content(delta)
 
 
 def _is_commit(client: SyncClient, id: str) -> bool:
@@ -299,27 +302,51 @@ def materialize(
     with run.client() as client:
         tip = located_commit(client, commit, session).commit
         last = stop if stop in ("compaction", "root") else located_commit(client, stop, session).commit
-        made = client.commit_materialize(tip, stop=last, format=format, content=not counts)
+        if counts or run.screen.as_json:
+            made = client.commit_materialize(tip, stop=last, format=format, content=not counts)
+        elif output is None and run.screen.terminal:
+            content, made = _content(client, tip, last, format)
+            if isinstance(content, bytes):
+                hint = "write it to a file: -o FILE; or read it: --format narrative-v1"
+                raise Stop(USAGE, f"a context in {made.format} is no text", hint=hint)
+            run.screen.content(content)
+        else:
+            made = _write(client, tip, last, format, (output or sys.stdout.buffer).write)
     if run.screen.as_json:
         run.screen.document(made)
-        return
-    if counts:
+    elif counts:
         run.screen.line(_counts(made))
-        return
-    if output is not None:
-        output.write(_bytes(made))
-    elif made.content_base64 is None:
-        run.screen.content(made.content or "")
-    elif run.screen.terminal:
-        hint = "write it to a file: -o FILE; or read it: --format narrative-v1"
-        raise Stop(USAGE, f"a context in {made.format} is no text", hint=hint)
     else:
-        sys.stdout.buffer.write(_bytes(made))
-    run.screen.note(_counts(made))
+        run.screen.note(_counts(made))
 
 
-def _bytes(made: CommitMaterializeResult) -> bytes:
-    return (made.content or "").encode() if made.content_base64 is None else b64decode(made.content_base64)
+def _content(
+    client: SyncClient, commit: str, stop: str, format: str | None
+) -> tuple[str | bytes, CommitMaterializeResult]:
+    """A context of any size: text, or bytes that are none."""
+    pieces: list[bytes] = []
+    made = _write(client, commit, stop, format, pieces.append)
+    content = b"".join(pieces)
+    try:
+        return content.decode(), made
+    except UnicodeDecodeError:
+        return content, made
+
+
+def _write(
+    client: SyncClient, commit: str, stop: str, format: str | None, write: Callable[[bytes], object]
+) -> CommitMaterializeResult:
+    """Write a context piece by piece; memory for one. Raises: Stop if it changes meanwhile, as by an update."""
+    first = made = client.commit_materialize(commit, stop=stop, format=format, limit=PIECE_BYTES_MAX)
+    while True:
+        write(b64decode(made.content_base64 or ""))
+        if made.next_offset is None:
+            return first
+        made = client.commit_materialize(
+            commit, stop=stop, format=format, limit=PIECE_BYTES_MAX, offset=made.next_offset
+        )
+        if made.artifact_ref != first.artifact_ref:
+            raise Stop(FAILURE, f"the context of {commit} has changed meanwhile: start again", symbol="conflict")
 
 
 def _counts(made: CommitMaterializeResult) -> str:
@@ -418,7 +445,7 @@ def diff(run: Invocation, before: str, after: str | None, stop: str, session: st
     """Compare the contexts of two commits as text; the second is by default the newest of the session."""
     with run.client() as client:
         names = [located_commit(client, text, session).commit for text in (before, after)]
-        first, second = (client.commit_materialize(name, stop=stop, format=_NARRATIVE).content or "" for name in names)
+        first, second = (str(_content(client, name, stop, _NARRATIVE)[0]) for name in names)
     lines = unified(first, second, *names)
     if run.screen.as_json:
         run.screen.document({"before": names[0], "after": names[1], "diff": "".join(lines)})

@@ -1,32 +1,41 @@
-"""Materialisation: the deltas of a chain as one context, and the cache of results."""
+"""Materialisation: the deltas of a chain as one context, made in a thread with memory for a few MiB of deltas."""
 
 from base64 import b64encode
-from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import Final
 
+import anyio
+import anyio.lowlevel
 import msgspec
-from blake3 import blake3
 
 from ctxd.commits.commit import read_fields
 from ctxd.commits.commit_operations import Commits, CommitViewer
+from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.errors import CtxdError
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.translation import TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
 from ctxd.objects.commit_fields import Fields, commit_id, entity_id
 from ctxd.objects.document import Content, Stored, decode_content, encode_content
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions.secret_capture import off_loop
+from ctxd.offload import Lane, LoopHandle, in_thread
 from ctxd.store import commit_index
+from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
 from ctxd_protocol.methods import commits as wire
 
-CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of results that are kept. Least recently used go first; one that is larger than this is not kept."""
+CONTEXT_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Bytes of the deltas of one context, which need as much room on the disk while it is kept."""
 
-CONTEXT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of the deltas of one context, which are in memory while it is made."""
+WHOLE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of a context that is returned in one answer."""
+
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of deltas, about, that are in memory at a time."""
+
+_THREADS: Final = 2
 
 
 class Walked(msgspec.Struct, frozen=True):
@@ -45,14 +54,7 @@ def included(chain: Sequence[Walked]) -> list[Walked]:
     return [chain[-1], *(each for each in reversed(chain[:-1]) if not each.fields.is_boundary)]
 
 
-_Key = tuple[frozenset[str] | None, str, str, str | None, int]
-
-
-class _Made(msgspec.Struct, frozen=True):
-    """A result: its content, and its figures."""
-
-    content: Content
-    figures: wire.CommitMaterializeResult
+_Made = CachedContext[wire.CommitMaterializeResult]
 
 
 class Materializer:
@@ -61,9 +63,10 @@ class Materializer:
     def __init__(self, commits: Commits) -> None:
         self._commits = commits
         self._store = commits.store
-        self._cache: OrderedDict[_Key, _Made] = OrderedDict()
-        self._cached_bytes = 0
+        self._cache = ContextCache[wire.CommitMaterializeResult]()
         self._purges = 0
+        # A sandbox may commit deltas that take long to translate.
+        self._lanes = Lane("materialize", _THREADS), Lane("sandbox-materialize")
         # Without a type: only writes that purge.
         self._store.on_durable(self._note_purge, types=())
 
@@ -71,16 +74,15 @@ class Materializer:
         if any(write.purge is not None for write, _ in landed):
             self._purges += 1
             self._cache.clear()
-            self._cached_bytes = 0
 
     async def materialize(
-        self, viewer: CommitViewer, params: wire.CommitMaterializeParams, *, chars_max: int | None = None
+        self, viewer: CommitViewer, params: wire.CommitMaterializeParams, *, bytes_max: int | None = None
     ) -> wire.CommitMaterializeResult:
-        """The context of a commit; without one the empty context.
+        """The context of a commit, whole or a piece of it; without a commit the empty context.
 
         Raises: CtxdError ``commit_not_found``, also for an ancestor; ``invalid_params`` for a stop that is no ancestor;
-        ``unsupported`` for a format that cannot be written; ``too_large`` for content of more than ``chars_max``;
-        ``purged``, ``corrupt``, ``store_failed``. Cancel: safe.
+        ``unsupported`` for a format that cannot be written; ``too_large`` for a whole content of more than
+        ``bytes_max``; ``purged``, ``corrupt``, ``store_failed``. Cancel: waits for the delta that is being translated.
         """
         if params.commit is None:
             return _EMPTY
@@ -92,18 +94,29 @@ class Materializer:
             purges = self._purges
             made = await self._made(viewer, params)
             if purges == self._purges:
-                self._keep(key, made)
+                self._cache.put(key, made)
+            figures = made.figures
         else:
-            self._cache.move_to_end(key)
-            made = _Made(made.content, msgspec.structs.replace(made.figures, cached=True))
+            figures = msgspec.structs.replace(made.figures, cached=True)
         if not params.content:
-            return made.figures
-        if chars_max is not None and made.figures.size > chars_max:
-            message = f"the context has {made.figures.size:,} bytes, {chars_max:,} are returned at most"
-            raise CtxdError("too_large", message, hint="Stop at a later commit, or call with content false.")
-        if isinstance(made.content, bytes):
-            return msgspec.structs.replace(made.figures, content_base64=b64encode(made.content).decode())
-        return msgspec.structs.replace(made.figures, content=made.content)
+            return figures
+        whole_max = WHOLE_BYTES_MAX if bytes_max is None else min(bytes_max, WHOLE_BYTES_MAX)
+        if params.limit is not None:
+            # Base64 has four characters for three bytes.
+            limit = min(params.limit, whole_max // 4 * 3)
+            read = partial(made.content.read, params.offset, limit)
+            piece = read() if made.content.is_in_memory else await in_thread(read)
+            end = params.offset + len(piece)
+            return msgspec.structs.replace(
+                figures, content_base64=b64encode(piece).decode(), next_offset=end if end < figures.size else None
+            )
+        if figures.size > whole_max:
+            message = f"the context has {figures.size:,} bytes, {whole_max:,} are returned at once"
+            raise CtxdError("too_large", message, hint="Read it in pieces, with limit; or stop at a later commit.")
+        content = decode_content(made.content.read(0, figures.size))
+        if isinstance(content, bytes):
+            return msgspec.structs.replace(figures, content_base64=b64encode(content).decode())
+        return msgspec.structs.replace(figures, content=content)
 
     async def _made(self, viewer: CommitViewer, params: wire.CommitMaterializeParams) -> _Made:
         assert params.commit is not None, "the empty context is not made"
@@ -113,29 +126,39 @@ class Materializer:
             if each.content_ref is None:
                 raise CtxdError("purged", f"the content of commit {each.commit} was purged")
         refs = [each.content_ref or "" for each in parts]
-        size = await self._store.commits(lambda connection: commit_index.content_bytes(connection, refs))
-        if size > CONTEXT_BYTES_MAX:
-            message = f"the deltas of the context have {size:,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
+        sizes = await self._store.commits(lambda connection: commit_index.content_sizes(connection, refs))
+        if sum(sizes) > CONTEXT_BYTES_MAX:
+            message = f"the deltas of the context have {sum(sizes):,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
             raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
-        texts = await self._store.contents(refs)
-        contents = [encode_content(texts[ref]) for ref in refs]
-        made = _joined(parts, contents, params.format or parts[0].fields.format)
-        joined = await off_loop(size, lambda: _content_of(made), confined=viewer.is_confined)
+        failure: CtxdError | None = None  # A group would wrap it.
+        async with anyio.create_task_group() as group:
+            deltas = _Deltas(self._store, refs, sizes)
+            group.start_soon(deltas.serve)
+            try:
+                await deltas.begin()
+                made = _joined(parts, deltas, params.format or parts[0].fields.format)
+                content = await self._lanes[viewer.is_confined].run(_written, made, self._store.root)
+            except CtxdError as error:
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            await anyio.lowlevel.checkpoint()  # A cancelled call ends as one.
+            raise failure
         figures = wire.CommitMaterializeResult(
             commit=params.commit,
             stop=chain[-1].commit,
             format=made.format,
             tier=made.tier,
             lost=tuple(wire.LostPart(*each) for each in made.lost),
-            artifact_ref=blake3(joined).hexdigest(),
-            size=len(joined),
+            artifact_ref=content.artifact_ref,
+            size=content.size,
             commit_count=len(chain),
             message_count=made.messages,
             token_count=made.tokens,
             chain_message_count=sum(each.fields.message_count for each in chain),
             cached=False,
         )
-        return _Made(decode_content(joined), figures)
+        return _Made(content, figures)
 
     async def _chain(self, viewer: CommitViewer, tip: str, stop: str) -> list[Walked]:
         """The commits from ``tip`` back to ``stop``, newest first. Raises: CtxdError."""
@@ -150,22 +173,79 @@ class Materializer:
             raise CtxdError("invalid_params", message, hint="commit.history has the ancestors.")
         return [_walked(stored) for stored in await self._commits.find_all(viewer, ids)]
 
-    def _keep(self, key: _Key, made: _Made) -> None:
-        if made.figures.size > CACHE_BYTES_MAX:
+
+class _Deltas:
+    """The contents of a chain for a thread that reads them in order, fetched by the loop a few MiB at a time."""
+
+    def __init__(self, store: VersionStore, refs: Sequence[str], sizes: Sequence[int]) -> None:
+        self._store = store
+        self._refs = refs
+        self._sizes = sizes
+        self._loop = LoopHandle()
+        self._held: dict[str, Content] = {}
+        self._wanted: tuple[list[str], Future[dict[str, Content]]] | None = None
+        self._asked = anyio.Event()
+        self._is_over = False
+
+    async def begin(self) -> None:
+        """Fetch the first ones. Raises: CtxdError."""
+        self._held = await self._store.contents(self._batch(0))
+
+    def read(self, number: int) -> bytes:
+        """Delta ``number``. Call it on another thread, while ``serve`` runs. Raises: CtxdError."""
+        ref = self._refs[number]
+        if ref not in self._held:
+            self._held = {}
+            fetched: Future[dict[str, Content]] = Future()
+            self._loop.schedule(self._ask, self._batch(number), fetched)
+            self._held = fetched.result()
+        return encode_content(self._held[ref])
+
+    async def serve(self) -> None:
+        """Fetch for the thread until cancelled; its reads fail from then on."""
+        try:
+            while True:
+                await self._asked.wait()
+                self._asked = anyio.Event()
+                assert self._wanted is not None, "asked without a request"
+                refs, fetched = self._wanted
+                try:
+                    found = await self._store.contents(refs)
+                except CtxdError as error:
+                    self._wanted = None
+                    fetched.set_exception(error)
+                else:
+                    self._wanted = None
+                    fetched.set_result(found)
+        finally:
+            self._is_over = True
+            if self._wanted is not None:
+                self._wanted[1].set_exception(_over())
+
+    def _ask(self, refs: list[str], fetched: "Future[dict[str, Content]]") -> None:
+        if self._is_over:
+            fetched.set_exception(_over())
             return
-        replaced = self._cache.pop(key, None)
-        self._cached_bytes += made.figures.size - (0 if replaced is None else replaced.figures.size)
-        self._cache[key] = made
-        while self._cached_bytes > CACHE_BYTES_MAX:
-            _, oldest = self._cache.popitem(last=False)
-            self._cached_bytes -= oldest.figures.size
+        self._wanted = refs, fetched
+        self._asked.set()
+
+    def _batch(self, first: int) -> list[str]:
+        size, end = 0, first
+        while end < len(self._refs) and (end == first or size + self._sizes[end] <= _BATCH_BYTES):
+            size += self._sizes[end]
+            end += 1
+        return list(self._refs[first:end])
 
 
-def _joined(parts: Sequence[Walked], contents: Sequence[bytes], wanted: str) -> Materialization:
+def _over() -> CtxdError:
+    return CtxdError("cancelled", "the call was cancelled")
+
+
+def _joined(parts: Sequence[Walked], contents: _Deltas, wanted: str) -> Materialization:
     """The context of ``parts`` in the format ``wanted``. Raises: CtxdError ``unsupported``."""
     deltas = [
-        Delta(each.fields.format, partial(bytes, content), each.fields.message_count, each.fields.token_count)
-        for each, content in zip(parts, contents, strict=True)
+        Delta(each.fields.format, partial(contents.read, number), each.fields.message_count, each.fields.token_count)
+        for number, each in enumerate(parts)
     ]
     try:
         return Materialization(deltas, wanted)
@@ -173,12 +253,18 @@ def _joined(parts: Sequence[Walked], contents: Sequence[bytes], wanted: str) -> 
         raise CtxdError("unsupported", str(error), hint="Leave format out for that of the chain.") from error
 
 
-def _content_of(made: Materialization) -> bytes:
+def _written(made: Materialization, folder: Path) -> ContextContent:
     """The whole content. Raises: CtxdError ``corrupt`` for a delta that is not what its format names."""
+    content = ContextContent(folder)
     try:
-        return b"".join(made.chunks())
+        for chunk in made.chunks():
+            content.write(chunk)
     except UnreadableDelta as error:
         raise CtxdError("corrupt", f"a delta cannot be read: {error}") from error
+    except OSError as error:
+        raise CtxdError("disk_full", f"the context cannot be kept in {folder}: {error.strerror}") from error
+    content.end()
+    return content
 
 
 def _walked(stored: Stored) -> Walked:

@@ -176,11 +176,11 @@ def chain(
     return [id for (id,) in connection.execute(_CHAIN, bindings)]
 
 
-def content_bytes(connection: dbfile.Connection, refs: Sequence[str]) -> int:
-    """The bytes of contents together, by their hashes; of one that is named twice twice."""
+def content_sizes(connection: dbfile.Connection, refs: Sequence[str]) -> list[int]:
+    """The bytes of each content, by its hash; 0 of a missing one."""
     query = "SELECT size FROM content WHERE hash=?"
     found = (connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in refs)
-    return sum(int(size[0]) for size in found if size is not None)
+    return [0 if size is None else int(size[0]) for size in found]
 
 
 class SessionCommit(NamedTuple):

@@ -336,6 +336,24 @@ def test_a_chain_of_several_formats_is_translated_and_unknown_ones_are_given_as_
         client.commit_materialize(raw.commit, format="no-such-format")
 
 
+@pytest.mark.requirement("MAT-1")
+def test_a_context_of_many_mebibytes_is_read_in_pieces(client: SyncClient) -> None:
+    tip: str | None = None
+    large = [f"{number}" * 3_000_000 for number in range(1, 8)]
+    for text in large:
+        tip = client.commit_checkpoint(LINES, line(text), parent=tip).commit.commit
+    with refused("too_large"):
+        client.commit_materialize(tip)
+    content: bytes = b""
+    offset: int | None = 0
+    while offset is not None:
+        made = client.commit_materialize(tip, limit=4 * 1024 * 1024, offset=offset)
+        content += b64decode(made.content_base64 or "")
+        offset = made.next_offset
+    assert content.decode() == "".join(map(line, large))
+    assert made.size == len(content)
+
+
 @pytest.mark.requirement("CMT-12")
 def test_a_context_that_was_materialised_before_is_taken_from_the_cache(client: SyncClient) -> None:
     tip = chain(client, "one", "two")[-1].commit

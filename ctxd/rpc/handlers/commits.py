@@ -38,7 +38,7 @@ class CommitCalls:
     async def commit_materialize(
         self, caller: Caller, params: wire.CommitMaterializeParams
     ) -> wire.CommitMaterializeResult:
-        return await self._materializer.materialize(viewer_of(caller), params, chars_max=caller.answer_bytes_max)
+        return await self._materializer.materialize(viewer_of(caller), params, bytes_max=caller.answer_bytes_max)
 
 
 def viewer_of(caller: Caller) -> CommitViewer:

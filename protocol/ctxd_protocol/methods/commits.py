@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ctxd_protocol.ids import OpIdText, SessionIdText
-from ctxd_protocol.methods.artifacts import AddressText
+from ctxd_protocol.limits import SAFE_INTEGER_MAX
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX, AddressText
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.object_types import Receipt
 
@@ -200,13 +201,16 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
     Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
     snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the
     oldest content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
-    alone.
+    alone. ``limit``: at most that many bytes of the content, from ``offset`` on; without it the whole content, which is
+    refused if it is too large for one answer.
     """
 
     commit: CommitIdText | None = None
     stop: Annotated[str, msgspec.Meta(pattern=r"^(compaction|root|ctx-[0-9a-f]{8,64})$(?!\n)")] = "compaction"
     format: FormatText | None = None
     content: bool = True
+    offset: Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PIECE_BYTES_MAX)] | None = None
 
 
 class LostPart(msgspec.Struct, frozen=True):
@@ -225,6 +229,8 @@ class CommitMaterializeResult(Result, frozen=True, kw_only=True):
     BLAKE3 of the content; ``size``: its bytes. ``stop``: the last commit that was followed, None for the empty context.
     ``commit_count``: the commits from there on; ``message_count`` and ``token_count``: those of the deltas in the
     content; ``chain_message_count`` those of all these commits. ``cached``: the result of an earlier call.
+    With ``limit`` the piece is in ``content_base64``; ``next_offset``: where the next one begins, None at the end. All
+    pieces are of one content as long as ``artifact_ref`` stays the same.
     """
 
     commit: str | None
@@ -241,6 +247,7 @@ class CommitMaterializeResult(Result, frozen=True, kw_only=True):
     cached: bool
     content: str | None = None
     content_base64: str | None = None
+    next_offset: int | None = None
 
 
 _FOUND: Final = ("session_not_found", "commit_not_found")
@@ -324,7 +331,7 @@ ROWS: Final = (
         result=CommitMaterializeResult,
         access="read",
         summary="Get the context of a commit: the deltas of its chain in one.",
-        errors=("commit_not_found", "purged", "too_large", "unsupported"),
+        errors=("commit_not_found", "disk_full", "purged", "too_large", "unsupported"),
         example=_EXAMPLE,
         positional=("commit",),
     ),

@@ -1,0 +1,125 @@
+"""Contexts that were materialised: written in pieces, kept for a while, and read in pieces.
+
+A short one is in memory, a longer one in a file without a name in the state directory, so that no process, crash or
+backup finds it. Least recently used ones go first.
+"""
+
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of contexts in memory."""
+
+FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Bytes of contexts in files."""
+
+_SHORT_BYTES: Final = 4 * 1024 * 1024
+"""Bytes up to which a context is in memory."""
+
+Figures = TypeVar("Figures")
+
+
+class ContextContent:
+    """Bytes of one context. Written once; then any thread may read them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: list[bytes] = []
+        self._file = -1
+        self._hash = blake3()
+        self.size = 0
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """False if it is in a file."""
+        return self._file < 0
+
+    @property
+    def artifact_ref(self) -> str:
+        """The BLAKE3 of all bytes."""
+        return self._hash.hexdigest()
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes. Raises: OSError."""
+        self._hash.update(piece)
+        self.size += len(piece)
+        if self._file < 0 and self.size <= _SHORT_BYTES:
+            self._held.append(piece)
+            return
+        if self._file < 0:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                self._file = os.dup(file.fileno())
+            for each in self._held:
+                self._append(each)
+            self._held = []
+        self._append(piece)
+
+    def end(self) -> None:
+        """Declare that nothing is added any more."""
+        self._held = [b"".join(self._held)] if self._file < 0 else []
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """At most ``limit`` bytes from ``offset`` on; fewer at the end only. Raises: OSError."""
+        if self._file < 0:
+            return self._held[0][offset : offset + limit]
+        found = bytearray()
+        while len(found) < limit and (piece := os.pread(self._file, limit - len(found), offset + len(found))):
+            found += piece
+        return bytes(found)
+
+    def _append(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+
+class CachedContext(msgspec.Struct, Generic[Figures], frozen=True):
+    """A context: its bytes, and its figures."""
+
+    content: ContextContent
+    figures: Figures
+
+
+class ContextCache(Generic[Figures]):
+    """Contexts by key. Of each kind, those in memory and those in files, the newest is kept however large it is."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[OrderedDict[Hashable, CachedContext[Figures]], ...] = (OrderedDict(), OrderedDict())
+        self._bytes = [0, 0]
+
+    def get(self, key: Hashable) -> CachedContext[Figures] | None:
+        """The context of ``key``, which is the most recently used one now."""
+        for kept in self._kept:
+            if (found := kept.get(key)) is not None:
+                kept.move_to_end(key)
+                return found
+        return None
+
+    def put(self, key: Hashable, made: CachedContext[Figures]) -> None:
+        """Keep a context; the least recently used ones of its kind go if they are too many bytes."""
+        kind = 0 if made.content.is_in_memory else 1
+        kept = self._kept[kind]
+        if (replaced := kept.pop(key, None)) is not None:
+            self._bytes[kind] -= replaced.content.size
+        kept[key] = made
+        self._bytes[kind] += made.content.size
+        while self._bytes[kind] > (MEMORY_BYTES_MAX, FILE_BYTES_MAX)[kind] and len(kept) > 1:
+            _, oldest = kept.popitem(last=False)
+            self._bytes[kind] -= oldest.content.size
+
+    def clear(self) -> None:
+        """Forget all contexts. A file goes with the last call that reads it."""
+        for kept in self._kept:
+            kept.clear()
+        self._bytes = [0, 0]
