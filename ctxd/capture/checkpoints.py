@@ -51,12 +51,19 @@ class CheckpointTracker:
     """Events since the last checkpoint, and the policy by which the next one is due.
 
     ``every``: the turn boundaries from one checkpoint to the next. A delta without events is never made. ``bytes_max``:
-    bytes, about, at which a delta is cut at any moment.
+    bytes, about, at which a delta is cut at any moment. Only events of ``sidechain``, None for the main conversation,
+    are moments of a checkpoint.
     """
 
     def __init__(
-        self, policy: Set[Trigger] = DEFAULT_POLICY, *, every: int = 1, bytes_max: int = DELTA_BYTES_MAX
+        self,
+        policy: Set[Trigger] = DEFAULT_POLICY,
+        *,
+        every: int = 1,
+        bytes_max: int = DELTA_BYTES_MAX,
+        sidechain: str | None = None,
     ) -> None:
+        self._sidechain = sidechain
         self._policy = policy
         self._every = every
         self._bytes_max = bytes_max
@@ -72,11 +79,12 @@ class CheckpointTracker:
         """
         trigger: Trigger | None = None
         for event in events:
-            if isinstance(event, CompactionEvent) and event.summary and event.sidechain is None:
+            if isinstance(event, CompactionEvent) and event.summary and event.sidechain == self._sidechain:
                 yield from self.cut("compaction")
                 yield _compaction(event)
                 continue
-            trigger = max(trigger, _trigger(event), key=_rank)
+            if event.sidechain == self._sidechain:
+                trigger = max(trigger, _trigger(event), key=_rank)
             self._count(event)
             for item in encoded_items(event, self._bytes_max):
                 if self._size + len(item) > self._bytes_max:
@@ -108,9 +116,7 @@ class CheckpointTracker:
 
 
 def _trigger(event: Event) -> Trigger | None:
-    """Return the moment that an event of the main conversation is."""
-    if event.sidechain is not None:
-        return None
+    """Return the moment that an event is."""
     match event:
         case ToolCallEvent(meta={"server_tool": True}):
             return None

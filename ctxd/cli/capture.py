@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from select import select
 from typing import Final
 
@@ -19,6 +20,7 @@ from ctxd.capture.stream_json import StreamParser
 from ctxd.cli.commit_delivery import Chain, CommitDelivery
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.transcript_import import import_transcript
 from ctxd.cli.undelivered_commits import NEWEST
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Stop
@@ -35,10 +37,15 @@ _BY_SIGNAL: Final = 128
     cls=Command,
     examples="ctx capture -- claude -p --output-format stream-json --verbose 'fix the tests'\n"
     "claude -p --output-format stream-json --verbose 'fix the tests' | ctx capture --stdin\n"
+    "ctx capture --from ~/.claude/projects/-srv-app/0b1c….jsonl --session app\n"
     "ctx capture --parent ctx-1a2b3c4d --checkpoint tool_call -- claude -p --output-format stream-json --verbose …",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the agent's output from standard input.")
+@click.option(
+    "--from", "transcript", type=click.Path(path_type=Path), metavar="FILE",
+    help="Commit the whole transcript FILE of Claude Code, codex, pi or opencode.",
+)  # fmt: skip
 @click.option("--parent", metavar="COMMIT", help="Continue the chain of this commit.")
 @click.option(
     "--session", "-s", metavar="SESSION", help="Session of the commits; its newest commit is continued by default."
@@ -61,6 +68,7 @@ def capture(
     run: Invocation,
     command: tuple[str, ...],
     from_stdin: bool,
+    transcript: Path | None,
     parent: str | None,
     session: str | None,
     is_new: bool,
@@ -76,12 +84,20 @@ def capture(
     The output passes through unchanged, and COMMAND's exit code is returned. SIGUSR1 commits at once. While the daemon
     is away the agent works on, and the commits follow once it is back. Those that cannot be delivered before --wait has
     passed stay in a file, which the next capture delivers.
+
+    With --from, a transcript becomes a chain, and each of its sub-agents a chain that begins where it was spawned;
+    repeated, the import makes no commit twice.
     """
-    if bool(command) == from_stdin:
-        raise Stop(USAGE, "give either a command after -- or --stdin", symbol="invalid_params")
+    if (bool(command), from_stdin, transcript is not None).count(True) != 1:
+        raise Stop(USAGE, "give one of a command after --, --stdin and --from", symbol="invalid_params")
     if is_new and parent is not None:
         raise Stop(USAGE, "give either --parent or --new", symbol="invalid_params")
-    tracker = CheckpointTracker(frozenset(policy) or DEFAULT_POLICY, every=every)
+    moments = frozenset(policy) or DEFAULT_POLICY
+    if transcript is not None:
+        chain = Chain(parent=parent, session=session, template=template, ticket=ticket, thread=thread)
+        import_transcript(run, transcript, chain, moments, every)
+        return
+    tracker = CheckpointTracker(moments, every=every)
     first = parent or (NEWEST if session is not None and not is_new else None)
     chain = Chain(parent=first, session=session, template=template, ticket=ticket, thread=thread)
 

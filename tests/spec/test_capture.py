@@ -286,6 +286,77 @@ def test_a_secret_in_the_output_is_stored_nowhere(tmp_path: Path) -> None:
     assert not [path for path in stored if secret.encode() in path.read_bytes()]
 
 
+# --- whole transcripts ---
+
+
+def session_line(kind: str, id: str, content: object, **more: object) -> str:
+    record = {"type": kind, "uuid": id, "sessionId": "S", "message": {"role": kind, "content": content}, **more}
+    return json.dumps(record) + "\n"
+
+
+@pytest.fixture
+def transcript(tmp_path: Path) -> Path:
+    """A session of Claude Code of January 2025, with a sub-agent in a file of its own."""
+    task = {"type": "tool_use", "id": "c1", "name": "Task", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "found it"}
+    main = [
+        session_line("user", "u1", "look", timestamp="2025-01-01T10:00:00.000Z"),
+        session_line("assistant", "a1", [task], timestamp="2025-01-01T10:00:01.000Z"),
+        session_line("user", "u2", [result], toolUseResult={"agentId": "a9"}, timestamp="2025-01-01T10:00:09.000Z"),
+        session_line("assistant", "a2", "done", timestamp="2025-01-01T10:00:10.000Z"),
+    ]
+    side: dict[str, object] = {"isSidechain": True, "agentId": "a9"}
+    agent = [session_line("user", "s1", "search", **side), session_line("assistant", "s2", "found it", **side)]
+    (tmp_path / "S" / "subagents").mkdir(parents=True)
+    (tmp_path / "S.jsonl").write_text("".join(main))
+    (tmp_path / "S" / "subagents" / "agent-a9.jsonl").write_text("".join(agent))
+    return tmp_path / "S.jsonl"
+
+
+def imported(daemon: Running, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [str(CTX), "capture", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, env=environ(daemon.socket))
+
+
+@pytest.mark.requirement("CAP-10")
+def test_a_transcript_becomes_a_chain_and_its_sub_agent_one_from_where_it_was_spawned(
+    own: Running, transcript: Path
+) -> None:
+    ran = imported(own, "--from", transcript, "--template", "t", "--json")
+    assert ran.returncode == 0, ran.stderr
+    outcome = json.loads(ran.stdout)
+    assert outcome["commits"] == 3
+    with connect_sync(own.socket) as client:
+        last, first = client.commit_history(outcome["newest"]).commits
+        agent, spawned_at = client.commit_history(outcome["sub_agents"]["a9"]).commits
+        assert spawned_at == first
+        assert [commit.created_at for commit in (first, last)] == ["2025-01-01T10:00:01Z", "2025-01-01T10:00:10Z"]
+        assert {commit.template for commit in (first, last, agent)} == {"t"}
+        assert kinds(events(client, last.commit)) == ["Prompt", "ToolCall", "ToolResult", "Response"]
+        assert kinds(events(client, agent.commit)) == ["Prompt", "ToolCall", "Prompt", "Response"]
+        again = json.loads(imported(own, "--from", transcript, "--template", "t", "--json").stdout)
+        assert again == outcome
+        assert len(client.commit_list().commits) == 3
+        other = imported(own, "--from", transcript, "--template", "other", "--json")
+        assert json.loads(other.stdout)["newest"] != outcome["newest"], other.stderr
+
+
+@pytest.mark.requirement("CAP-10")
+@pytest.mark.parametrize("time", ["2999-01-01T00:00:00Z", "1066-10-14T09:00:00Z", "no time"])
+def test_a_transcript_with_a_time_that_cannot_be_is_imported(own: Running, tmp_path: Path, time: str) -> None:
+    (tmp_path / "S.jsonl").write_text(session_line("user", "u1", "look", timestamp=time))
+    ran = imported(own, "--from", tmp_path / "S.jsonl")
+    assert (ran.returncode, ran.stderr.startswith("ctx capture: 1 commit, the newest is ctx-")) == (0, True), ran.stderr
+
+
+@pytest.mark.requirement("CAP-10")
+def test_a_file_that_is_no_transcript_is_refused(own: Running, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello\n")
+    ran = imported(own, "--from", tmp_path / "a.txt")
+    assert (ran.returncode, "not a transcript" in ran.stderr) == (2, True)
+    assert imported(own, "--from", tmp_path / "a.txt", "--stdin").returncode == 2
+
+
 # --- kills ---
 
 

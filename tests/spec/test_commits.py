@@ -336,7 +336,7 @@ def test_a_chain_of_several_formats_is_translated_and_unknown_ones_are_given_as_
         client.commit_materialize(raw.commit, format="no-such-format")
 
 
-@pytest.mark.requirement("MAT-1")
+@pytest.mark.requirement("CMT-30")
 def test_a_context_of_many_mebibytes_is_read_in_pieces(client: SyncClient) -> None:
     tip: str | None = None
     large = [f"{number}" * 3_000_000 for number in range(1, 8)]

@@ -1,7 +1,7 @@
 """Headless output of Claude Code in both shapes: the events of each line, and nothing lost."""
 
 import json
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 
 import pytest
 
@@ -266,3 +266,47 @@ def test_each_line_of_real_output_has_its_texts_in_an_event(path):
     for metric, record in zip(metrics, results, strict=True):
         if record.get("total_cost_usd"):
             assert metric.data["cost_microdollars"] == round(Decimal(str(record["total_cost_usd"])) * 1_000_000)
+
+
+def recorded(path):
+    """Token counts and cost of every result line, read without the parser; and all lines."""
+    lines = []
+    for raw in path.read_bytes().split(b"\n"):
+        try:
+            lines.append(json.loads(raw, parse_float=Decimal))
+        except ValueError:
+            continue
+    results = [line for line in lines if isinstance(line, dict) and line.get("type") == "result"]
+    return [
+        (
+            *((line.get("usage") or {}).get(name, 0) for name in (
+                "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
+            )),
+            line.get("total_cost_usd", 0),
+            line.get("num_turns", 0),
+        )
+        for line in results
+    ], results  # fmt: skip
+
+
+def figures(event):
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    cost = Decimal(repr(event.data.get("cost_usd", 0)))
+    rounded = (cost * 1_000_000).to_integral_value(ROUND_HALF_EVEN)
+    assert event.data.get("cost_microdollars", 0) == rounded
+    return (*(event.data.get(each, 0) for each in names), cost, event.data.get("turn_count", 0))
+
+
+@pytest.mark.requirement("CAP-2")
+@pytest.mark.skipif(not STREAMS, reason="no transcripts: set CTXD_TRANSCRIPTS")
+@pytest.mark.parametrize("path", STREAMS, ids=name)
+def test_the_figures_of_real_output_are_those_it_recorded_nested_and_flat(path):
+    wanted, results = recorded(path)
+    metrics = [event for event in parsed(*path.read_bytes().split(b"\n")) if isinstance(event, OpaqueEvent)]
+    assert [figures(event) for event in metrics if event.kind == "metric"] == wanted
+    for result, expected in zip(results, wanted, strict=True):
+        flat = {name: value for name, value in result.items() if name not in ("usage", "total_cost_usd")}
+        flat |= result.get("usage") or {}
+        cost = {"cost_usd": result["total_cost_usd"]} if "total_cost_usd" in result else {}
+        raw = json.dumps(flat | {each: float(value) for each, value in cost.items()}, default=float)
+        assert figures(one(raw.encode())) == expected

@@ -34,7 +34,7 @@ async def pieces(made: World, commit: str, limit: int, **params: Any) -> list[An
     return found
 
 
-@pytest.mark.requirement("MAT-1")
+@pytest.mark.requirement("CMT-30")
 @pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
 async def test_the_pieces_of_a_context_are_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_file: bool
@@ -58,7 +58,7 @@ async def test_the_pieces_of_a_context_are_the_whole(
         assert names <= {"LOCK", "artifacts", "head", "secrets.key"}, "a context has no name there"
 
 
-@pytest.mark.requirement("MAT-1")
+@pytest.mark.requirement("CMT-30")
 async def test_deltas_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in two passes, as an array has its length first; a delta larger than a batch is a batch of its own."""
     monkeypatch.setattr(materialize, "_BATCH_BYTES", 100)
@@ -86,7 +86,7 @@ async def test_deltas_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pyte
     assert max(asked) <= 3
 
 
-@pytest.mark.requirement("MAT-1")
+@pytest.mark.requirement("CMT-30")
 async def test_an_error_in_a_later_batch_is_the_error_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +107,7 @@ async def test_an_error_in_a_later_batch_is_the_error_of_the_call(
         assert await code_of(made.call("commit.materialize", commit=ids[-1])) == "purged"
 
 
-@pytest.mark.requirement("MAT-1")
+@pytest.mark.requirement("CMT-30")
 async def test_a_call_that_is_cancelled_ends_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More calls than there are threads are cancelled in a later batch, and the next one is answered."""
     monkeypatch.setattr(materialize, "_BATCH_BYTES", 30)
@@ -135,7 +135,7 @@ async def test_a_call_that_is_cancelled_ends_its_thread(tmp_path: Path, monkeypa
         assert (await made.call("commit.materialize", commit=tip)).commit_count == 5
 
 
-@pytest.mark.requirement("MAT-1")
+@pytest.mark.requirement("CMT-30")
 async def test_a_context_that_is_too_large_for_one_answer_is_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

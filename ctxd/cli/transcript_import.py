@@ -1,0 +1,81 @@
+"""Import of a transcript file: its conversation as a chain of commits, and a chain for each sub-agent.
+
+Operation ids follow from the content, so that an import that was cut short can be repeated: nothing is there twice.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator, Set
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ctxd.capture.checkpoints import Trigger
+from ctxd.capture.transcript_chains import PlannedCommit, TranscriptChains
+from ctxd.cli.commit_delivery import Chain
+from ctxd.cli.common_options import Invocation
+from ctxd.cli.transcript import opened
+from ctxd.clock import SystemClock
+from ctxd.formatting import count
+from ctxd_protocol.event_types import Event
+
+if TYPE_CHECKING:
+    from ctxd_client.sync import SyncClient
+
+_AGENTS: Final = "subagents/agent-*.jsonl"
+"""Files of Claude Code's sub-agents, in the directory that is named like the session's file."""
+
+
+def import_transcript(run: Invocation, file: Path, wanted: Chain, policy: Set[Trigger], every: int) -> None:
+    """Commit everything in ``file``, and report the outcome. Raises: Stop, CallFailed."""
+    ids: dict[int | None, str | None] = {None: wanted.parent}
+    newest: dict[str | None, str] = {}
+    now = SystemClock().wall_ms()
+    with run.client() as client:
+        for planned in TranscriptChains(policy, every=every).commits(_events(file)):
+            ids[planned.number] = newest[planned.sidechain] = _committed(
+                client, planned, ids[planned.parent], wanted, now
+            )
+    if run.screen.as_json:
+        run.screen.document({"commits": len(ids) - 1, "newest": newest.get(None), "sub_agents": _named(newest)})
+        return
+    made = f"{count(len(ids) - 1, 'commit')}, the newest is {newest.get(None)}"
+    run.screen.note(f"ctx capture: {made}; {count(len(_named(newest)), 'chain')} of sub-agents")
+
+
+def _named(newest: dict[str | None, str]) -> dict[str, str]:
+    return {name: commit for name, commit in newest.items() if name is not None}
+
+
+def _events(file: Path) -> Iterator[Event]:
+    agents = sorted(file.with_suffix("").glob(_AGENTS))
+    return chain.from_iterable(map(_events_of, (file, *agents)))
+
+
+def _events_of(file: Path) -> Iterator[Event]:
+    with opened(file) as (_, entries):
+        for entry in entries:
+            yield entry.event
+
+
+def _committed(client: "SyncClient", planned: PlannedCommit, parent: str | None, wanted: Chain, now: int) -> str:
+    found = planned.checkpoint
+    arguments: dict[str, Any] = {
+        "delta_base64": b64encode(found.delta).decode(),
+        "session": wanted.session,
+        "parent": parent,
+        "commit_type": "compaction" if found.is_compaction else "delta",
+        "checkpoint": found.trigger,
+        "template": wanted.template,
+        "ticket_id": wanted.ticket,
+        "thread_id": wanted.thread,
+        "summary": found.summary,
+        "message_count": found.messages,
+        "token_count": found.tokens,
+        # A clock that was ahead when the transcript was written must not end the import.
+        "valid_time": planned.at if planned.at is not None and planned.at < now else None,
+    }
+    digest = blake2b(msgspec.json.encode((planned.number, arguments)), digest_size=16).hexdigest()
+    return client.commit_checkpoint("events-v1", **arguments, op_id=f"import-{digest}").commit.commit
