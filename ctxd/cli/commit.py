@@ -4,7 +4,6 @@ context commits."""
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from pathlib import Path
 from typing import BinaryIO, Final, TypedDict, get_args
 
 import click
