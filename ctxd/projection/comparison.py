@@ -206,7 +206,7 @@ class _Comparing:
         ours where we have one."""
         deletions = {version.valid_time: version for version in mine if version.body is None}
         async with slots:
-            rows = await self._node.history(id, corrections=True)
+            rows = await self._node.history(id)
         found: dict[tuple[int, int], Version] = {}
         for row in rows:
             if row.doc is None:

@@ -80,7 +80,7 @@ async def _texts(node: Node, ids: Iterable[str]) -> list[str]:
     """The entities of the texts that versions of ``ids`` at the node refer to, and of their parts."""
     found: dict[str, None] = {}
     for id in ids:
-        for row in await node.history(id, corrections=True):
+        for row in await node.history(id):
             payload = {} if row.doc is None else row.doc.get("payload")
             ref = payload.get("content") if isinstance(payload, dict) else None
             if isinstance(ref, str) and len(ref) == 64:

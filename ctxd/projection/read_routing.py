@@ -206,9 +206,7 @@ class NodeReads:
         first, last = None, basis.valid_time
         if page.after is not None:
             first, last = (page.after[0], last) if page.ascending else (None, min(last, page.after[0]))
-        rows = await basis.node.history(
-            id, corrections=True, valid_time=basis.valid_time, tx_id=basis.tx_id, first=first, last=last
-        )
+        rows = await basis.node.history(id, valid_time=basis.valid_time, tx_id=basis.tx_id, first=first, last=last)
         await self._documents(basis, (), NEWEST_VALID_TIME)
         if any(row.doc is None for row in rows):
             # A deletion at the node does not name its journal.

@@ -74,9 +74,7 @@ class RemoteSession:
 
     async def history(self, id: str) -> list[Stored]:
         """See ``SessionSource.history``."""
-        rows = await _answered(
-            self._client.history(id, corrections=True, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id)
-        )
+        rows = await _answered(self._client.history(id, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
         by_tx: dict[int, Stored] = {}
         for row in rows:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
@@ -87,7 +85,7 @@ class RemoteSession:
     async def _purged(self, id: str) -> list[Stored]:
         """Return the versions that a purge put in place of those of ``id``. One that another host put gives no time
         of its purge here: it counts as older than all others."""
-        rows = await _answered(self._client.history(id, corrections=True, valid_time=NEWEST_VALID_TIME))
+        rows = await _answered(self._client.history(id, valid_time=NEWEST_VALID_TIME))
         found = [(row.doc, row.valid_time) for row in rows if row.doc is not None]
         mine = [stored for doc, at in found if (stored := self._mine(doc, at)) is not None]
         anybody = [_stored(doc, at) for doc, at in found]

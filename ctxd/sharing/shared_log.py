@@ -115,7 +115,7 @@ class SharedLog:
     async def remote_session(self, session: str, source: str) -> RemoteSession:
         """Return ``session`` as of the transaction in which ``source`` last had it whole: the first claim since."""
         with _requesting(f"when session {session} was claimed"):
-            rows = await self._client.history(owners.owner_id(session), corrections=True)
+            rows = await self._client.history(owners.owner_id(session))
             claim: int | None = None
             for row in sorted(rows, key=lambda each: each.tx_id, reverse=True):
                 owner = owners.from_doc(row.doc)

@@ -149,17 +149,13 @@ class MemoryNode:
         self,
         id: str,
         *,
-        ascending: bool = True,
-        corrections: bool = False,
         valid_time: int = LATEST,
         tx_id: int | None = None,
         first: int | None = None,
         last: int | None = None,
     ) -> list[HistoryRow]:
         tx = self._reads(tx_id)
-        rows = self._versions.history(
-            id, AsOf(valid_time=valid_time, tx=tx), Page(ascending=ascending), corrections=corrections
-        )
+        rows = self._versions.history(id, AsOf(valid_time=valid_time, tx=tx), corrections=True)
         return [
             HistoryRow(row.tx, row.tx_time, row.valid_time, row.body is not None,
                        json.loads(row.body) if row.body is not None else None)

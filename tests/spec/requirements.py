@@ -370,6 +370,7 @@ XDB-6 | Two nodes on one PostgreSQL see each other's writes. | ctxd
 XDB-7 | `ctxd xtdb install` accepts only the jars it was built with, resumes after an interruption, and names a remedy if something is missing. | ctxd
 XDB-8 | `ctxd xtdb check` reports Java, installation, socket, version, ingester, flushing and lag of a node, each with a remedy; `ctxd doctor` does so where the store uses a node. | ctxd
 XDB-9 | A node that keeps its data on disk or in PostgreSQL takes more text than its heap holds, and a read of any number of its documents leaves it running. | ctxd
+XDB-10 | An answer of the node takes a bounded part of its heap: a history above the bound is read in pages, other answers above it are refused. | ctxd
 PRJ-1 | Every row of the journal reaches the XTDB node once and in order, across kills of either at any moment. | ctxd
 PRJ-2 | A node that is slow, paused, failed or away for hours delays and fails no write while the backlog has room, and then gets the backlog. | ctxd
 PRJ-3 | A node that lost its data, or went back to an older copy, is noticed and gets the missing rows; one that holds rows that the journal lacks is left alone, with a reason and a remedy. | ctxd

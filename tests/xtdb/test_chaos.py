@@ -101,7 +101,7 @@ async def at_the_node(url: str, versions: list[Version]) -> list[Version]:
     found: list[Version] = []
     async with XtdbClient(url) as client:
         for id in {version.id for version in versions}:
-            for row in await client.history(id, corrections=True):
+            for row in await client.history(id):
                 assert row.doc is not None, f"{id} is deleted, which nobody asked for"
                 found.append(xtdb_documents.from_doc(row.doc, row.valid_time)[0])
     return found

@@ -66,7 +66,7 @@ async def test_a_document_that_came_back_is_what_a_match_expects(client, name):
     assert await done(client, Match(name, found, 5), PutDoc(doc(name, n=2), 6))
 
 
-async def test_history_has_inclusive_bounds_in_either_order(client, name):
+async def test_history_has_inclusive_bounds_and_corrections(client, name):
     for n in range(5):
         assert await done(client, PutDoc(doc(name, n=n), n * 10))
     assert await done(client, PutDoc(doc(name, n=-1), 20))
@@ -76,14 +76,43 @@ async def test_history_has_inclusive_bounds_in_either_order(client, name):
         found = await client.history(name, **options)
         return [(row.valid_time, row.doc["payload"]["n"] if row.doc else None) for row in found]
 
-    assert await rows() == [(0, 0), (10, 1), (20, -1), (30, 3), (40, 4), (50, None)]
-    assert await rows(first=10, last=30) == [(10, 1), (20, -1), (30, 3)]
-    assert await rows(first=10, last=30, ascending=False) == [(30, 3), (20, -1), (10, 1)]
-    assert await rows(first=20, last=20, corrections=True) == [(20, 2), (20, -1)]
-    assert await rows(valid_time=15, ascending=False) == [(10, 1), (0, 0)]
+    assert await rows() == [(0, 0), (10, 1), (20, 2), (20, -1), (30, 3), (40, 4), (50, None)]
+    assert await rows(first=10, last=30) == [(10, 1), (20, 2), (20, -1), (30, 3)]
+    assert await rows(first=20, last=20) == [(20, 2), (20, -1)]
+    assert await rows(valid_time=15) == [(0, 0), (10, 1)]
     assert await rows(first=31, last=30) == []
-    assert [row.present for row in await client.history(name)] == [True] * 5 + [False]
+    assert [row.present for row in await client.history(name)] == [True] * 6 + [False]
     assert await client.history(name + "no") == []
+
+
+@pytest.mark.requirement("XDB-10")
+async def test_a_history_above_the_bound_of_an_answer_is_read_in_pages(name, monkeypatch):
+    # Twelve corrections at one time are more than a page as well.
+    places = [(n, 10 if 3 <= n < 15 else 1_000 + n) for n in range(30)]
+    with node("memory", limits="{:max-rows-bytes 250000}") as small:
+        async with XtdbClient(small.url) as client:
+            for n, at in places:
+                tx_id = await client.submit([PutDoc(doc(name, n=n, text=str(n) * 15_000), at)])
+            assert await client.committed(tx_id, timeout_s=30)
+            statuses: list[int] = []
+            request = HttpConnections.request
+
+            async def counted(connections, *args, **options):
+                answer = await request(connections, *args, **options)
+                statuses.append(answer.status)
+                return answer
+
+            monkeypatch.setattr(HttpConnections, "request", counted)
+            rows = await client.history(name)
+            assert [(row.doc["payload"]["n"], row.valid_time) for row in rows] == sorted(
+                places, key=lambda place: (place[1], place[0])
+            )
+            assert statuses.count(206) >= 6 and statuses.count(200) >= 2
+            some = await client.history(name, first=10, last=1_001, tx_id=rows[1].tx_id)
+            assert [row.doc["payload"]["n"] for row in some] == [3, 4, 0, 1]
+            huge = await client.submit([PutDoc(doc(name + "one", text="x" * 200_000), 10)])
+            assert await client.committed(huge, timeout_s=30)
+            assert len(await client.history(name + "one")) == 1
 
 
 async def test_ids_are_in_order_of_code_points(client, name):
@@ -183,7 +212,7 @@ async def test_what_the_node_refuses_is_known_for_certain(memory_node, body, cer
 async def test_an_evicted_entity_has_no_history(client, name):
     assert await done(client, PutDoc(doc(name), 5))
     assert await done(client, Evict(name))
-    assert await client.history(name, corrections=True) == []
+    assert await client.history(name) == []
 
 
 async def test_many_transactions_are_waited_for_at_once(client, name):

@@ -26,7 +26,7 @@ def copies(node: Node, text: str) -> int:
     async def count() -> int:
         async with XtdbClient(node.url) as client:
             id = content_id(blake3(text.encode()).digest())
-            rows = await client.history(id, corrections=True)
+            rows = await client.history(id)
             return len({str(row.doc) for row in rows})
 
     return anyio.run(count)

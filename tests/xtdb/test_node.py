@@ -254,6 +254,27 @@ async def test_an_answer_of_more_bytes_than_the_limit_is_refused_unless_it_is_on
     assert await http.query("{:find [a] :in [a]}", one) == (200, [[one]])
 
 
+@pytest.mark.requirement("XDB-10")
+async def test_a_history_and_a_log_of_more_bytes_than_the_limit_are_refused_and_a_partial_history_is_marked(http):
+    for n in range(3):
+        tx_id = await http.put("wide", at=f"~m{1000 + n}", n=n, text="x" * 90_000)
+    wanted = {"eid": "wide", "history": "true", "sort_order": "asc", "await_tx_id": tx_id}
+    status, told = await http.get("entity", with_docs="true", **wanted)
+    assert (status, told["error-key"]) == (400, "too-many-bytes")
+    assert explained(told, "GET /_xtdb/entity")
+    for order, first in (("asc", 0), ("desc", 2)):
+        page = {**wanted, "sort_order": order, "with_docs": "true", "partial": "true"}
+        status, (row,) = await http.get("entity", **page)
+        assert (status, named(named(row)["doc"])["n"]) == (206, first)
+    # Without documents it fits.
+    status, rows = await http.get("entity", partial="true", **wanted)
+    assert (status, len(rows)) == (200, 3)
+    status, told = await http.send("GET", "tx-log", {"after-tx-id": tx_id - 3, "with-ops?": "true"})
+    assert (status, told["error-key"]) == (400, "too-many-bytes")
+    status, log = await http.send("GET", "tx-log", {"after-tx-id": tx_id - 1, "with-ops?": "true"})
+    assert (status, len(log)) == (200, 1)
+
+
 @pytest.mark.requirement("XDB-3")
 @pytest.mark.parametrize(
     "query",

@@ -65,7 +65,7 @@ async def shown(at: Node, txs: list[int | None]) -> str:
             for valid_time in (FIXED_VALID_TIME, NEWEST_VALID_TIME):
                 found.append(await client.entities(ids, valid_time=valid_time, tx_id=tx))
             for id in ids:
-                rows = await client.history(id, corrections=True, tx_id=tx)
+                rows = await client.history(id, tx_id=tx)
                 found.append([row.doc for row in rows])
         return json.dumps(found)
 

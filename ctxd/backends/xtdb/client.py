@@ -49,6 +49,9 @@ BULK_AT_ONCE: Final = 4
 _TOO_MANY_BYTES: Final = "too-many-bytes"
 """The node's refusal of a query whose rows would take too much of its heap."""
 
+_PARTIAL: Final = 206
+"""Status of a history's page after which more follow."""
+
 _SPLIT: Final = 8
 """Queries in place of one that was refused for its size."""
 
@@ -200,34 +203,54 @@ class XtdbClient:
         self,
         id: str,
         *,
-        ascending: bool = True,
-        corrections: bool = False,
         valid_time: int = NEWEST_VALID_TIME,
         tx_id: int | None = None,
         first: int | None = None,
         last: int | None = None,
     ) -> list[HistoryRow]:
-        """The rows of ``id`` at or below ``valid_time`` and ``tx_id``, by (valid time, transaction), deletions
-        included, from valid time ``first`` to ``last``, both inclusive.
+        """The rows of ``id`` at or below ``valid_time`` and ``tx_id``, by (valid time, transaction), corrections and
+        deletions included, from valid time ``first`` to ``last``, both inclusive."""
+        found: list[HistoryRow] = []
+        left: list[tuple[int | None, int | None, int | None]] = [(first, last, None)]
+        while left:
+            start, end, from_tx = left.pop()
+            if start is not None and end is not None and start > end:
+                continue
+            parameters = {
+                "eid": id,
+                "history": "true",
+                "sort-order": "asc",
+                "with-docs": "true",
+                "with-corrections": "true",
+                "partial": "true",
+                "valid-time": _date(valid_time),
+                "tx-id": tx_id,
+                "start-valid-time": None if start is None else _date(start),
+                # The node's end is exclusive.
+                "end-valid-time": None if end is None else _date(end + 1),
+                "start-tx-id": from_tx,
+            }
+            rows, reached = await self._history_page(id, parameters)
+            found += rows
+            if reached is not None:
+                at, reached_tx = reached
+                if (at, reached_tx) < (at if start is None else start, from_tx or 0):
+                    raise Unknown("a page of a history ends before it begins", status=_PARTIAL)
+                left += [(at + 1, end, None), (at, at, reached_tx + 1)]
+        return found
 
-        Without ``corrections`` only the newest row of each valid time.
-        """
-        if first is not None and last is not None and first > last:
-            return []
-        # The node's end is exclusive, and in descending order the start is the upper bound.
-        start, end = (first, None if last is None else last + 1) if ascending else (last, _before(first))
-        parameters = {
-            "eid": id,
-            "history": "true",
-            "sort-order": "asc" if ascending else "desc",
-            "with-docs": "true",
-            "with-corrections": "true" if corrections else "false",
-            "valid-time": _date(valid_time),
-            "tx-id": tx_id,
-            "start-valid-time": None if start is None else _date(start),
-            "end-valid-time": None if end is None else _date(end),
-        }
-        return await self._ask("entity", parameters, lambda rows: messages.to_history(rows, id))
+    async def _history_page(
+        self, id: str, parameters: dict[str, Any]
+    ) -> tuple[list[HistoryRow], tuple[int, int] | None]:
+        """Rows of a history, and the valid time and transaction that they reach if the node has more."""
+        with self.breaker.request():
+            answer = await self._http.request("entity", parameters, timeout_s=self._answer_s)
+            is_partial = answer.status == _PARTIAL
+            return await self._read(
+                answer,
+                lambda read: (messages.to_history(read, id), messages.reached(read) if is_partial else None),
+                success=_PARTIAL if is_partial else 200,
+            )
 
     async def ids(
         self,

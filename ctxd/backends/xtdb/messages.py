@@ -324,6 +324,12 @@ def to_history(read: Any, id: str) -> list[HistoryRow]:  # noqa: ANN401
     return rows
 
 
+def reached(read: Any) -> tuple[int, int]:  # noqa: ANN401
+    """The valid time and the transaction of the last row of a history's page. Raises: ValueError if it has none."""
+    *_, last = _rows(read)
+    return number(last, "valid-time"), number(last, "tx-id")
+
+
 def _is_evicted(read: Any) -> bool:  # noqa: ANN401
     """True for a row whose document is a tombstone: another node has carried out an eviction, this one not yet."""
     doc = named(read).get("doc")

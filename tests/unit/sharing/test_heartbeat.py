@@ -86,7 +86,7 @@ async def test_no_two_renewals_are_at_one_valid_time_over_restarts_and_a_node_th
     await one.beat()
     lease = await lease_of(node)
     assert (lease.run, lease.beat) == (3, 4)
-    rows = await node.history(lease_id("a"), corrections=True, valid_time=NEWEST_VALID_TIME)
+    rows = await node.history(lease_id("a"), valid_time=NEWEST_VALID_TIME)
     times = [row.valid_time for row in rows]
     assert len(times) == len(set(times)) > 1
 
@@ -99,7 +99,7 @@ async def test_renewals_repeat_their_documents(monkeypatch: pytest.MonkeyPatch) 
     one = beats(node)
     for _ in range(40):
         await one.beat()
-    rows = await node.history(lease_id("a"), corrections=True, valid_time=NEWEST_VALID_TIME)
+    rows = await node.history(lease_id("a"), valid_time=NEWEST_VALID_TIME)
     assert len({str(row.doc) for row in rows}) <= 20
 
 

@@ -197,7 +197,7 @@ def purge_of_chat() -> Write:
 
 async def said_at(node: MemoryNode) -> list[str]:
     """Return all versions of the first segment at the node."""
-    return [str(row.doc) for row in await node.history(segment(0).id, corrections=True)]
+    return [str(row.doc) for row in await node.history(segment(0).id)]
 
 
 @pytest.mark.requirement("HST-10")

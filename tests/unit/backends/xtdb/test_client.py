@@ -361,6 +361,16 @@ async def test_a_version_that_another_node_has_evicted_is_left_out_of_a_history(
     assert [found.doc for found in await client.history("a")] == [{"xt/id": "a"}]
 
 
+@pytest.mark.requirement("XTB-3")
+async def test_a_page_of_a_history_that_does_not_go_on_makes_the_answer_none(server, client):
+    row = b'["^ ","~:xtdb.api/tx-id",%d,"~:xtdb.api/tx-time","~m1","~:xtdb.api/valid-time","~m%d",'
+    row += b'"~:xtdb.api/content-hash","1","~:xtdb.api/doc",["^ ","~:xt/id","a"]]'
+    for body in (b"[" + row % (1, 5) + b"]", b"[]"):
+        server.behave = lambda asked, body=body: answer(206, body)
+        with anyio.fail_after(10), pytest.raises(Unknown):
+            await client.history("a")
+
+
 @pytest.mark.parametrize("media_type", [f"{TRANSIT};charset=utf-8", f"{TRANSIT}; charset=UTF-8"])
 async def test_a_character_set_behind_the_type_changes_nothing(server, client, media_type):
     server.behave = lambda asked: answer(202, SUBMITTED, media_type=media_type)

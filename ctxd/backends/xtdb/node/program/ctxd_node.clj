@@ -12,6 +12,7 @@
             [cognitect.transit :as transit]
             [xtdb.api :as xt]
             [xtdb.codec :as codec]
+            [xtdb.db :as db]
             [xtdb.error :as err])
   (:import [java.io ByteArrayInputStream ByteArrayOutputStream File InputStream]
            [java.net StandardProtocolFamily UnixDomainSocketAddress]
@@ -40,7 +41,7 @@
 
 (def ^:private media-type "application/transit+json")
 (def ^:private batch
-  "Documents that a query takes from their store at a time: of 1 MiB each, and for several queries."
+  "Documents that a query or a history takes from their store at a time: of 1 MiB each, and for several requests."
   16)
 
 (def ^:private defaults
@@ -213,21 +214,74 @@
   (let [tx-id (required params :tx-id (whole params :tx-id))]
     [200 {:tx-committed? (xt/tx-committed? node {::xt/tx-id tx-id})}]))
 
+(defn- weight
+  "About the bytes of the heap that `value` takes, rather too many than too few."
+  ^long [value]
+  (cond
+    (string? value) (+ 56 (* 2 (.length ^String value)))
+    (map? value) (long (reduce-kv (fn [sum k v] (+ (long sum) 64 (weight k) (weight v))) 64 value))
+    (coll? value) (long (reduce (fn [sum v] (+ (long sum) 16 (weight v))) 64 value))
+    :else 24))
+
+(defn- fits-within
+  "A predicate, true of each row that still fits `most` bytes with the rows before it. One row fits whatever its size."
+  [most]
+  (let [total (long-array 1)]
+    (fn [row]
+      (let [bytes (weight row)
+            sum (aset total 0 (+ (aget total 0) bytes))]
+        (or (<= sum (long most)) (= sum bytes))))))
+
+(defn- too-many-bytes [most]
+  (err/illegal-arg :too-many-bytes
+                   {::err/message (str "more than " most " bytes of rows: ask for fewer at a time")}))
+
+(defn- require-fitting
+  "A transducer that refuses rows of more than `most` bytes."
+  [most]
+  (let [fits? (fits-within most)]
+    (map (fn [row]
+           (when-not (fits? row) (throw (too-many-bytes most)))
+           row))))
+
 (defn- history-options [params]
   (let [tx #(not-empty (into {} (filter val) {::xt/tx-id (whole params %1) ::xt/tx-time (instant params %2)}))]
-    {:with-docs? (boolean (truth params :with-docs))
-     :with-corrections? (boolean (truth params :with-corrections))
+    {:with-corrections? (boolean (truth params :with-corrections))
      :start-valid-time (instant params :start-valid-time)
      :end-valid-time (instant params :end-valid-time)
      :start-tx (tx :start-tx-id :start-tx-time)
      :end-tx (tx :end-tx-id :end-tx-time)}))
 
-(defn- entity [{:keys [node]} params _]
+(defn- with-docs
+  "The rows of a history, each with its document."
+  [source rows]
+  (let [hashes (into #{} (comp (map ::xt/content-hash) (remove #{(codec/new-id codec/nil-id-buffer)})) rows)
+        docs (db/fetch-docs (:document-store source) hashes)]
+    (map #(assoc % ::xt/doc (some-> (get docs (::xt/content-hash %)) codec/crux->xt)) rows)))
+
+(defn- history
+  "The rows of an entity's history. With `partial`, those that fit the bound, as 206 when more follow."
+  [source eid params {:keys [max-rows-bytes]}]
+  (let [order (required params :sort-order (parsed params :sort-order #(case % "asc" :asc "desc" :desc) "asc or desc"))
+        fits? (fits-within max-rows-bytes)
+        whole? (volatile! true)]
+    ;; XTDB takes the documents of 100 versions and more at a time.
+    (with-open [^java.io.Closeable found (xt/open-entity-history source eid order (history-options params))]
+      (let [rows (into []
+                       (comp (partition-all batch)
+                             (mapcat #(cond->> % (truth params :with-docs) (with-docs source)))
+                             (take-while #(or (fits? %) (vreset! whole? false))))
+                       (iterator-seq found))]
+        (cond
+          @whole? [200 rows]
+          (truth params :partial) [206 rows]
+          :else (throw (too-many-bytes max-rows-bytes)))))))
+
+(defn- entity [{:keys [node limits]} params _]
   (let [eid (entity-id params)
         db (xt/db node (basis params))]
     (if (truth params :history)
-      (let [order (required params :sort-order (parsed params :sort-order #(case % "asc" :asc "desc" :desc) "asc or desc"))]
-        [200 (xt/entity-history db eid order (history-options params))])
+      (history db eid params limits)
       (if-some [doc (xt/entity db eid)]
         [200 doc]
         [404 {:error (str (shown eid) " entity not found")}]))))
@@ -244,30 +298,14 @@
     (catch Exception failure
       (throw (err/illegal-arg :malformed-query {::err/message (str "the query is no EDN: " (.getMessage failure))})))))
 
-(defn- weight
-  "About the bytes of the heap that `value` takes, rather too many than too few."
-  ^long [value]
-  (cond
-    (string? value) (+ 56 (* 2 (.length ^String value)))
-    (map? value) (long (reduce-kv (fn [sum k v] (+ (long sum) 64 (weight k) (weight v))) 64 value))
-    (coll? value) (long (reduce (fn [sum v] (+ (long sum) 16 (weight v))) 64 value))
-    :else 24))
-
 (defn- rows
   "Every row of a query's answer. A query that is cancelled stops at its next row. One row is answered whatever its size."
   [db query in-args {:keys [max-rows max-rows-bytes]}]
   (with-open [^java.io.Closeable answer (xt/open-q* db query (object-array in-args))]
-    (let [bytes (long-array 1)
-          count-bytes! (fn [row]
-                         (let [total (aset bytes 0 (+ (aget bytes 0) (weight row)))]
-                           (when (and (> total (long max-rows-bytes)) (not= total (weight row)))
-                             (throw (err/illegal-arg :too-many-bytes
-                                                     {::err/message (str "more than " max-rows-bytes " bytes of rows:"
-                                                                         " ask for fewer at a time")})))))
-          found (into [] (comp (take (inc (long max-rows)))
+    (let [found (into [] (comp (take (inc (long max-rows)))
+                               (require-fitting max-rows-bytes)
                                (map (fn [row]
                                       (when (Thread/interrupted) (throw (InterruptedException.)))
-                                      (count-bytes! row)
                                       row)))
                       (iterator-seq answer))]
       (when (> (count found) (long max-rows))
@@ -294,9 +332,11 @@
   (fn [{:keys [node]} _ _]
     (if-some [tx (read node)] [200 tx] [404 {:error missing}])))
 
-(defn- tx-log [{:keys [node]} params _]
+(defn- tx-log [{:keys [node limits]} params _]
   (with-open [^java.io.Closeable log (xt/open-tx-log node (whole params :after-tx-id) (boolean (truth params :with-ops?)))]
-    [200 (into [] (take (or (whole params :limit) Long/MAX_VALUE)) (iterator-seq log))]))
+    [200 (into []
+               (comp (take (or (whole params :limit) Long/MAX_VALUE)) (require-fitting (:max-rows-bytes limits)))
+               (iterator-seq log))]))
 
 (def ^:private routes
   {"status" {"GET" status}
