@@ -37,9 +37,11 @@ def says(*blocks, **more):
 def told(*blocks):
     line(type="user", session_id="S", message={"role": "user", "content": list(blocks)})
 
+capture = os.getppid()
+
 def until(path):
     end = time.monotonic() + 60
-    while not os.path.exists(path) and time.monotonic() < end:
+    while not os.path.exists(path) and os.getppid() == capture and time.monotonic() < end:
         time.sleep(0.01)
 
 def text(text):
@@ -53,7 +55,7 @@ def result(id, content):
 
 line(type="system", subtype="init", session_id="S", tools=["Bash"], model="m")
 """
-"""Start of each scripted agent: the forms of its lines."""
+"""Start of each scripted agent: the forms of its lines. It waits for a file no longer than its capture lives."""
 
 TURN = """
 says({"type": "thinking", "thinking": "hm", "signature": "sig"}, text("look"), call("c1"))
@@ -486,7 +488,7 @@ until("/no/such/path")
             commits_within(client, 3)
         own.kill()
         (tmp_path / "away").touch()
-        block_until(lambda: undelivered(own) and undelivered(own)[0].read_bytes().count(b"\n") >= 5)
+        block_until(lambda: undelivered(own) and undelivered(own)[0].read_bytes().count(b'"type":"commit"') >= 5)
         process.kill()
         process.wait(WAIT_S)
     own.start()
