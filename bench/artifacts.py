@@ -60,13 +60,13 @@ def p99_ms(caller: Caller, name: str, is_over: Callable[[], bool]) -> float:
     return sorted(times)[len(times) * 99 // 100] * 1000
 
 
-def upload(caller: Caller, name: str) -> None:
-    """Put 64 MB of random bytes in pieces."""
+def upload(caller: Caller, name: str, data: bytes) -> str:
+    """Put an artifact in pieces. Returns: its address."""
     at = 0
-    while at < UPLOAD:
-        data = base64.b64encode(os.urandom(PIECE)).decode()
-        at = int(str(caller.call("artifact.upload", upload=name, offset=at, data=data)["offset"]))
-    caller.call("artifact.put", upload=name)
+    while at < len(data):
+        piece = base64.b64encode(data[at : at + PIECE]).decode()
+        at = int(str(caller.call("artifact.upload", upload=name, offset=at, data=piece)["offset"]))
+    return str(caller.call("artifact.put", upload=name)["artifact"])
 
 
 def isolation() -> Figure:
@@ -79,7 +79,7 @@ def isolation() -> Figure:
             for number in range(2 if quick() else 5):
                 until = time.monotonic() + ALONE_S
                 alone.append(p99_ms(other, f"alone-{number}", lambda until=until: time.monotonic() > until))
-                thread = threading.Thread(target=upload, args=(uploading, f"u{number}"))
+                thread = threading.Thread(target=upload, args=(uploading, f"u{number}", os.urandom(UPLOAD)))
                 thread.start()
                 beside.append(p99_ms(other, f"beside-{number}", lambda thread=thread: not thread.is_alive()))
     detail = f"flushed; p99 alone {median(alone):.1f} ms, beside 64 MB {median(beside):.1f} ms"

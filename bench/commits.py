@@ -7,6 +7,10 @@ growth: a checkpoint is O(1) in the depth of its chain, storage O(n) in its delt
 chains, so that other work on the machine meets both. ``resolve_cold`` is the first look-up after
 a start over the same query of SQLite on the same rows, by a connection of its own; both with the file's pages out of
 the system's cache.
+
+``delta_isolation`` is the 99th percentile of recorded tool calls of one client while another one commits a delta of
+64 MB, which is an artifact already, over that of the same calls alone; alone and beside in turns. Every call is
+acknowledged after its flush.
 """
 
 import base64
@@ -14,8 +18,10 @@ import contextlib
 import os
 import socket as socketlib
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -23,6 +29,7 @@ import apsw
 import cbor2
 import msgspec
 
+from bench import artifacts
 from bench.figures import Figure
 from bench.recorded_sessions import ROOT
 from bench.running import Caller, daemon, folder, quick
@@ -159,6 +166,33 @@ def resolved(socket: Path, state: Path, total: int) -> Figure:
     return Figure(name="resolve_cold", value=mine / theirs, goal=3.0, better="lower", detail=detail)
 
 
+def large_delta(size: int, number: int) -> bytes:
+    """Lines of real chat."""
+    texts, found = chat(), bytearray(f'{{"number":{number}}}\n'.encode())
+    while len(found) < size:
+        message = {"role": "user", "content": next(texts)}
+        found += msgspec.json.encode({"type": "user", "message": message}) + b"\n"
+    return bytes(found)
+
+
+def isolation(place: Path) -> Figure:
+    """Others' calls beside a large delta."""
+    alone, beside = list[float](), list[float]()
+    socket = place / "isolation.sock"
+    with daemon(socket, place / "isolation"), Caller(socket) as other, Caller(socket) as committing:
+        other.call("session.create", session="s", agent="bench", workdir="/")
+        for number in range(2 if quick() else 5):
+            ref = artifacts.upload(committing, f"u{number}", large_delta(artifacts.UPLOAD, number))
+            until = time.monotonic() + artifacts.ALONE_S
+            alone.append(artifacts.p99_ms(other, f"a{number}", lambda until=until: time.monotonic() > until))
+            delta = partial(committing.call, "commit.checkpoint", format="claude-code-v1", artifact=ref, session="s")
+            thread = threading.Thread(target=delta)
+            thread.start()
+            beside.append(artifacts.p99_ms(other, f"b{number}", lambda thread=thread: not thread.is_alive()))
+    detail = f"flushed; p99 alone {median(alone):.1f} ms, beside a delta of 64 MB {median(beside):.1f} ms"
+    return Figure(name="delta_isolation", value=median(beside) / median(alone), goal=2, better="lower", detail=detail)
+
+
 def forget_pages(path: Path) -> None:
     """Let the system forget the cached pages of a file."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -172,5 +206,6 @@ def forget_pages(path: Path) -> None:
 def run() -> Iterator[Figure]:
     """See the module."""
     with folder() as place:
+        yield isolation(place)
         yield stored(place)
         yield from deep(place)

@@ -160,6 +160,7 @@ class Daemon:
             hosts = await self._joined(sessions, ownership, projection, host)
 
             made = Commits(sessions, clock, machine=platform.node(), policy=options.secrets)
+            running.callback(made.close)
             checkpoints = SessionCheckpoints(sessions, made)
             listeners = SandboxListeners(
                 clock,

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from ctxd.clock import Clock
 from ctxd.commits import delta_capture as deltas
+from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
 from ctxd.commits.commit import (
     VERSION,
     document,
@@ -26,6 +27,7 @@ from ctxd.commits.commit import (
     shown,
 )
 from ctxd.errors import CtxdError
+from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_hash, commit_id, entity_id
 from ctxd.objects.document import Artifact, AsOf, Content, Document, Stored, decode_content, encode_content
 from ctxd.secrets.guard import Capture, Guard
@@ -42,13 +44,13 @@ from ctxd.sessions.session import (
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.writes import NotCached, Replay, Write
-from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX, PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 DELTA_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of the longest delta, which is in memory while its secrets are searched."""
+"""Bytes of the longest delta."""
 
 CHILDREN_MAX: Final = PAGE_ITEMS_MAX
 """Children that are shown of one commit."""
@@ -80,6 +82,16 @@ class NewCommit(NamedTuple):
     fields: Fields
 
 
+class _CapturedDelta(NamedTuple):
+    """A delta as it is to be kept, and its address. ``content`` is None if it is in the artifact store and nowhere
+    else."""
+
+    counts: Counts
+    content: Content | None
+    artifact: Artifact | None
+    ref: str
+
+
 class _KeptCommit(msgspec.Struct, frozen=True, array_like=True):
     """Stored result of a write for a resend: the rest of the answer is as of the resend."""
 
@@ -109,6 +121,13 @@ class Commits:
         self._machine = machine
         self._policy = policy
         self._deciding = SessionLock()
+        # A sandbox may make its deltas so that the search takes long; the host's wait for none of them.
+        self._processes = CaptureProcess(), CaptureProcess()
+
+    def close(self) -> None:
+        """End the processes that search large deltas. Blocks until they have ended."""
+        for process in self._processes:
+            process.close()
 
     # --- writes ---
 
@@ -126,11 +145,10 @@ class Commits:
             hint = "delta is text, delta_base64 is bytes, artifact is the address of bytes that are stored."
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         held = await self._held(viewer, params)
-        given = _content_of(params) if held is None else decode_content(await self.store.get_artifact(held.ref))
-        prepare = partial(self._prepared, Capture(self._guard(viewer, params.session), policy), params, given)
-        content, fields, secrets = await off_loop(len(given), prepare, confined=viewer.is_confined)
-        artifact = await self.store.keep_content(content) if held is None or content is not given else held
-        ref = _ref_of(content, artifact)
+        capture = Capture(self._guard(viewer, params.session), policy)
+        given = _content_of(params) if held is None else held
+        kept = await self._captured(capture, params.format, given, confined=viewer.is_confined)
+        fields = self._fields(capture, params, kept.counts)
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
@@ -142,12 +160,14 @@ class Commits:
             fields = msgspec.structs.replace(
                 fields, principal=viewer.actor.principal, machine=self._machine, at=at, depth=depth
             )
-            commit, there = await self._free_id(fields, ref)
+            commit, there = await self._free_id(fields, kept.ref)
             if there is not None:
                 return await self._unchanged(viewer, call, there)
-            made = msgspec.structs.replace(document(commit, fields, ref, secrets), content=content, artifact=artifact)
+            made = msgspec.structs.replace(
+                document(commit, fields, kept.ref, capture.secrets), content=kept.content, artifact=kept.artifact
+            )
             times = {} if params.valid_time is None else {made.id: at}
-            return self._submit(viewer, call, [made], {made.id: ref}, valid_times=times)
+            return self._submit(viewer, call, [made], {made.id: kept.ref}, valid_times=times)
 
     async def _held(self, viewer: CommitViewer, params: wire.CheckpointParams) -> Artifact | None:
         """A hold on the artifact that is the delta, None without one. Raises: CtxdError."""
@@ -162,13 +182,50 @@ class Commits:
             raise CtxdError("too_large", message, hint="Commit it in several parts.", outcome="not_applied")
         return held
 
-    def _prepared(
-        self, capture: Capture, params: wire.CheckpointParams, given: Content
-    ) -> tuple[Content, Fields, Secrets | None]:
-        """The content of a commit as it is to be kept, its fields save provenance, and the secrets found."""
-        messages, tokens = deltas.counted(params.format, given)
-        content = deltas.captured(capture, params.format, given)
-        fields = Fields(
+    async def _captured(
+        self, capture: Capture, format: str, given: Content | Artifact, *, confined: bool
+    ) -> _CapturedDelta:
+        """The delta ``given`` as it is to be kept, durable if it is large. Adds the secrets in it to the findings of
+        ``capture``.
+
+        Raises: CtxdError ``invalid_params``, ``unsupported``; ``too_large`` and ``internal_error`` of the process that
+        searches it; those of the store. Cancel: waits for the search.
+        """
+        size = given.size if isinstance(given, Artifact) else len(given)
+        if size < DELTA_BYTES_MIN:
+            plain = decode_content(await self.store.get_artifact(given.ref)) if isinstance(given, Artifact) else given
+
+            def work() -> tuple[Counts, Content]:
+                return deltas.counted(format, plain), deltas.captured(capture, format, plain)
+
+            counts, content = await off_loop(size, work, confined=confined)
+            held = given if isinstance(given, Artifact) and content is plain else await self.store.keep_content(content)
+            return _CapturedDelta(counts, content, held, _ref_of(content, held))
+        with await self._in_memory(given) as file:
+            counts, redacted = await self._processes[confined].captured(capture, format, file)
+        if redacted is None:
+            if isinstance(given, Artifact):
+                return _CapturedDelta(counts, None, given, given.ref)
+            held = await self.store.keep_content(given)
+            return _CapturedDelta(counts, given, held, _ref_of(given, held))
+        with redacted:
+            if redacted.size > CONTENT_INLINE_BYTES_MAX:
+                held = await self.store.put_artifact(redacted.pieces)
+                return _CapturedDelta(counts, None, held, held.ref)
+            content = decode_content(b"".join(redacted.pieces()))
+            return _CapturedDelta(counts, content, None, _ref_of(content, None))
+
+    async def _in_memory(self, given: Content | Artifact) -> FileInMemory:
+        """The bytes of a large delta in a file for the other process. Raises: those of the store."""
+        if isinstance(given, Artifact):
+            ref = given.ref
+            return await self.store.read_artifacts(lambda artifacts: FileInMemory(artifacts.pieces(ref)))
+        return await off_loop(len(given), lambda: FileInMemory((encode_content(given),)))
+
+    def _fields(self, capture: Capture, params: wire.CheckpointParams, counts: Counts) -> Fields:
+        """The fields of a commit save provenance, the secrets in its texts captured."""
+        messages, tokens = counts
+        return Fields(
             version=VERSION,
             principal="",
             at=0,
@@ -184,35 +241,31 @@ class Commits:
             token_count=tokens if params.token_count is None else params.token_count,
             summary=capture.text(params.summary),
         )
-        return content, fields, capture.secrets
 
     async def append(
         self, parent: str | None, new: Sequence[NewCommit], call: WriteRequest, *, unless: Callable[[], bool]
     ) -> bool:
         """Write ``new`` as commits that continue ``parent`` and each other, all or none, and wait until they are
         durable. Returns: False, and nothing is written, if ``unless()``. Raises: those of the store."""
-        captured: list[tuple[NewCommit, Content, Artifact | None, str, Secrets | None]] = []
+        captured: list[tuple[NewCommit, _CapturedDelta, Secrets | None]] = []
         for one in new:
             capture = Capture(self._sessions.guard, self._policy_of(one.fields.session))
-            content = decode_content(one.delta)
-            keep = partial(deltas.captured, capture, one.fields.format, content)
-            content = await off_loop(len(one.delta), keep, confined=False)
-            artifact = await self.store.keep_content(content)
-            captured.append((one, content, artifact, _ref_of(content, artifact), capture.secrets))
+            kept = await self._captured(capture, one.fields.format, decode_content(one.delta), confined=False)
+            captured.append((one, kept, capture.secrets))
         async with self._deciding:
             at = max(self._clock.wall_ms(), self.store.newest_valid_time)
             head = None if parent is None else await self._head(parent)
             depth = -1 if head is None else read_fields(head).depth
             made: list[Document] = []
-            for one, content, artifact, ref, secrets in captured:
+            for one, kept, secrets in captured:
                 depth += 1
                 fields = msgspec.structs.replace(
                     one.fields, at=at, machine=self._machine, parent=parent or "", depth=depth
                 )
-                parent, there = await self._free_id(fields, ref)
+                parent, there = await self._free_id(fields, kept.ref)
                 if there is None:
-                    plain = document(parent, fields, ref, secrets)
-                    made.append(msgspec.structs.replace(plain, content=content, artifact=artifact))
+                    plain = document(parent, fields, kept.ref, secrets)
+                    made.append(msgspec.structs.replace(plain, content=kept.content, artifact=kept.artifact))
             if unless():
                 return False
             pending = self.store.submit(Write(kind=call.kind, principal=call.principal, puts=tuple(made)))

@@ -82,6 +82,11 @@ class Capture(msgspec.Struct):
         """True if anything was replaced."""
         return self.policy == "redact" and bool(self._counts)
 
+    def add(self, secrets: Secrets | None) -> None:
+        """Add what another capture under the same policy has found."""
+        for one in () if secrets is None else secrets.found:
+            self._counts[one.rule, one.tag] = self._counts.get((one.rule, one.tag), 0) + one.count
+
     def text(self, text: str) -> str:
         """``text`` as it is to be kept."""
         if self.policy == "off":

@@ -15,13 +15,14 @@ The whole file is checked before anything of it holds.
 
 import math
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
 from ctxd.secrets.lookalikes import entropy
-from ctxd.secrets.rules import BUILT_IN, Check, Rule
+from ctxd.secrets.rules import BUILT_IN, Rule
 from ctxd.secrets.scanner import RefusedPattern, Scanner, compiled
 
 RULES_MAX: Final = 200
@@ -81,11 +82,12 @@ def _scanner(text: str) -> Scanner:
         if math.isnan(rule.entropy):
             raise ValueError(f"rule {rule.name}: entropy is not a number; give 0 to 8 bits a character")
     own = tuple(
-        Rule(name=rule.name, pattern=rule.pattern, check=_at_least(rule.entropy), custom=True) for rule in file.rule
+        Rule(name=rule.name, pattern=rule.pattern, check=partial(_has_entropy, rule.entropy), custom=True)
+        for rule in file.rule
     )
     kept = tuple(rule for rule in BUILT_IN if rule.name not in file.disable)
     return Scanner((*own, *kept), [value.encode() for value in file.allow])
 
 
-def _at_least(bits: float) -> Check:
-    return lambda value: entropy(value) >= bits
+def _has_entropy(bits: float, value: bytes) -> bool:
+    return entropy(value) >= bits

@@ -72,13 +72,18 @@ class Scanner:
 
     def __init__(self, rules: Sequence[Rule] = BUILT_IN, allowed: Iterable[bytes] = ()) -> None:
         """``allowed``: texts that are no secrets whatever rule matches. Raises: RefusedPattern."""
-        self._allowed = frozenset(allowed)
+        self._made_from = tuple(rules), frozenset(allowed)
+        self._allowed = self._made_from[1]
         self._rules = [_compile(rule) for rule in rules]
         self._which = _which(rules)
         # A custom pattern may depend on characters beside the match, and may match the beginning of a built-in form.
         self._custom = [number for number, rule in enumerate(rules) if rule.custom]
         self._strict = _joined(rule for rule in rules if not rule.loose)
         self.combined = _joined(rules)
+
+    def __reduce__(self) -> tuple[type["Scanner"], tuple[tuple[Rule, ...], frozenset[bytes]]]:
+        """Compile the patterns anew in another process, which cannot have those of this one."""
+        return Scanner, self._made_from
 
     def hits(self, data: bytes, *, first_only: bool = False) -> list[Hit]:
         """The secrets in ``data``, in order, none overlapping another; ``first_only``: only the first of them. Cost:

@@ -1,7 +1,7 @@
 """Commits over a real store: what only another program can have written, and what a rebuild makes of the index."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ async def committing(root: Path) -> AsyncIterator[World]:
     async with world(root) as made:
         commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         made.handlers |= bound(CommitCalls(commits))
-        yield made
+        with closing(commits):
+            yield made
 
 
 async def checkpoint(made: World, text: str, **params: Any) -> str:

@@ -1,7 +1,7 @@
 """The current context: commits that the daemon makes of sessions."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -29,9 +29,9 @@ class Household:
 
     def __init__(self, made: World) -> None:
         self.world = made
-        commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
-        made.handlers |= bound(CommitCalls(commits))
-        self.checkpoints = SessionCheckpoints(made.sessions, commits)
+        self.made = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
+        made.handlers |= bound(CommitCalls(self.made))
+        self.checkpoints = SessionCheckpoints(made.sessions, self.made)
 
     async def current(self, session: str | None = "s") -> str | None:
         """The id of the current context."""
@@ -51,7 +51,9 @@ class Household:
 @asynccontextmanager
 async def household(root: Path) -> AsyncIterator[Household]:
     async with world(root) as made:
-        yield Household(made)
+        home = Household(made)
+        with closing(home.made):
+            yield home
 
 
 @pytest.mark.requirement("CMT-20")
