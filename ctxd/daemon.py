@@ -24,7 +24,9 @@ from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.commit_operations import Commits
+from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
+from ctxd.commits.session_start import SessionStart
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.epochs.agent_files import AgentFiles
@@ -338,6 +340,8 @@ class Daemon:
         options = self._options
         notices = NoticeFeeds(sessions)
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
+        materializer = Materializer(made)
+        start = SessionStart(operations, made, checkpoints, materializer)
         models = options.models or read_models()
         archive = Archive(store, sessions, spec, estimate_tokens, models)
         usage = UsageOperations(sessions, archive)
@@ -360,14 +364,16 @@ class Daemon:
                 status=self.status,
                 check_receipt=store.check_receipt,
             ),
-            host_methods.handlers(session_methods.handlers(operations, notices), hosts),
+            host_methods.handlers(
+                session_methods.handlers(operations, notices) | {"session.create": start.create}, hosts
+            ),
             file_lookups.FileCalls(sessions, indexer),
             objects.ObjectCalls(sessions),
             purge_scan_export.SecretCalls(sessions),
             context.ContextCalls(sessions, assembler, archive, checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
-            commits.CommitCalls(made),
+            commits.CommitCalls(made, materializer),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),

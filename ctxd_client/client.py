@@ -24,6 +24,7 @@ from ctxd_client.session_arguments import (
 )
 from ctxd_client.socket_lookup import find_socket
 from ctxd_client.wire import EMPTY, Call
+from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.methods.daemon import HelloResult
 from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.methods.objects import ObjectListItem
@@ -133,18 +134,19 @@ class Client(ClientMethods):
         components: Sequence[ComponentName] = (),
         component_options: ComponentOptions | None = None,
         checkpoint: CheckpointPolicy = "none",
+        context: StartContext | None = None,
     ) -> "Session":
-        """A handle on one session: an existing one by its id, or with ``agent`` a new one.
+        """A handle on one session: an existing one by its id, or with ``agent`` or ``context`` a new one.
 
-        With both, the session is created unless it exists. ``mounts`` may be a mapping from the agent's folders to
+        With an id too, the session is created unless it exists. ``mounts`` may be a mapping from the agent's folders to
         folders of this host. The other parameters are those of ``session_create``.
 
-        Raises: ``NotFound`` if the session does not exist and no ``agent`` is given; ``Conflict`` if it exists but is
-        closed, or was created with other arguments. The system prompt is not compared.
+        Raises: ``NotFound`` if the session does not exist and neither is given; ``Conflict`` if it exists but is
+        closed, or was created with other arguments. System prompt and context are not compared.
 
         Example: ``s = await client.session(agent="demo", mounts={"/workspace": "."})``
         """
-        if agent is not None:
+        if agent is not None or context is not None:
             try:
                 made = await self.session_create(
                     agent,
@@ -159,9 +161,8 @@ class Client(ClientMethods):
                     labels=labels,
                     secrets=secrets,
                     components=components,
-                    component_options=component_options,
-                    checkpoint=checkpoint,
-                )
+                    component_options=component_options, checkpoint=checkpoint, context=context,
+                )  # fmt: skip
                 return Session(self, made.session.session)
             except Conflict as error:
                 if session is None or error.code != "session_exists":
@@ -169,7 +170,7 @@ class Client(ClientMethods):
         if session is None:
             raise TypeError("session() needs the id of a session, or an agent to create one for")
         found = (await self.session_get(session)).session
-        if agent is not None:
+        if agent is not None or context is not None:
             require_same(
                 found,
                 agent=agent,

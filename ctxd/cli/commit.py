@@ -13,6 +13,8 @@ from ctxd.cli.artifact import sent_upload
 from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.cli.id_completion import commits as complete_commits
+from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_if_any
 from ctxd.cli.revisions import moment_ms
 from ctxd.cli.unified_diff import print_diff, unified
@@ -52,7 +54,7 @@ def _sent(run: Invocation, client: SyncClient, path: str) -> _Delta:
     return {"artifact": client.artifact_put(upload=upload, policy="ephemeral").artifact}
 
 
-commit_argument = click.argument("commit", metavar="[COMMIT]", required=False)
+commit_argument = click.argument("commit", metavar="[COMMIT]", required=False, shell_complete=complete_commits)
 """A commit; see ``ctxd.cli.commit_lookup``."""
 
 
@@ -64,7 +66,12 @@ commit_argument = click.argument("commit", metavar="[COMMIT]", required=False)
 )
 @click.argument("file", metavar="FILE|-")
 @click.option("--format", required=True, metavar="FORMAT", help="Format of the delta, such as events-v1.")
-@click.option("--parent", metavar="COMMIT", help="Commit that it continues [default: the newest of the session].")
+@click.option(
+    "--parent",
+    metavar="COMMIT",
+    shell_complete=complete_commits,
+    help="Commit that it continues [default: the newest of the session].",
+)
 @click.option("--root", is_flag=True, help="It continues no commit.")
 @click.option("--type", "kind", type=click.Choice(get_args(CommitType)), default="delta", show_default=True)
 @click.option("--trigger", type=click.Choice(get_args(Checkpoint)), default="explicit", show_default=True)
@@ -392,7 +399,7 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
 @click.command(
     cls=Command, examples="ctx tag before-refactoring\nctx tag before-refactoring HEAD~3\nctx tag -d old HEAD~3"
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tags)
 @commit_argument
 @click.option("-d", "--delete", is_flag=True, help="Take the tag off the commit that has it.")
 @click.option("-f", "--force", is_flag=True, help="Move the tag if another commit has it.")
@@ -435,8 +442,8 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
 
 
 @click.command(cls=Command, examples="ctx diff HEAD~3\nctx diff ctx-1a2b3c4d HEAD\nctx diff left right --stop root")
-@click.argument("before", metavar="COMMIT")
-@click.argument("after", metavar="[COMMIT]", required=False)
+@click.argument("before", metavar="COMMIT", shell_complete=complete_commits)
+@click.argument("after", metavar="[COMMIT]", required=False, shell_complete=complete_commits)
 @click.option("--stop", type=click.Choice(["compaction", "root"]), default="compaction", show_default=True)
 @session_option
 @common

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import Final, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
-from ctxd.cli.revision_lookup import located_assembly, session_if_any
-from ctxd.cli.revisions import moment_ms
+from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times
+from ctxd.cli.revisions import is_revision, moment_ms
 from ctxd.clock import SystemClock
 from ctxd.command_line import Stop
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods.commits import Commit
+from ctxd_protocol.methods.commits import Commit, StartContext
 
 _BACK: Final = re.compile(r"(.*?)~([0-9]{0,9})", re.ASCII | re.DOTALL)
 _ID: Final = re.compile(r"ctx-[0-9a-f]{8,64}", re.ASCII)
@@ -54,6 +54,30 @@ def newest_commit(client: SyncClient, session: str | None) -> Commit | None:
     """Return the newest commit of ``session``, the command's if None; without any session the caller's newest."""
     id = session_if_any(client, session)
     return client.commit_resolve(session=id).commit
+
+
+def start_context(client: SyncClient, text: str | None) -> StartContext:
+    """Return the context that ``text`` names: a commit, or a session with or without a moment; without it the default
+    session. Raises: ``Stop`` if it names none."""
+    if text is None:
+        return StartContext(session=session_id(client, None))
+    if is_context_id(text):
+        with suppress(NotFound):
+            return StartContext(commit=client.commit_show(text).commit.commit)
+        session, record = located_assembly(client, text)
+        return StartContext(session=session, tx=record.tx)
+    if is_revision(text):
+        try:
+            found = locate(client, text)
+            return StartContext(session=found.session, **times(client, found))
+        except Stop as stop:
+            # PRINCIPAL@TIME names a commit.
+            if stop.code not in (NOT_FOUND, USAGE):
+                raise
+    else:
+        with suppress(NotFound):
+            return StartContext(session=client.session_get(text).session.session)
+    return StartContext(commit=located_commit(client, text).commit)
 
 
 def _named(client: SyncClient, name: str, session: str | None) -> Commit:

@@ -1,4 +1,4 @@
-"""Shell completion of session and object ids, requested from the daemon within 200 ms.
+"""Shell completion of session, object and commit ids, requested from the daemon within 200 ms.
 
 Completion never fails: without a daemon, or with one that is too slow, it offers nothing.
 """
@@ -46,6 +46,32 @@ def objects(ctx: click.Context, _: click.Parameter, begun: str) -> list[Completi
         found = [CompletionItem(each.object, help=each.label) for each in listed if each.object.startswith(begun)]
         paths = [each for each in listed if each.type == "file" and each.label.startswith(begun)]
         return found + [CompletionItem(each.label, help=each.object[:12]) for each in paths]
+
+    return _from_daemon(ctx, begun, find)
+
+
+def commits(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the newest commits whose id begins with ``begun``, tags of them, and sessions, which name their newest
+    commits. A branch is named by its newest commit."""
+
+    def find(client: "SyncClient", session: str | None, begun: str) -> list[CompletionItem]:
+        listed = client.commit_list(session=session, limit=1000).commits
+        found = {tag: each.commit for each in listed for tag in each.tags}
+        found |= {each.commit: each.summary.partition("\n")[0] or each.checkpoint for each in listed}
+        if session is None:
+            found |= {each.session: each.agent for each in client.session_list(limit=1000).sessions}
+        return [CompletionItem(name, help=about) for name, about in found.items() if name.startswith(begun)]
+
+    return _from_daemon(ctx, begun, find)
+
+
+def tags(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the tags of the newest commits that begin with ``begun``."""
+
+    def find(client: "SyncClient", session: str | None, begun: str) -> list[CompletionItem]:
+        listed = client.commit_list(session=session, limit=1000).commits
+        found = {tag: each.commit for each in listed for tag in each.tags}
+        return [CompletionItem(tag, help=commit) for tag, commit in found.items() if tag.startswith(begun)]
 
     return _from_daemon(ctx, begun, find)
 

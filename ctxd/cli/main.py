@@ -29,6 +29,8 @@ _COMMANDS: Final = {
     "resolve": "ctxd.cli.commit:resolve",
     "annotate": "ctxd.cli.commit:annotate",
     "tag": "ctxd.cli.commit:tag",
+    "fork": "ctxd.cli.session_start:fork",
+    "resume": "ctxd.cli.session_start:resume",
     "activate": "ctxd.cli.activation:activate",
     "deactivate": "ctxd.cli.activation:deactivate",
     "pin": "ctxd.cli.activation:pin",

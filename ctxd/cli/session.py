@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 import click
 import msgspec
 
+from ctxd.cli.commit_lookup import located_commit, start_context
 from ctxd.cli.common_options import (
     Invocation,
     common,
@@ -200,6 +201,7 @@ def _whose(owner: SessionOwnerResult) -> str:
     default="none",
     help="What the daemon commits by itself.",
 )
+@click.option("--context", metavar="COMMIT|REV", help="Begin with this context: a commit, or a session such as s1@12.")
 @listing
 @common
 def new(
@@ -213,20 +215,24 @@ def new(
     budget: int | None,
     label: tuple[str, ...],
     checkpoint: CheckpointPolicy,
+    context: str | None,
 ) -> None:
-    """Start a session for AGENT."""
+    """Start a session for AGENT, its template; without --context it is empty."""
     mounts = as_mounts(_pairs(mount, "--mount"))
+    # With a context, the default is that of its session.
+    here = _workdir_here(mounts) if context is None else "/"
     with run.client() as client:
         made = client.session_create(
             agent,
             session=id,
-            workdir=_workdir_here(mounts) if workdir is None else os.path.abspath(workdir),
+            workdir=here if workdir is None else os.path.abspath(workdir),
             detect_filesystems=detect_filesystems,
             mounts=mounts,
-            system_prompt=_text_or_file(system_prompt),
+            system_prompt=text_or_file(system_prompt),
             budget_tokens=budget,
             labels=_pairs(label, "--label"),
             checkpoint=checkpoint,
+            context=None if context is None else start_context(client, context),
         )
     if run.screen.quiet:
         run.screen.line(made.session.session)
@@ -288,8 +294,6 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
     It begins with the chat, the sets and the context of that moment; neither session sees what the other does from then
     on. To rewind a session, fork it at an earlier moment and go on in the fork.
     """
-    from ctxd.cli.commit_lookup import located_commit
-
     with run.client() as client:
         moment = Times()
         session = revision
@@ -501,7 +505,8 @@ def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
     return pairs
 
 
-def _text_or_file(text: str) -> str:
+def text_or_file(text: str) -> str:
+    """Return the value of an option: ``text``, or the content of the file that ``@FILE`` names. Raises: ``Stop``."""
     if not text.startswith("@"):
         return text
     try:

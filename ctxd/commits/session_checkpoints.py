@@ -190,8 +190,13 @@ class SessionCheckpoints:
         source, made_by = session, None
         while position is None:
             first, position = await self._found(source, first, made_by)
+            settings = self._sessions.catalog.settings(source)
+            if (begun := settings.continues) is not None:
+                first = _Newest(begun.commit, 0) if first.commit is None else first
+                position = position or begun.position
+                break
             # A fork continues the chain of its parent as it was then.
-            base = self._sessions.catalog.settings(source).base
+            base = settings.base
             if base is None:
                 break
             source, made_by = base.session, base.tx if made_by is None else min(made_by, base.tx)

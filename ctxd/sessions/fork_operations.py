@@ -4,22 +4,34 @@ A fork writes a head, the system prompt and the entries; its cost does not depen
 """
 
 import secrets as random
+from functools import partial
 
 import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.formatting import moment
-from ctxd.objects.commit_fields import STORED_NAMES, entity_id
-from ctxd.objects.document import AsOf, Document, Page, Stored, renamed
+from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
+from ctxd.objects.document import AsOf, Document, Page, Stored, renamed, system_prompt
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
+from ctxd.secrets.guard import Capture
 from ctxd.sessions.operation_steps import OperationGroup
 from ctxd.sessions.registry import no_session
+from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import Accepted, Actor, WriteRequest, again, find_replay, kept_result, write_request
-from ctxd.sessions.settings import ForkBase, mount_table
-from ctxd.store.writes import Write
+from ctxd.sessions.settings import (
+    ContinuedCommit,
+    CreatedSession,
+    ForkBase,
+    mount_table,
+    normalised,
+    template_of,
+)
+from ctxd.store import commit_index
+from ctxd.store.commit_index import CommitFilter
+from ctxd.store.writes import Pending, Replay, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
-from ctxd_protocol.methods.sessions import SessionForkParams, SessionForkResult
+from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionForkResult
 
 
 class ForkOperations(OperationGroup):
@@ -42,35 +54,78 @@ class ForkOperations(OperationGroup):
             if (replay := await find_replay(self.store, request)) is not None:
                 return again(replay, SessionForkResult)
             await self.sessions.require_new(session)
-            base, head = await self._moment(params)
-            puts = await self._own_documents(base, head, session)
-            settings = msgspec.structs.replace(
-                head.settings,
-                principal=actor.principal,
-                created_at=self.sessions.clock.wall_ms(),
-                ordinal=self.sessions.next_ordinal(),
-                state="active",
-                base=base,
-            )
-            head = msgspec.structs.replace(head, settings=settings)
+            base, head, continues = await self._moment(params)
             result = SessionForkResult(
                 session=session, base=base.session, tx=base.tx, turn=head.turn_count, receipt=None
             )
-            # Since its head was read the session may have been removed for good.
-            self._newest(base.session)
-            write = Write(
-                kind=request.kind,
-                principal=request.principal,
-                session=session,
-                op_id=request.op_id,
-                request=request.request,
-                result=kept_result(request, result),
-                puts=(head_document(session, head), *puts),
-            )
-            pending = self.store.submit(write)
-            request.submitted = True
-        self.indexer.visibility.confine(mount_table(settings, self.sessions.host_filesystem_id))
+            settings = msgspec.structs.replace(head.settings, base=base, continues=continues)
+            head = msgspec.structs.replace(head, settings=settings)
+            pending = await self._submit(actor, request, session, head, kept_result(request, result))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def create(
+        self, actor: Actor, params: SessionCreateParams, source: SessionForkParams, request: WriteRequest
+    ) -> tuple[str, Pending] | Replay:
+        """Fork a session at the moment ``source``, with the settings that ``params`` give.
+
+        Returns: the id of the fork, and its write. Raises and cancel: as ``fork``; also invalid_path, too_large.
+        """
+        session = f"s-{random.token_hex(8)}" if params.session is None else params.session
+        given = template_of(params)
+        if "mounts" in given:
+            given["prefixes"] = await self.indexer.visibility.resolve_prefixes(params.mounts)
+        async with self.sessions.creating:
+            if (replay := await find_replay(self.store, request)) is not None:
+                return replay
+            await self.sessions.require_new(session)
+            base, head, continues = await self._moment(source)
+            settings = msgspec.structs.replace(head.settings, base=base, continues=continues, **given)
+            settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
+            head = msgspec.structs.replace(head, settings=settings)
+            prompt = params.system_prompt or None
+            result = kept_result(request, CreatedSession(session))
+            return session, await self._submit(actor, request, session, head, result, prompt)
+
+    async def _submit(
+        self,
+        actor: Actor,
+        request: WriteRequest,
+        session: str,
+        head: SessionHead,
+        result: bytes,
+        prompt: str | None = None,
+    ) -> Pending:
+        """Submit the fork ``session`` with ``head``; ``prompt``: instead of the system prompt of its base."""
+        base = head.settings.base
+        assert base is not None, "a fork has a base"
+        puts = await self._own_documents(base, head, session)
+        if prompt is not None:
+            capture = Capture(self.sessions.guard, head.settings.secrets)
+            text = await off_loop(len(prompt), lambda: capture.text(prompt))
+            own = await self.store.keep(system_prompt(session, text, capture.secrets))
+            puts = [own, *(each for each in puts if each.id != own.id)]
+        settings = msgspec.structs.replace(
+            head.settings,
+            principal=actor.principal,
+            created_at=self.sessions.clock.wall_ms(),
+            ordinal=self.sessions.next_ordinal(),
+            state="active",
+        )
+        # Since its head was read the session may have been removed for good.
+        self._newest(base.session)
+        write = Write(
+            kind=request.kind,
+            principal=request.principal,
+            session=session,
+            op_id=request.op_id,
+            request=request.request,
+            result=result,
+            puts=(head_document(session, msgspec.structs.replace(head, settings=settings)), *puts),
+        )
+        pending = self.store.submit(write)
+        request.submitted = True
+        self.indexer.visibility.confine(mount_table(settings, self.sessions.host_filesystem_id))
+        return pending
 
     def _newest(self, session: str) -> SessionHead:
         """The newest durable head of ``session``. Raises: CtxdError session_not_found, session_removed,
@@ -83,18 +138,19 @@ class ForkOperations(OperationGroup):
             raise CtxdError("session_removed", message, hint="Call session.restore first.", outcome="not_applied")
         return known[0]
 
-    async def _moment(self, params: SessionForkParams) -> tuple[ForkBase, SessionHead]:
-        """The moment that ``params`` mean, and the head of the session, or the ancestor of it, that was there then."""
+    async def _moment(self, params: SessionForkParams) -> tuple[ForkBase, SessionHead, ContinuedCommit | None]:
+        """The moment that ``params`` mean, the head of the session, or the ancestor of it, that was there then, and the
+        commit that the fork continues if that is not the newest one of the moment."""
         # What was accepted before the call is durable, and in the catalog.
         await self.store.settled()
         session, head = params.session, self._newest(params.session)
         receipt = self.store.head()
         assert receipt is not None, "a session that is known was written"
-        at = AsOf.given(params.valid_time, params.tx)
+        at, continues = AsOf.given(params.valid_time, params.tx), None
         if params.commit is not None:
             if at.is_past:
                 raise CtxdError("invalid_params", "commit excludes valid_time and tx", outcome="not_applied")
-            session, at = await self._commit(params, params.commit)
+            session, at, continues = await self._commit(params, params.commit)
         at = AsOf(at.valid_time, min(at.tx, receipt.seq))
         while (stored := await self.store.get(session_object_id(session), at)) is None:
             base = self.sessions.catalog.settings(session).base
@@ -103,20 +159,40 @@ class ForkOperations(OperationGroup):
                 raise CtxdError("session_not_found", message, hint="Choose that time or a later one.")
             session, at = base.session, AsOf(at.valid_time, min(at.tx, base.tx))
         then = read_head(stored)
-        return ForkBase(session, await self._segments(session, at), then.assembly, at.tx), then
+        return ForkBase(session, await self._segments(session, at), then.assembly, at.tx), then, continues
 
-    async def _commit(self, params: SessionForkParams, commit: str) -> tuple[str, AsOf]:
-        """The session that the commit is of, and the journal sequence at which it was made."""
+    async def _commit(self, params: SessionForkParams, commit: str) -> tuple[str, AsOf, ContinuedCommit | None]:
+        """The session that the commit is of, the moment up to which the commit has its chat, and the commit if it was
+        made later than that: a checkpoint of whole turns is made once the next one has begun."""
         found = await self.store.history(entity_id(commit), page=Page(limit=1))
         if not found:
             hint = "commit.list has the commits there are."
             raise CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
-        session = found[0].document.payload.get(STORED_NAMES["session"])
-        if session not in self.sessions.lineage(params.session).sessions:
+        fields = msgspec.convert(found[0].document.payload, Fields)
+        session = fields.session
+        if session is None or session not in self.sessions.lineage(params.session).sessions:
             message = f"commit {commit} is of {f'session {session}' if session else 'no session'}, not {params.session}"
             hint = "Name the session that the commit is of."
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
-        return session, AsOf(tx=found[0].tx)
+        at = AsOf(tx=found[0].tx)
+        if fields.position is None or (end := await self._end_of_chat(session, at, fields.position)) == at:
+            return session, at, None
+        # Of the commits of one write the last one has all of the chat up to there.
+        newest = CommitFilter(session=session, tx=at.tx, until=fields.at)
+        last = await self.store.commits(partial(commit_index.newest, wanted=newest))
+        if last is None or msgspec.convert(last.document.payload, Fields).position != fields.position:
+            return session, at, None
+        return session, end, ContinuedCommit(commit_id(last.document.id), fields.position)
+
+    async def _end_of_chat(self, session: str, at: AsOf, position: Position) -> AsOf:
+        """The last moment up to ``at`` at which the chat of ``session`` ended at ``position``; ``at`` itself if a write
+        went beyond that."""
+        live = await self.sessions.as_of(session, at)
+        pages, turns = live.state.pages, live.state.turns
+        later = pages.within(position.chat, (len(turns), 0))
+        if position.chat >= (len(turns) - 1, len(turns[-1])) or pages.first(later.start) != position.chat:
+            return at
+        return AsOf(tx=live.seqs[pages.segment(later.start)] - 1)
 
     async def _segments(self, session: str, at: AsOf) -> int:
         """The number of segments that ``session`` had ``at`` a moment, found by halving: times rise with numbers."""

@@ -8,16 +8,17 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
+from ctxd.sessions.loading import NOT_BEGUN, Begun
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import freshen, reconciled
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
-from ctxd.sessions.settings import SessionSettings, normalised
+from ctxd.sessions.settings import ContinuedCommit, CreatedSession, SessionSettings, normalised, template_of
 from ctxd.store.writes import Replay
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
-from ctxd_protocol.session_types import Collapse, ComponentOptions, Removal, SessionStatus, SessionView
+from ctxd_protocol.session_types import Collapse, ComponentOptions, Reconciled, Removal, SessionStatus, SessionView
 
 _SETTINGS: Final = (
     "workdir", "mounts", "collapse", "labels", "secrets", "components", "component_options", "checkpoint",
@@ -26,29 +27,34 @@ _OPEN: Final[tuple[SessionStatus, ...]] = ("active", "paused")
 _EVERY: Final[tuple[SessionStatus, ...]] = (*_OPEN, "closed", "removed")
 
 
-class _Created(msgspec.Struct, frozen=True):
-    """Stored result of ``session.create`` for a resend: the session is read as of its write."""
-
-    session: str
-
-
 class LifecycleOperations(OperationGroup):
     """Creation, settings and states of sessions. ``collapse``, ``policy``: defaults of a session created without."""
 
     def __init__(self, sessions: Sessions, indexer: Indexer, collapse: Collapse, policy: SecretPolicy) -> None:
         super().__init__(sessions, indexer)
         self._collapse = collapse
-        self._policy = policy
+        self.policy = policy
 
     async def create(
-        self, actor: Actor, params: session_methods.SessionCreateParams, request: WriteRequest | None = None
+        self,
+        actor: Actor,
+        params: session_methods.SessionCreateParams,
+        request: WriteRequest | None = None,
+        *,
+        like: SessionSettings | None = None,
+        continues: ContinuedCommit | None = None,
+        begun: Begun = NOT_BEGUN,
     ) -> Accepted:
-        """Create a session.
+        """Create a session, empty or ``begun``. ``like``: the settings of one that ``params`` leave out. The context in
+        ``params`` is found by the caller, see ``ctxd.commits.session_start``.
 
         Raises: CtxdError session_exists, invalid_params, invalid_path, too_large, idempotency_mismatch, and those of
-        the store. Cancel: safe.
+        the store; PurgedMeanwhile. Cancel: safe.
         """
         request = request or write_request("session.create", actor.principal, params)
+        if params.agent is None and like is None:
+            message, hint = "agent is required without a context", "Name the template of the session."
+            raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         if params.detect_filesystems and params.filesystem_id is not None:
             raise CtxdError(
                 "invalid_params",
@@ -58,7 +64,7 @@ class LifecycleOperations(OperationGroup):
             )
         session = f"s-{random.token_hex(8)}" if params.session is None else params.session
         settings = SessionSettings(
-            agent=params.agent,
+            agent=params.agent or "",
             principal=actor.principal,
             created_at=0,
             ordinal=0,
@@ -70,20 +76,33 @@ class LifecycleOperations(OperationGroup):
             collapse=self._collapse if params.collapse is None else params.collapse,
             budget_tokens=params.budget_tokens,
             labels=params.labels,
-            secrets=self._policy if params.secrets is None else params.secrets,
+            secrets=self.policy if params.secrets is None else params.secrets,
             components=params.components,
             checkpoint=params.checkpoint,
             component_options=params.component_options or ComponentOptions(),
+            continues=continues,
         )
-        kept = kept_result(request, _Created(session))
-        made = await self.sessions.create(request, session, settings, params.system_prompt, kept)
+        if like is not None:
+            given = {name: getattr(settings, name) for name in template_of(params)}
+            if "mounts" in given:
+                given["prefixes"] = settings.prefixes
+            settings = msgspec.structs.replace(
+                like, principal=actor.principal, state="active", removed=None, entries=(), renamed={}, base=None,
+                continues=continues, **given,
+            )  # fmt: skip
+        kept = kept_result(request, CreatedSession(session))
+        made = await self.sessions.create(request, session, settings, params.system_prompt, kept, begun=begun)
         if isinstance(made, Replay):
-            return await self._view_again(msgspec.json.decode(made.result, type=_Created).session, made)
+            return await self.created_again(made)
         live, pending = made
         # From now on, not from its first file on: a planted link may wait for another session's reading.
         self.indexer.visibility.confine(live.mounts)
         view = live.view()
         return Accepted(pending, lambda receipt: _view_result(view, receipt))
+
+    async def created_again(self, replay: Replay) -> Accepted:
+        """The answer to a creation that comes again. Raises: as ``create``."""
+        return await self._view_again(msgspec.json.decode(replay.result, type=CreatedSession).session, replay)
 
     async def _view_as_of(self, session: str, replay: Replay) -> tuple[Receipt, SessionView]:
         receipt = await replay.durable()
@@ -94,7 +113,7 @@ class LifecycleOperations(OperationGroup):
         return Accepted(None, lambda _: session_methods.SessionResult(session=view, receipt=receipt))
 
     async def _resumed_again(self, session: str, replay: Replay) -> Accepted:
-        kept = msgspec.json.decode(replay.result, type=session_methods.Reconciled)
+        kept = msgspec.json.decode(replay.result, type=Reconciled)
         receipt, view = await self._view_as_of(session, replay)
         return Accepted(
             None,

@@ -4,30 +4,34 @@ The newest state is read by its bundles and the segments after the last one; a p
 a few are held at once, and of their messages only the marks stay.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import NOW, AsOf, Page, Stored
+from ctxd.objects.document import NOW, AsOf, Document, Page, Stored
 from ctxd.objects.generated_ids import number_of, segment_id, segments_prefix
 from ctxd.offload import Lane
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.segments import (
+    PREVIEW_CHARS,
     RUN,
     SessionDelta,
     carriers,
+    events_of,
     kept_in_run,
     marked,
     read_bundle,
     read_head,
     read_segment,
+    segment_document,
 )
 from ctxd.sessions.session import LiveSession
-from ctxd.sessions.state import fold
+from ctxd.sessions.state import SessionState, fold
 from ctxd.store.store import VersionStore
+from ctxd_protocol.event_types import PromptEvent, starts_turn
 from ctxd_protocol.ids import session_object_id
 
 SEGMENTS_INLINE_MAX: Final = 500
@@ -57,6 +61,48 @@ class Segments(msgspec.Struct, frozen=True):
     run: list[SessionDelta | None]
     chars: int
     valid_time: int
+
+
+class Begun(NamedTuple):
+    """The first segments of a new session, of about ``size`` bytes. ``is_stale``: something was purged since they were
+    read."""
+
+    deltas: Sequence[SessionDelta]
+    size: int
+    is_stale: Callable[[], bool]
+
+
+NOT_BEGUN: Final = Begun((), 0, lambda: False)
+"""The beginning of an empty session."""
+
+
+class PurgedMeanwhile(Exception):
+    """Something was purged since the beginning of the new session was read: it may be gone."""
+
+
+class Beginning(NamedTuple):
+    """The first state of a new session, the documents of its segments, their run, and its newest prompt."""
+
+    state: SessionState
+    segments: list[Document]
+    run: list[SessionDelta | None]
+    preview: str
+
+
+def beginning_of(session: str, begun: Sequence[SessionDelta]) -> Beginning:
+    """The beginning of the new ``session`` whose segments are ``begun``. Cost: their size."""
+    prompts = [
+        event.text
+        for delta in begun
+        for event in events_of(delta)
+        if isinstance(event, PromptEvent) and starts_turn(event)
+    ]
+    return Beginning(
+        fold(begun),
+        [segment_document(segment_id(session, number), delta) for number, delta in enumerate(begun)],
+        [kept_in_run(delta) for delta in begun],
+        prompts[-1][:PREVIEW_CHARS] if prompts else "",
+    )
 
 
 async def load(

@@ -21,7 +21,7 @@ from ctxd.sessions.session import LiveSession, Transaction, WriteRequest
 from ctxd.sessions.state import SessionState
 from ctxd.sessions.tracking import KIND
 from ctxd.store.store import VersionStore
-from ctxd_protocol.methods.sessions import Reconciled
+from ctxd_protocol.session_types import Reconciled
 
 PUTS_MAX: Final = 500
 """Versions of one write. More go in several writes, so that no single one holds up its neighbours' commit."""

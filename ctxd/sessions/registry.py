@@ -7,6 +7,7 @@ A session is loaded once, however many callers need it at the same time, and unl
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 from typing import Final
 
 import msgspec
@@ -19,14 +20,13 @@ from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
 from ctxd.sessions.lineage import Lineage, Part
-from ctxd.sessions.loading import SEGMENTS_INLINE_MAX, load
+from ctxd.sessions.loading import NOT_BEGUN, SEGMENTS_INLINE_MAX, Beginning, Begun, PurgedMeanwhile, beginning_of, load
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.sandbox_file_visibility import Visibility
 from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.settings import SessionSettings, mount_table, normalised
-from ctxd.sessions.state import SessionState
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context_types import CurrentContext
@@ -98,6 +98,18 @@ class Catalog:
         """The state of ``session``, None if it is not known."""
         known = self._heads.get(session)
         return None if known is None else known[0].settings.state
+
+    def latest(self, principal: str, agent: str | None, limit: int) -> list[str]:
+        """At most ``limit`` sessions of ``principal``, and of ``agent`` if one is given, that are not in the trash:
+        those of the newest heads, newest first. Cost: the number of sessions."""
+        found = [
+            (valid_time, session)
+            for session, (head, valid_time) in self._heads.items()
+            if head.settings.principal == principal
+            and agent in (None, head.settings.agent)
+            and head.settings.state != "removed"
+        ]
+        return [session for _, session in nlargest(limit, found)]
 
     def states(self) -> dict[str, SessionStatus]:
         """The state of every session."""
@@ -355,21 +367,31 @@ class Sessions:
         return Lineage((*self.lineage(base.session).up_to(base.segments, base.assembly), Part(session)))
 
     async def create(
-        self, call: WriteRequest, session: str, settings: SessionSettings, prompt: str, result: bytes = b""
+        self,
+        call: WriteRequest,
+        session: str,
+        settings: SessionSettings,
+        prompt: str,
+        result: bytes = b"",
+        *,
+        begun: Begun = NOT_BEGUN,
     ) -> tuple[LiveSession, Pending] | Replay:
         """Make ``session``, with ``settings`` but for their time and ordinal.
 
         Raises: CtxdError session_exists, invalid_path for a mount or working directory, idempotency_mismatch, and those
-        of the store. Cancel: safe; nothing is made before the store accepts it.
+        of the store; PurgedMeanwhile. Cancel: safe; nothing is made before the store accepts it.
         """
         capture = Capture(self.guard, settings.secrets)
         content = await off_loop(len(prompt), lambda: capture.text(prompt))
         document = await self.store.keep(system_prompt(session, content, capture.secrets))
+        beginning = await off_loop(begun.size, lambda: beginning_of(session, begun.deltas))
         async with self.creating:
             if (replay := await find_replay(self.store, call)) is not None:
                 return replay
             await self.require_new(session)
-            return self._create(call, session, settings, document, result)
+            if begun.is_stale():
+                raise PurgedMeanwhile
+            return self._create(call, session, settings, document, result, beginning)
 
     async def require_new(self, session: str) -> None:
         """Raises: CtxdError session_exists if the id ``session`` was used before; corrupt, store_failed."""
@@ -383,11 +405,24 @@ class Sessions:
             )
 
     def _create(
-        self, call: WriteRequest, session: str, settings: SessionSettings, prompt: Document, result: bytes
+        self,
+        call: WriteRequest,
+        session: str,
+        settings: SessionSettings,
+        prompt: Document,
+        result: bytes,
+        beginning: Beginning,
     ) -> tuple[LiveSession, Pending]:
         ordinal = self.next_ordinal()
         stamped = msgspec.structs.replace(settings, created_at=self.clock.wall_ms(), ordinal=ordinal)
-        head = SessionHead(settings=normalised(stamped, self.guard, self.host_filesystem_id))
+        state = beginning.state
+        head = SessionHead(
+            settings=normalised(stamped, self.guard, self.host_filesystem_id),
+            turn_count=state.turn,
+            index_count=len(state.index),
+            active_count=len(state.active),
+            preview=beginning.preview,
+        )
         write = Write(
             kind=call.kind,
             principal=call.principal,
@@ -395,7 +430,8 @@ class Sessions:
             op_id=call.op_id,
             request=call.request,
             result=result,
-            puts=(head_document(session, head), prompt),
+            puts=(head_document(session, head), prompt, *beginning.segments),
+            knows=tuple(state.index),
         )
         pending = self.store.submit(write)
         call.submitted = True
@@ -403,9 +439,9 @@ class Sessions:
             self.store,
             session,
             head,
-            SessionState(),
-            [],
-            run=[],
+            state,
+            [pending.seq] * len(beginning.segments),
+            run=beginning.run,
             head_vt=pending.vt,
             updated_at=pending.vt,
             host_filesystem_id=self.host_filesystem_id,

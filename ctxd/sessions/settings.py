@@ -1,16 +1,18 @@
 """Settings of a session: their stored form, defaults, validation, and the mounts they describe."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
+from ctxd.objects.commit_fields import Position
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import DEFAULT
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
+from ctxd_protocol.methods.sessions import SessionCreateParams
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import (
     CheckpointPolicy,
@@ -35,6 +37,13 @@ class ForkBase(msgspec.Struct, frozen=True, array_like=True):
     tx: int
 
 
+class ContinuedCommit(msgspec.Struct, frozen=True, array_like=True):
+    """The commit that the chain of a session continues, and the end of the chat that the session has from it."""
+
+    commit: str
+    position: Position
+
+
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings of a session. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
 
@@ -43,7 +52,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
     they are shown by all the same. ``entries``: the keys of the entries that clients have set. ``removed``: given
-    in the state ``removed`` only. ``base``: that of a fork.
+    in the state ``removed`` only. ``base``: that of a fork. ``continues``: that of a session that began with a commit,
+    unless it is the newest one of ``base``.
     """
 
     agent: str
@@ -67,6 +77,26 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     removed: Removal | None = None
     base: ForkBase | None = None
     checkpoint: CheckpointPolicy = "none"
+    continues: ContinuedCommit | None = None
+
+
+class CreatedSession(msgspec.Struct, frozen=True):
+    """Stored result of ``session.create`` for a resend: the session is read as of its write."""
+
+    session: str
+
+
+_TEMPLATE: Final = (
+    "agent", "workdir", "filesystem_id", "detect_filesystems", "mounts", "collapse", "budget_tokens", "labels",
+    "secrets", "components", "component_options", "checkpoint",
+)  # fmt: skip
+
+
+def template_of(params: SessionCreateParams) -> dict[str, Any]:
+    """The settings that ``params`` give, by name: those that differ from their defaults."""
+    defaults = SessionCreateParams()
+    given = {name: getattr(params, name) for name in _TEMPLATE}
+    return {name: value for name, value in given.items() if value != getattr(defaults, name)}
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:

@@ -34,8 +34,8 @@ from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
-from ctxd_protocol.methods.sessions import SessionOwnerResult, SharingHost
-from ctxd_protocol.session_types import SessionSummary
+from ctxd_protocol.methods.sessions import SessionOwnerResult
+from ctxd_protocol.session_types import SessionSummary, SharingHost
 
 ACQUIRE_S: Final = 60.0
 """Seconds that a call waits for a session to become this host's, with its import. ``run`` completes a longer one."""

@@ -60,6 +60,7 @@ from ctxd_protocol.methods.commits import (
     CommitShowParams,
     CommitShowResult,
     CommitTagParams,
+    StartContext,
 )
 from ctxd_protocol.methods.context import (
     AssembleParams,
@@ -196,7 +197,7 @@ class SyncClientMethods(ABC):
 
     def session_create(
         self,
-        agent: str,
+        agent: str | None = None,
         *,
         session: str | None = None,
         system_prompt: str = "",
@@ -212,22 +213,29 @@ class SyncClientMethods(ABC):
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] = (),
         component_options: ComponentOptions | None = None,
         checkpoint: Literal["none", "turn", "tool"] = "none",
+        context: StartContext | None = None,
     ) -> SessionResult:
-        """Start a session.
+        """Start a session, empty or from a context: a fresh start, a resumption or a fork.
 
-        Without ``session`` the daemon chooses its id, without ``collapse`` and ``secrets`` the configured values apply.
-        ``secrets``: the treatment of secrets in captured text. Paths that no mount covers lie on ``filesystem_id``, by
-        default the host's. ``detect_filesystems``, for an agent that runs on the host: they lie on the filesystem of
-        the device that holds their directory, found by stat; the devices of the system and of the homes are the host's
-        filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
-        ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request bodies,
-        with each change of them; none by default, as a harness with a system prompt of its own has them in that.
-        ``component_options``: how these are found. ``checkpoint``: when the daemon commits what is new in the chat, as
-        a chain of context commits in ``events-v1``; by default only when ``context.current`` is called. A ``turn`` is
-        committed at the next prompt, a pause or the end of the session; ``tool`` commits soon after tool calls as well.
-        A crash or a restart leaves no gap in the chain and commits nothing twice.
+        Without ``context`` the session is empty and begins a chain of commits, and ``agent`` is required. With one the
+        session has the chat of that moment, and its chain continues there; settings that are left out, or given as
+        their default, are those of the context's session. A context of a session that is here shares that session's
+        beginning, with its sets, entries and assemblies, as ``session.fork`` does; any other one becomes the chat of
+        the new session. Without ``session`` the daemon chooses its id, without ``collapse`` and ``secrets`` the
+        configured values apply. ``secrets``: the treatment of secrets in captured text. Paths that no mount covers lie
+        on ``filesystem_id``, by default the host's. ``detect_filesystems``, for an agent that runs on the host: they
+        lie on the filesystem of the device that holds their directory, found by stat; the devices of the system and of
+        the homes are the host's filesystem. It is off by default, because ids by device number hold only until the next
+        boot, and excludes ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds
+        to request bodies, with each change of them; none by default, as a harness with a system prompt of its own has
+        them in that. ``component_options``: how these are found. ``checkpoint``: when the daemon commits what is new in
+        the chat, as a chain of context commits in ``events-v1``; by default only when ``context.current`` is called. A
+        ``turn`` is committed at the next prompt, a pause or the end of the session; ``tool`` commits soon after tool
+        calls as well. A crash or a restart leaves no gap in the chain and commits nothing twice.
 
-        Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path).
+        Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path, unsupported); ``NotFound``
+        (session_not_found, commit_not_found); ``InvalidState`` (session_removed, session_owned_elsewhere, purged);
+        ``TooLarge`` (too_large).
 
         Example: ``client.session_create("demo", workdir="/workspace").session.session``
         """
@@ -250,6 +258,7 @@ class SyncClientMethods(ABC):
                     components=tuple(components),
                     component_options=component_options,
                     checkpoint=checkpoint,
+                    context=context,
                 ),
                 SessionResult,
             )

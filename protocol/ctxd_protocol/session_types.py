@@ -146,6 +146,30 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: CheckpointPolicy = "none"
 
 
+class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a file check at resume: counts, and the ids of all objects that changed."""
+
+    unchanged: int
+    unread: int
+    updated: tuple[str, ...]
+    deleted: tuple[str, ...]
+    orphaned: tuple[str, ...]
+
+
+class SharingHost(msgspec.Struct, frozen=True, kw_only=True):
+    """One host on the shared log. ``sessions``: how many it owns and has not released; ``released``: how many any host
+    may take. ``lag_rows``: its journal rows that its node lacks, of another host as of its newest lease.
+    ``lease_left_ms``: how long it still counts as alive if it stays silent; absent for this host.
+    """
+
+    host: str
+    here: bool
+    sessions: int
+    released: int
+    lag_rows: int
+    lease_left_ms: int | None
+
+
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """A change of an object that this session has read, made by another session or found on disk.
 

@@ -83,6 +83,8 @@ USES = {
     "log": "-s {s}",
     "show": "-s {s}",
     "branch": "-s {s}",
+    "fork": "{s}",
+    "resume": "",
     "materialize": "-s {s} --counts",
     "diff": "HEAD HEAD -s {s}",
     "resolve": "@now",

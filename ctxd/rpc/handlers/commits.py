@@ -10,9 +10,9 @@ from ctxd_protocol.methods import commits as wire
 class CommitCalls:
     """Handlers of ``commit.*``."""
 
-    def __init__(self, commits: Commits) -> None:
+    def __init__(self, commits: Commits, materializer: Materializer) -> None:
         self._commits = commits
-        self._materializer = Materializer(commits)
+        self._materializer = materializer
 
     async def commit_checkpoint(self, caller: Caller, params: wire.CheckpointParams, call: WriteRequest) -> Accepted:
         return await self._commits.checkpoint(viewer_of(caller), params, call)

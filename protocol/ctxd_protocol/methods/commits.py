@@ -213,6 +213,20 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=PIECE_BYTES_MAX)] | None = None
 
 
+class StartContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The context that a session goes on from: exactly one of ``commit``, ``session`` and ``principal``.
+
+    ``session``: as it is, or as of ``valid_time`` or the journal sequence ``tx``. ``principal``: its newest commit, of
+    the template ``agent`` if that is given, once what is new in its newest session is committed; empty for the caller.
+    """
+
+    commit: CommitIdText | None = None
+    session: SessionIdText | None = None
+    principal: NameText | None = None
+    valid_time: Milliseconds | None = None
+    tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
 class LostPart(msgspec.Struct, frozen=True):
     """A part of a conversation that a format has no place for, and the number of times."""
 

@@ -6,7 +6,7 @@ import msgspec
 
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.ids import ObjectIdText, OpIdText, SessionIdText
-from ctxd_protocol.methods.commits import CommitIdText
+from ctxd_protocol.methods.commits import CommitIdText, StartContext
 from ctxd_protocol.methods.declaration import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
@@ -31,9 +31,11 @@ from ctxd_protocol.session_types import (
     Message,
     Mount,
     Notice,
+    Reconciled,
     SessionStatus,
     SessionSummary,
     SessionView,
+    SharingHost,
 )
 
 
@@ -59,8 +61,12 @@ class SessionPauseParams(SessionParams, frozen=True, kw_only=True):
 
 
 class SessionCreateParams(Params, frozen=True, kw_only=True):
-    """Settings of a new session.
+    """The template of a new session, its settings, and the context that it begins with.
 
+    Without ``context`` the session is empty and begins a chain of commits, and ``agent`` is required. With one the
+    session has the chat of that moment, and its chain continues there; settings that are left out, or given as their
+    default, are those of the context's session. A context of a session that is here shares that session's beginning,
+    with its sets, entries and assemblies, as ``session.fork`` does; any other one becomes the chat of the new session.
     Without ``session`` the daemon chooses its id, without ``collapse`` and ``secrets`` the configured values apply.
     ``secrets``: the treatment of secrets in captured text. Paths that no mount covers lie on ``filesystem_id``, by
     default the host's. ``detect_filesystems``, for an agent that runs on the host: they lie on the filesystem of the
@@ -75,7 +81,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     commits nothing twice.
     """
 
-    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | None = None
     session: SessionIdText | None = None
     system_prompt: str = ""
     workdir: PathText = "/"
@@ -90,6 +96,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     components: tuple[ComponentName, ...] = ()
     component_options: ComponentOptions | None = None
     checkpoint: CheckpointPolicy = "none"
+    context: StartContext | None = None
 
 
 class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
@@ -181,20 +188,6 @@ class SessionOwnerResult(Result, frozen=True, kw_only=True):
     lease_left_ms: int | None
 
 
-class SharingHost(msgspec.Struct, frozen=True, kw_only=True):
-    """One host on the shared log. ``sessions``: how many it owns and has not released; ``released``: how many any host
-    may take. ``lag_rows``: its journal rows that its node lacks, of another host as of its newest lease.
-    ``lease_left_ms``: how long it still counts as alive if it stays silent; absent for this host.
-    """
-
-    host: str
-    here: bool
-    sessions: int
-    released: int
-    lag_rows: int
-    lease_left_ms: int | None
-
-
 class SessionHostsResult(Result, frozen=True, kw_only=True):
     """The hosts on the shared log, by name."""
 
@@ -245,16 +238,6 @@ class SessionGcResult(Result, frozen=True, kw_only=True):
 
     sessions: tuple[CollectedSession, ...]
     next_cursor: str | None
-
-
-class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcome of a file check at resume: counts, and the ids of all objects that changed."""
-
-    unchanged: int
-    unread: int
-    updated: tuple[str, ...]
-    deleted: tuple[str, ...]
-    orphaned: tuple[str, ...]
 
 
 class SessionResumeResult(Result, frozen=True, kw_only=True):
@@ -333,11 +316,22 @@ ROWS: Final = (
         result=SessionResult,
         access="host",
         writes=True,
-        summary="Start a session.",
-        errors=("session_exists", "invalid_path"),
+        summary="Start a session, empty or from a context: a fresh start, a resumption or a fork.",
+        errors=(
+            "session_exists",
+            "invalid_path",
+            "session_not_found",
+            "session_removed",
+            "session_owned_elsewhere",
+            "commit_not_found",
+            "purged",
+            "too_large",
+            "unsupported",
+        ),
         example={"agent": "demo", "workdir": "/workspace"},
         shows=".session.session",
-    ),
+        positional=("agent",),
+    ),  # fmt: skip
     Method(
         name="session.configure",
         params=SessionConfigureParams,

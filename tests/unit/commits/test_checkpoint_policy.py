@@ -108,12 +108,14 @@ async def test_a_fork_continues_the_chain_of_its_parent_where_it_began(tmp_path:
                 await committed(home, n)
         first, second = await home.commits()
         await w.call("session.fork", session="s", fork="f", commit=first.commit)
-        await say(w, "f", ("user", "another way"))
+        await say(w, "f", ("user", "another way"), ("assistant", "Fine."))
+        await say(w, "f", ("user", "later"))
         await committed(home, 1, "f")
         (own,) = [each for each in await home.commits() if each.session == "f"]
         assert own.parent == first.commit
         text = await home.narrative(own.commit)
-        assert text.count("question 0") == 1 and "another way" not in text
+        found = [text.count(each) for each in ("question 0", "question 1", "another way", "later")]
+        assert found == [1, 0, 1, 0], "the commit is of the turn before the one under way"
         await say(w, "s", ("user", "question 3"))
         await committed(home, 3)
         third = (await home.commits())[-1]

@@ -15,6 +15,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.delta_capture import captured
+from ctxd.commits.materialize import Materializer
 from ctxd.formats.cbor_array import array_head, items, joined
 from ctxd.formats.events_v1 import encoded_items, events
 from ctxd.objects.commit_fields import entity_id
@@ -41,7 +42,7 @@ TEXT = '{"n":1}\n'
 async def committing(root: Path) -> AsyncIterator[World]:
     async with world(root) as made:
         commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
-        made.handlers |= bound(CommitCalls(commits))
+        made.handlers |= bound(CommitCalls(commits, Materializer(commits)))
         with closing(commits):
             yield made
 

@@ -10,6 +10,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.commits.commit_operations import Commits
+from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import entity_id
@@ -30,7 +31,7 @@ class Household:
     def __init__(self, made: World) -> None:
         self.world = made
         self.made = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
-        made.handlers |= bound(CommitCalls(self.made))
+        made.handlers |= bound(CommitCalls(self.made, Materializer(self.made)))
         self.checkpoints = SessionCheckpoints(made.sessions, self.made)
 
     async def current(self, session: str | None = "s") -> str | None:

@@ -1,0 +1,244 @@
+"""SES: sessions that start from a template and a context: empty, a moment, a commit, or a principal's newest one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd_client import SyncClient, SyncSession, connect_sync
+from ctxd_protocol.event_types import CompactionEvent, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.methods.commits import StartContext
+from tests.client.running import Running
+from tests.spec.refusal import refused
+from tests.spec.sessions import call, said, sets
+from tests.spec.test_commands import ctx
+from tests.waiting import block_until
+
+PROMPT = '{"type":"user","uuid":"u1","message":{"role":"user","content":"Why does the test fail?"}}\n'
+ANSWER = '{"type":"assistant","uuid":"a1","message":{"role":"assistant","content":[{"type":"text","text":"A tab."}]}}\n'
+ASKED = [(1, [("user", "Why does the test fail?"), ("assistant", "A tab.")])]
+
+
+def started(client: SyncClient, agent: str | None = None, **given: Any) -> SyncSession:
+    """A session that starts from the context with the fields ``given``."""
+    made = client.session_create(agent, context=StartContext(**given)).session
+    return client.session(made.session)
+
+
+def tip(client: SyncClient, session: str) -> str:
+    found = client.context_current(session=session).context_id
+    assert found is not None
+    return found
+
+
+def story(client: SyncClient, commit: str) -> str:
+    """The context of ``commit`` from its root on, as text."""
+    return client.commit_materialize(commit, stop="root", format="narrative-v1").content or ""
+
+
+@pytest.mark.requirement("SES-40")
+def test_a_session_that_starts_from_a_commit_of_a_session_is_that_session_at_the_commit(
+    s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    s.set_system_prompt("Be brief.")
+    s.user("Begin.")
+    call(s)
+    commit = tip(client, s.id)
+    before = sets(s), said(s)
+    s.user("Not in the other.")
+    other = started(client, commit=commit)
+    assert (sets(other), said(other)) == before
+    view = other.view().session
+    assert (view.agent, view.workdir) == (s.view().session.agent, s.view().session.workdir)
+    assert tip(client, other.id) == commit, "the chain goes on there"
+    other.user("Only in the other.")
+    own = client.commit_show(tip(client, other.id)).commit
+    assert (own.parent, own.session) == (commit, other.id)
+    assert "Not in the other." not in story(client, own.commit)
+    assert "Only in the other." not in story(client, tip(client, s.id))
+
+
+@pytest.mark.requirement("SES-40")
+def test_settings_that_are_given_replace_those_of_the_context(s: SyncSession, client: SyncClient, tree: Path) -> None:
+    s.set_system_prompt("Be brief.")
+    s.user("Begin.")
+    commit = tip(client, s.id)
+    made = client.session_create(
+        "reviewer", system_prompt="Review it.", workdir=str(tree), labels={"k": "v"}, budget_tokens=9_000,
+        context=StartContext(commit=commit), checkpoint="turn",
+    ).session  # fmt: skip
+    assert (made.agent, made.workdir, made.labels, made.budget_tokens) == ("reviewer", str(tree), {"k": "v"}, 9_000)
+    assert made.checkpoint == "turn"
+    assert client.object_get(f"system_prompt:{made.session}").object.payload["content"] == "Review it."
+    assert client.object_get(f"system_prompt:{s.id}").object.payload["content"] == "Be brief."
+    plain = client.session_get(started(client, session=made.session).id).session
+    same = ("agent", "workdir", "labels", "budget_tokens", "checkpoint")
+    assert [getattr(plain, name) for name in same] == [getattr(made, name) for name in same]
+
+
+@pytest.mark.requirement("SES-40")
+def test_a_session_starts_from_a_moment_of_another_and_from_nothing(s: SyncSession, client: SyncClient) -> None:
+    s.user("One.")
+    tx = client.session_append(s.id, events=[ResponseEvent(text="Yes.")]).receipt
+    assert tx is not None
+    s.user("Two.")
+    assert said(started(client, session=s.id, tx=tx.seq)) == [(1, [("user", "One."), ("assistant", "Yes.")])]
+    assert len(said(started(client, session=s.id))) == 2
+    fresh = client.session_create("demo").session
+    assert fresh.turn_count == 0 and client.context_current(session=fresh.session).context_id is None
+    with refused("invalid_params"):
+        client.session_create()
+    with refused("invalid_params"):
+        started(client, session=s.id, commit="ctx-00000000")
+    with refused("invalid_params"):
+        started(client)
+    with refused("invalid_params"):
+        started(client, commit="ctx-00000000", tx=1)
+    with refused("commit_not_found"):
+        started(client, commit="ctx-00000000")
+    with refused("session_not_found"):
+        started(client, session="nobody")
+    with refused("commit_not_found"):
+        started(client, principal="nobody")
+
+
+@pytest.mark.requirement("SES-41")
+def test_a_captured_commit_of_no_session_becomes_the_chat_of_the_session_that_starts_there(
+    kept: Running, tree: Path
+) -> None:
+    with connect_sync(kept.socket) as client:
+        root = client.commit_checkpoint("claude-code-v1", PROMPT, template="coder").commit.commit
+        commit = client.commit_checkpoint("claude-code-v1", ANSWER, parent=root, template="coder").commit.commit
+        s = started(client, commit=commit)
+        assert s.view().session.agent == "coder"
+        assert (s.view().session.turn_count, said(s)) == (1, ASKED)
+        assert tip(client, s.id) == commit, "nothing is new"
+        again = started(client, "other", commit=root)
+        assert again.view().session.agent == "other" and len(said(again)[0][1]) == 1
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        s = client.session(s.id)
+        assert said(s) == ASKED
+        s.user("Mend it.")
+        own = client.commit_show(tip(client, s.id)).commit
+        assert (own.parent, own.depth, own.message_count) == (commit, 2, 1)
+        told = story(client, own.commit)
+        assert [told.count(text) for text in ("Why does", "A tab.", "Mend it.")] == [1, 1, 1]
+        assert "Why does the test fail?" in s.assemble().text
+        fork = started(client, commit=own.commit)
+        assert said(fork) == said(s) and tip(client, fork.id) == own.commit
+        early = started(client, session=s.id, tx=client.session_turn(s.id, turn=1).tx)
+        assert said(early) == ASKED and tip(client, early.id) == commit
+        with refused("invalid_params"):
+            client.session_create(context=StartContext(commit=client.commit_checkpoint("x", "?").commit.commit))
+
+
+@pytest.mark.requirement("SES-41")
+def test_the_context_of_a_chain_with_a_compaction_begins_with_it_and_has_tool_calls(client: SyncClient) -> None:
+    s = client.session("c", agent="a")
+    s.append(events=[PromptEvent(text="Old."), CompactionEvent(summary="All was read."), PromptEvent(text="New.")])
+    s.append(events=[ToolCallEvent(call="t1", tool="bash", args={"command": "ls"})])
+    s.append(events=[ToolResultEvent(call="t1", text="a.py")])
+    made = client.commit_materialize(tip(client, "c"))
+    delta = {"delta": made.content} if made.content_base64 is None else {"delta_base64": made.content_base64}
+    copy = client.commit_checkpoint("events-v1", template="a", **delta).commit.commit
+    t = started(client, commit=copy)
+    events = client.session_events(t.id).events
+    assert [each.event for each in events] == [each.event for each in client.session_events("c").events][1:]
+
+
+@pytest.mark.requirement("SES-41")
+def test_a_session_of_captured_commits_gives_the_template_and_they_give_the_chat(
+    client: SyncClient, tree: Path
+) -> None:
+    made = client.session_create("coder", workdir=str(tree), system_prompt="Be brief.").session
+    commit = client.commit_checkpoint("claude-code-v1", PROMPT + ANSWER, session=made.session).commit.commit
+    view = started(client, commit=commit).view().session
+    assert (view.agent, view.workdir, view.turn_count) == ("coder", str(tree), 1)
+    assert client.object_get(f"system_prompt:{view.session}").object.payload["content"] == "Be brief."
+
+
+@pytest.mark.requirement("SES-40")
+def test_a_checkpoint_of_whole_turns_stands_for_the_end_of_its_turn(client: SyncClient) -> None:
+    s = client.session("w", agent="a", checkpoint="turn")
+    s.user("One.")
+    s.append(events=[ResponseEvent(text="Yes.")])
+    s.user("Two.")
+    block_until(lambda: len(client.commit_list(session="w").commits) == 1)
+    (commit,) = client.commit_list(session="w").commits
+    t = started(client, commit=commit.commit)
+    assert said(t) == [(1, [("user", "One."), ("assistant", "Yes.")])]
+    t.user("Other.")
+    own = client.commit_show(tip(client, t.id)).commit
+    told = story(client, own.commit)
+    assert [told.count(text) for text in ("One.", "Yes.", "Two.", "Other.")] == [1, 1, 0, 1]
+
+
+@pytest.mark.requirement("SES-42")
+def test_the_newest_work_of_a_principal_is_resumed_after_a_crash(kept: Running) -> None:
+    with connect_sync(kept.socket) as client:
+        client.session("old", agent="demo").user("Older.")
+        tip(client, "old")
+        s = client.session("lost", agent="demo")
+        s.user("Begin.")
+        first = tip(client, "lost")
+        s.append(events=[ResponseEvent(text="It was not committed.")])
+        client.session("idle", agent="demo")
+        client.session("else", agent="other").user("Another template.")
+    kept.kill()
+    kept.start()
+    with connect_sync(kept.socket) as client:
+        assert said(started(client, principal="")) == [(1, [("user", "Another template.")])]
+        t = started(client, "demo", principal="")
+        assert said(t) == [(1, [("user", "Begin."), ("assistant", "It was not committed.")])]
+        newest = client.commit_show(tip(client, t.id)).commit
+        assert (newest.parent, newest.session, newest.message_count) == (first, "lost", 1)
+        again = started(client, "demo", principal=newest.principal)
+        assert (said(again), tip(client, again.id)) == (said(t), newest.commit), "resumed twice: two branches"
+        t.user("Go on.")
+        again.user("Go elsewhere.")
+        assert "elsewhere" not in story(client, tip(client, t.id))
+        with refused("commit_not_found"):
+            started(client, "unknown", principal="")
+        for session in (again.id, t.id):
+            client.session_remove(session)
+        assert said(started(client, "demo", principal="")) == said(client.session("lost"))
+        client.session_remove("lost")
+        with refused("session_removed"):
+            started(client, commit=newest.commit)
+
+
+@pytest.mark.requirement("SES-43")
+def test_the_commands_start_sessions_from_commits_moments_and_principals(kept: Running, tmp_path: Path) -> None:
+    with connect_sync(kept.socket) as client:
+        s = client.session("s1", agent="demo", workdir=str(tmp_path))
+        for n in range(3):
+            s.user(f"turn {n}")
+        commit = tip(client, "s1")
+        client.commit_tag(commit, "good")
+        s.user("late")
+
+        def turns(*words: str) -> int:
+            session = ctx(kept, *words, "-q").stdout.strip()
+            return client.session_get(session).session.turn_count
+
+        assert turns("fork") == 4, "the only open session"
+        assert turns("fork", "s1") == 4
+        assert turns("fork", "s1@2") == 2
+        assert turns("fork", "s1@~1") == 3
+        assert turns("fork", commit) == 3
+        assert turns("fork", "good") == 3
+        assert turns("fork", f"{commit}~0") == 3
+        assert turns("fork", "s1@{now}") == 4
+        assert turns("session", "new", "reviewer", "--context", "good", "--workdir", str(tmp_path)) == 3
+        assert turns("resume", "--agent", "demo") == 4
+        principal = client.commit_show(commit).commit.principal
+        assert turns("resume", principal, "--agent", "demo") == 4
+        shown = json.loads(ctx(kept, "fork", commit, "--agent", "reviewer", "--id", "r", "--json").stdout)
+        assert (shown["session"], shown["agent"], shown["workdir"]) == ("r", "reviewer", str(tmp_path))
+        assert ctx(kept, "fork", commit, "--id", "q").stdout == "q goes on after 3 turns\n"
+        missing = ctx(kept, "fork", "nothing")
+        assert missing.returncode == 3 and "no commit is named" in missing.stderr
+        assert ctx(kept, "fork", "s1@99").returncode == 3
