@@ -221,7 +221,7 @@ class AppendAssembler:
             if next_part is None:
                 continue
             before, came = next_part.before, next_part.grown
-            target = target_for(live.session, wanted, came.spoken or before.window.model, self._models)
+            target = target_for(live.lineage.root, wanted, came.spoken or before.window.model, self._models)
             if target is None:
                 return next_part, None, None, unjudged(came)
             moment, last = self._moment(live, before.window, target), before.rendering

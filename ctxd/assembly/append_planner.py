@@ -104,8 +104,9 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     ``number``: of the assembly; ``turn``: the current one. ``events``: those of the main conversation, each with the
     journal sequence of its write. ``recorded``: tool calls that entered the pool; ``passed``: those that a compaction
     replaced. ``outputs``: tool call objects by the id of their call in the chat, and by their own. ``files``: those of
-    the pool that the window may have to show. ``prompt``: the system prompt, None without one. ``spoken``: the newest
-    model that answered, also in events that a compaction replaced, None for none.
+    the pool that the window may have to show. ``prompt``: the system prompt, None without one; ``has_new_prompt``: the
+    window does not show it yet. ``spoken``: the newest model that answered, also in events that a compaction replaced,
+    None for none.
     """
 
     number: int
@@ -118,6 +119,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, FileState]
     gone: Sequence[str]
     prompt: Stored | None
+    has_new_prompt: bool
     spoken: str | None
 
 
@@ -379,7 +381,7 @@ class Planner:
 
     def _prompt(self, role: Literal["system", "prompt"]) -> list[Ref]:
         prompt = self._batch.prompt
-        if prompt is None or prompt.content_ref is None or prompt.tx == self._window.prompt:
+        if prompt is None or prompt.content_ref is None or not self._batch.has_new_prompt:
             return []
         return [self._object(prompt, role)]
 

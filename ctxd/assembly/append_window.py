@@ -87,8 +87,7 @@ async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded],
     window = await reader.load(live, chain)
     part = chain[-1].window
     assert part is not None, "it is in this layout"
-    # The key of the provider's cache is that of the session which made the request.
-    target = target_of(live.lineage.recorder(chain[-1].number).session, part, tools)
+    target = target_of(live.lineage.root, part, tools)
     made = render(live.session, window.flat(), target, window.ends, window.renderer)
     return KeptWindow(window, chain[-1], made if sha256(made.plain.decode()) == chain[-1].sha256 else None)
 

@@ -24,7 +24,7 @@ from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import assembly_id, component_text_id, number_of, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.chat_purge import PURGED_TEXT
+from ctxd.sessions.chat_purge import PURGED_ATTACHMENT, PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.store import VersionStore
@@ -147,7 +147,7 @@ class Archive:
         context = context_of(session, recorded, composition, text)
         if recorded.form is None:
             return Assembled(context)
-        target = target_of(session, recorded.form, await self._tools(stored))
+        target = target_of(self._sessions.lineage(session).root, recorded.form, await self._tools(stored))
         assert target is not None, "a form has a format"
         return Assembled(context).with_request(spec_request(context.blocks, target).body)
 
@@ -293,11 +293,13 @@ async def _says_purged(live: LiveSession) -> bool:
 
 
 def _is_purged(event: Event) -> bool:
-    """True for an event that shows that content of it was purged: a text, the arguments of a call, or a picture that
-    was all of a prompt."""
+    """True for an event that shows that content of it was purged: a text, the arguments of a call, or an attachment."""
     match event:
         case ToolCallEvent():
             return event.args is None
-        case PromptEvent() if not event.text:
-            return not event.attachments
+        case PromptEvent() if not event.text and not event.attachments:
+            # Purged by a version that left no mark of it.
+            return True
+    if PURGED_ATTACHMENT in getattr(event, "attachments", ()):
+        return True
     return PURGED_TEXT in (getattr(event, "text", None), getattr(event, "summary", None))

@@ -306,8 +306,9 @@ def form_of(target: RequestTarget | None) -> SpecForm | None:
     return SpecForm(format=target.format, model=target.model, max_tokens=target.max_tokens, tools=tools_hash(target))
 
 
-def target_of(session: str, part: WindowPart | SpecForm, content: str | None) -> RequestTarget | None:
-    """The target that ``part``, a record of ``session``, has, with the tools in the ``content`` of its document."""
+def target_of(root: str, part: WindowPart | SpecForm, content: str | None) -> RequestTarget | None:
+    """The target that ``part`` has, with the tools in the ``content`` of its document. ``root``: the session that began
+    the conversation."""
     if part.format is None:
         return None
     tools = () if content is None else msgspec.json.decode(content, type=tuple[ToolDeclaration, ...])
@@ -316,7 +317,7 @@ def target_of(session: str, part: WindowPart | SpecForm, content: str | None) ->
         model=part.model or "",
         max_tokens=part.max_tokens,
         tools=tools,
-        cache_key=part.cache_key or session,
+        cache_key=part.cache_key or root,
     )
 
 

@@ -24,8 +24,8 @@ PROVIDERS: Final[dict[RequestFormat, str | None]] = {
 class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
     """API that a body is for, and what goes into it beside the window.
 
-    ``max_tokens``: None where the API has a default. ``cache_key``: keeps requests of one session on one machine of the
-    provider, where it has such a thing.
+    ``max_tokens``: None where the API has a default. ``cache_key``: keeps the requests of a session and
+    its forks, which begin alike, on one machine of the provider, where it has such a thing.
     """
 
     format: RequestFormat
@@ -46,8 +46,9 @@ class Wanted(msgspec.Struct, frozen=True):
     secrets: Secrets | None = None
 
 
-def target_for(session: str, wanted: Wanted, spoken: str | None, models: Models) -> RequestTarget | None:
-    """The target that ``wanted`` means, None for text. ``spoken``: the model that answered last.
+def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Models) -> RequestTarget | None:
+    """The target that ``wanted`` means, None for text. ``spoken``: the model that answered last. ``cache_key``: the
+    session that began the conversation.
 
     Raises: CtxdError invalid_params if no model is known, or its provider does not take the format.
     """
@@ -57,7 +58,7 @@ def target_for(session: str, wanted: Wanted, spoken: str | None, models: Models)
     if model is None:
         raise CtxdError(
             "invalid_params",
-            f"which model the request of session {session} is for is not known",
+            "no model is given, and none has answered in the session yet",
             hint="Give model, as the provider names it.",
             outcome="not_applied",
         )
@@ -73,4 +74,4 @@ def target_for(session: str, wanted: Wanted, spoken: str | None, models: Models)
     most = wanted.max_tokens
     if most is None and wanted.format == "anthropic-messages":
         most = MAX_TOKENS
-    return RequestTarget(format=wanted.format, model=model, max_tokens=most, tools=wanted.tools, cache_key=session)
+    return RequestTarget(format=wanted.format, model=model, max_tokens=most, tools=wanted.tools, cache_key=cache_key)

@@ -133,8 +133,22 @@ class WindowReader:
             if len(state.pool) == len(window.pool) + len(fresh)
             else _in_order(window.pool, window.pool.keys() - state.pool.keys()),
             prompt=heads[prompt],
+            has_new_prompt=not await self._shows_prompt(window, heads[prompt]),
             spoken=spoken,
         )
+
+    async def _shows_prompt(self, window: AppendWindow, prompt: Stored | None) -> bool:
+        """True if ``prompt``, the head of the system prompt, is what ``window`` shows: the version, or as in a fork a
+        copy of it."""
+        if prompt is None or window.prompt is None or prompt.tx == window.prompt:
+            return prompt is not None and prompt.tx == window.prompt
+        shown = next(
+            (r for r in reversed(window.refs) if isinstance(r, ObjectRef) and r.role in ("system", "prompt")), None
+        )
+        if shown is None or shown.object == prompt.document.id:
+            return False
+        copied = await self._store.get(shown.object, AsOf(valid_time=shown.valid_time, tx=shown.tx))
+        return copied is not None and copied.document.content_hash == prompt.document.content_hash
 
     async def _events(self, live: LiveSession, first: Place) -> list[tuple[Place, int, Event]]:
         turns = live.state.turns

@@ -186,6 +186,8 @@ def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEve
 
 
 def _attachment(found: typed.Attachment) -> Record:
+    if found.data is None and found.url is None and found.artifact is None:
+        return {"type": "text", "text": found.name or found.media_type}
     if found.data is not None:
         data = b64encode(found.data).decode()
         source = {"type": "base64", "media_type": found.media_type, "data": data}

@@ -36,6 +36,9 @@ from ctxd_protocol.ids import session_object_id
 PURGED_TEXT: Final = "[purged]"
 """Text of a purged event."""
 
+PURGED_ATTACHMENT: Final = Attachment(media_type="application/octet-stream", name=PURGED_TEXT)
+"""The place of a purged attachment: without it, nothing would show that the event had one."""
+
 _SAMPLE_BYTES: Final = 64
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -59,10 +62,13 @@ def _content(event: Event) -> dict[str, str]:
 
 
 def _attached(event: Event) -> list[tuple[Attachment, str]]:
-    """The attachments of ``event``, each with its content. Copies may have another name and type: these count only
-    where there is nothing else."""
+    """The attachments of ``event``, each with its content, empty for a purged one. Copies may have another name and
+    type: these count only where there is nothing else."""
     found: list[tuple[Attachment, str]] = []
     for each in getattr(event, "attachments", ()):
+        if each == PURGED_ATTACHMENT:
+            found.append((each, ""))
+            continue
         source = [value for value in (each.data, each.artifact, each.url) if value is not None]
         found.append((each, _encode(source or [each.media_type, each.name]).decode()))
     return found
@@ -77,7 +83,7 @@ class Gone:
     """Content of events to remove: that of ``events``, and ``texts`` of other objects."""
 
     def __init__(self, events: Iterable[Event] = (), *, texts: Iterable[str] = ()) -> None:
-        contents = [[*_content(event).values(), *(text for _, text in _attached(event))] for event in events]
+        contents = [[*_content(event).values(), *(text for _, text in _attached(event) if text)] for event in events]
         self.events = sum(map(bool, contents))
         self.texts = frozenset(texts).union(*contents)
         self._previews = frozenset(text[:PREVIEW_CHARS] for text in self.texts)
@@ -86,8 +92,8 @@ class Gone:
         """Return ``event`` without purged content; itself if unchanged. It keeps its kind and references."""
         goes = [name for name, text in _content(event).items() if text in self.texts]
         attached = _attached(event)
-        left = tuple([each for each, text in attached if text not in self.texts])
-        if not goes and len(left) == len(attached):
+        left = tuple([PURGED_ATTACHMENT if text in self.texts else each for each, text in attached])
+        if not goes and all(one is other for one, (other, _) in zip(left, attached, strict=True)):
             return event
         if not goes or goes[0] not in _TEXTS:
             changed: dict[str, Any] = dict.fromkeys(goes)

@@ -36,6 +36,11 @@ class Lineage:
         return max([part.segments for part in self.parts[:-1]], default=0)
 
     @property
+    def root(self) -> str:
+        """The session that began the conversation."""
+        return self.parts[0].session
+
+    @property
     def sessions(self) -> tuple[str, ...]:
         """The session itself, then its ancestors, the nearest first."""
         return tuple(part.session for part in reversed(self.parts))

@@ -354,7 +354,7 @@ class Sessions:
 
     def family(self, session: str) -> list[str]:
         """``session`` and all that share a beginning with it, in no order."""
-        root = self.lineage(session).parts[0].session
+        root = self.lineage(session).root
         return [root, *self.catalog.forks(root)]
 
     def lineage(self, session: str) -> Lineage:

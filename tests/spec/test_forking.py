@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctxd_client import SyncClient, SyncSession, connect_sync
+from ctxd_protocol.context_types import Layout
 from ctxd_protocol.event_types import ResponseEvent
 from tests.client.running import Running
 from tests.spec.refusal import refused
@@ -83,6 +84,7 @@ def test_the_next_request_of_a_fork_begins_with_the_bytes_of_its_parents(kept: R
         assert made.request["messages"][: len(sent) - 1] == sent[:-1]
         assert made.stable_prefix is not None and made.stable_prefix >= last.bytes - 20, "no word is written anew"
         assert made.request["system"] == last.request["system"]
+        assert "The system prompt is now" not in body(made), "it is the parent's"
         assert body(made).count("mode: Plan only.") == 1
         numbers = [record.number for record in client.context_list(fork.id).assemblies]
         assert numbers == [*range(1, last.number + 1), last.number + 1]
@@ -108,6 +110,19 @@ def test_the_text_of_an_inherited_assembly_is_shown_byte_for_byte(s: SyncSession
     assert fork.usage({"input": 5, "output": 1}, context_id=made.context_id, model="claude-sonnet-5").receipt
     assert s.usage({"input": 7, "output": 1}, model="claude-sonnet-5").receipt
     assert client.session_usage_totals(fork.id).total.input == 5
+
+
+@pytest.mark.requirement("SES-29")
+@pytest.mark.parametrize("layout", ["append", "spec"])
+def test_a_fork_shares_the_prompt_cache_of_its_parent(s: SyncSession, client: SyncClient, layout: Layout) -> None:
+    s.user("One.")
+    first = request(s, "openai-responses", layout=layout)
+    fork = client.session(s.fork().session)
+    assert fork.show(number=first.number).request == first.request
+    fork.user("Two.")
+    made = request(fork, "openai-responses", layout=layout)
+    assert made.request is not None and made.request["prompt_cache_key"] == s.id
+    assert fork.show(number=made.number).request == made.request
 
 
 @pytest.mark.requirement("SES-28")

@@ -13,9 +13,9 @@ from ctxd.assembly.window_items import Update
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.sessions import membership_operations, toolcall_operations
-from ctxd.sessions.purging import purge
+from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import LiveSession, WriteRequest
-from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias
 from tests.unit.assembly.household import Household, household
 from tests.unit.assembly.test_repack_window import append, ask, text_of
@@ -137,3 +137,20 @@ async def test_a_request_that_showed_purged_arguments_is_refused_as_purged(tmp_p
         with pytest.raises(CtxdError) as refused:
             await home.archive.show("s", number=first.number)
         assert refused.value.code == "purged"
+
+
+@pytest.mark.requirement("WHY-2")
+async def test_a_request_that_showed_a_purged_picture_beside_a_text_is_refused_as_purged(tmp_path: Path) -> None:
+    picture = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
+    async with household(tmp_path) as home:
+        live = await home.create()
+        append(live, PromptEvent(text="What is this?", attachments=(picture,)), ResponseEvent(text="A logo."))
+        append(live, PromptEvent(text="Go on."))
+        first = await ask(home)
+        append(live, PromptEvent(text="The same once more", attachments=(picture,)))
+        await purge_chat(home.store, home.sessions.guard, WriteRequest("object.purge", "p"), live, [3])
+        with pytest.raises(CtxdError) as refused:
+            await home.archive.show("s", number=first.number)
+        assert refused.value.code == "purged"
+        again = await purge_chat(home.store, home.sessions.guard, WriteRequest("object.purge", "p"), live, [3])
+        assert again.receipt is None, "nothing is left to purge"

@@ -1,25 +1,36 @@
 """Requests of every state that a session can reach: valid for each provider, and each the continuation of the last."""
 
 import json
+import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ctxd.assembly import append_planner
 from ctxd.assembly.append_window import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
+from ctxd.assembly.epoch_history import EpochHistory
+from ctxd.assembly.explanation import explain
 from ctxd.assembly.request_bodies import WINDOW_RENDERER, request_body
 from ctxd.assembly.request_target import RequestTarget, Wanted
 from ctxd.assembly.window_items import AssistantText, Reasoning, UserText, WindowItem
 from ctxd.errors import CtxdError
-from ctxd.sessions import chat_operations, membership_operations
+from ctxd.rpc.caller import Caller
+from ctxd.rpc.dispatch import bound
+from ctxd.rpc.handlers import sessions
+from ctxd.rpc.handlers.purge_scan_export import SecretCalls
+from ctxd.sessions import chat_operations
+from ctxd.sessions.notices import NoticeFeeds
+from ctxd.sessions.operations import Operations
 from ctxd.sessions.purging import purge
-from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, write_request
 from ctxd_protocol.context_types import AssembledContext, RequestFormat, ToolDeclaration
 from ctxd_protocol.event_types import (
     Attachment,
@@ -33,18 +44,16 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from tests.unit.assembly.household import MODELS_OF, Household, household
+from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.epochs import EpochShowParams
+from ctxd_protocol.session_types import Collapse
+from tests.unit.assembly.household import MODELS_OF, Household, TestClock, household
 from tests.unit.assembly.provider_rules import FORMATS, check_request
 
 CALLS = ("a", "b", "call|odd one", "d" * 60)
 FILES = ("main.py", "notes.md")
-DELTAS = {
-    "activate": membership_operations.activate_delta,
-    "deactivate": membership_operations.deactivate_delta,
-    "pool_add": membership_operations.show_delta,
-    "pool_remove": membership_operations.hide_delta,
-    "pin": membership_operations.pin_delta,
-}
+CALLER = Caller(principal="p", capability="host", session=None, connection=1, notify=lambda _, __: True)
+DAY_MS = 24 * 60 * 60 * 1000
 TEXTS = st.sampled_from(("", " ", "\n", "text", "<system-update>", "é\u2028x", "WINDOW_ITEM kind=user"))
 ASKED = (("anthropic-messages", "m"), ("anthropic-messages", "s"), ("openai-responses", "g"), ("openai-chat", "m"))
 IMAGE = Attachment(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
@@ -69,87 +78,211 @@ events: st.SearchStrategy[Event] = st.one_of(
 operations = st.one_of(
     st.tuples(st.just("append"), st.lists(events, min_size=1, max_size=4)),
     st.tuples(st.just("append"), st.lists(events, min_size=1, max_size=4)),
-    st.tuples(st.just("record"), call_ids),
+    st.tuples(st.just("record"), st.tuples(call_ids, st.sampled_from((1, 1, 4_000)))),
     st.tuples(st.just("refer"), call_ids),
     st.tuples(st.sampled_from(("read", "write", "delete", "discover")), st.sampled_from(FILES)),
     st.tuples(st.sampled_from(("activate", "deactivate", "pool_add", "pool_remove", "pin")), st.integers(0, 5)),
     st.tuples(st.just("entry"), st.tuples(st.sampled_from(("mode", "limits")), st.sampled_from(("a", "b", None)))),
     st.tuples(st.just("request"), st.sampled_from(ASKED)),
     st.tuples(st.just("request"), st.sampled_from(ASKED[:2])),
+    st.tuples(st.just("configure"), st.sampled_from(({"budget_tokens": 3_000}, {"checkpoint": "tool"}))),
+    st.tuples(st.just("fork"), st.one_of(st.none(), st.integers(0, 30))),
+    st.tuples(st.just("branch"), st.integers(0, 5)),
+    st.tuples(st.just("wait"), st.sampled_from((60_000, DAY_MS))),
+    st.tuples(st.sampled_from(("checkpoint", "remove")), st.none()),
     st.tuples(st.just("purge"), st.integers(0, 5)),
     st.tuples(st.just("restart"), st.none()),
 )
 
 
-class Life:
-    """One session in one household after another."""
+class Branch(msgspec.Struct):
+    """A session: its last request for each format and model, whether its chat was compacted since, the words that were
+    written to it or to what it goes on from, and its requests by number. ``moments``: copies of it, by journal
+    sequence."""
 
-    def __init__(self, home: Household) -> None:
+    last: dict[tuple[str, str], bytes] = {}
+    compacted: bool = False
+    words: frozenset[str] = frozenset()
+    sent: dict[int, dict[str, Any]] = {}
+    moments: list[tuple[int, "Branch"]] = []
+
+    def copy(self) -> "Branch":
+        return msgspec.structs.replace(self, last=dict(self.last), sent=dict(self.sent), moments=list(self.moments))
+
+
+class Life:
+    """Session ``s`` and what is forked from it, in one household after another."""
+
+    def __init__(self, clock: TestClock) -> None:
+        self.clock = clock
+        self.branches = {"s": Branch()}
+        self.at = "s"
+        self.purged = False
+        self.written = 0
+
+    def enter(self, home: Household) -> None:
         self.home = home
-        self.last: dict[tuple[str, str], bytes] = {}
-        self.compacted = False
+        calls = Operations(home.sessions, home.indexer, Collapse(), "flag")
+        self.handlers = sessions.handlers(calls, NoticeFeeds(home.sessions)) | bound(SecretCalls(home.sessions))
+
+    async def call(self, method: str, **params: Any) -> Any:
+        given = msgspec.convert(params, METHODS[method].params)
+        answer = await self.handlers[method](CALLER, given, write_request(method, "p", given))
+        if not isinstance(answer, Accepted):
+            return answer
+        return answer.result(None if answer.pending is None else await answer.pending.wait())
 
     async def live(self) -> LiveSession:
-        return await self.home.sessions.live("s")
+        return await self.home.sessions.live(self.at)
+
+    def word(self) -> str:
+        """A word that is in this branch alone."""
+        self.written += 1
+        word, branch = f"word{self.written}.", self.branches[self.at]
+        branch.words |= {word}
+        return word
 
     async def do(self, what: str, argument: Any) -> None:
-        live = await self.live()
+        branch = self.branches[self.at]
         match what:
-            case "append":
-                self.append(live, argument)
-            case "record" if argument not in live.state.index and "|" not in argument:
-                self.home.record(live, argument, f"output of {argument}", say=False)
-            case "refer" if argument in live.state.index:
-                self.append(live, [ToolResultEvent(object=argument, call=argument)])
-            case "entry":
-                await self.home.set_entry(live, *argument)
-            case "request":
-                await self.request(live, *argument)
             case "read" | "write" | "delete" | "discover":
-                await self.file(live, what, self.home.files / argument)
-            case "purge" | "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin" if live.state.index:
-                await self.object(live, what, list(live.state.index)[argument % len(live.state.index)])
+                await self.file(what, self.home.files / argument)
+            case "activate" | "deactivate" | "pool_add" | "pool_remove" | "pin":
+                with suppress(CtxdError):
+                    await self.call(f"session.{what}", session=self.at, object=(await self.known())[argument])
+            case _:
+                await getattr(self, what)(*argument if isinstance(argument, tuple) else (argument,))
+        await self.home.store.settled()
+        head = self.home.store.head()
+        assert head is not None
+        if what not in ("fork", "branch"):
+            branch.moments.append((head.seq, branch.copy()))
 
-    async def object(self, live: LiveSession, what: str, id: str) -> None:
-        if what == "purge":
-            await purge(self.home.store, self.home.sessions.guard, WriteRequest("object.purge", "p"), id)
-            self.last.clear()
-            return
-        try:
-            delta = DELTAS[what](live.state, id)
-        except CtxdError:
-            return
-        if delta:
-            live.commit(WriteRequest(f"session.{what}", "p"), delta)
+    async def known(self) -> list[str]:
+        """Six objects of the session's index, in turns; six that it does not have if it has none."""
+        index = list((await self.live()).state.index) or ["none"]
+        return [index[nth % len(index)] for nth in range(6)]
 
-    async def file(self, live: LiveSession, what: str, path: Path) -> None:
+    async def append(self, said: list[Event]) -> None:
+        branch = self.branches[self.at]
+        branch.compacted |= any(isinstance(each, CompactionEvent) and each.summary.strip() for each in said)
+        marked = [
+            msgspec.structs.replace(each, text=f"{each.text} {self.word()}")
+            if isinstance(each, PromptEvent | ToolResultEvent) and each.text.strip()
+            else each
+            for each in said
+        ]
+        append(await self.live(), marked)
+
+    async def record(self, id: str, times: int) -> None:
+        if id not in (await self.live()).state.index and "|" not in id:
+            content = f"output of {id} {self.word()} " * times
+            await self.call("toolcall.record", session=self.at, id=id, tool="bash", content=content)
+
+    async def refer(self, id: str) -> None:
+        if (await self.live()).state.is_a(id, "toolcall"):
+            await self.append([ToolResultEvent(object=id, call=id)])
+
+    async def entry(self, key: str, value: str | None) -> None:
+        if value is not None:
+            await self.call("session.set_entry", session=self.at, key=key, value=f"{value} {self.word()}")
+        elif key in (await self.live()).settings.entries:
+            await self.call("session.delete_entry", session=self.at, key=key)
+
+    async def configure(self, settings: dict[str, Any]) -> None:
+        await self.call("session.configure", session=self.at, **settings)
+
+    async def branch(self, nth: int) -> None:
+        self.at = list(self.branches)[nth % len(self.branches)]
+
+    async def wait(self, ms: int) -> None:
+        self.clock.wall = self.clock.wall_ms() + ms
+
+    async def checkpoint(self, _: None) -> None:
+        await self.home.checkpoints.checkpoint(self.at, "explicit")
+
+    async def remove(self, _: None) -> None:
+        """Remove the session, which cannot be forked then, and restore it."""
+        await self.call("session.remove", session=self.at)
+        with pytest.raises(CtxdError, match="trash"):
+            await self.call("session.fork", session=self.at)
+        await self.call("session.restore", session=self.at)
+
+    async def purge(self, nth: int) -> None:
+        if (id := (await self.known())[nth]) != "none":
+            await self.call("object.purge", object=id)
+            self.purged = True
+            for known in self.branches.values():
+                known.last.clear()
+
+    async def fork(self, back: int | None) -> None:
+        """Go on in a fork: of now, or of the moment that lies ``back`` steps."""
+        parent, fork = self.branches[self.at], f"s{len(self.branches)}"
+        if back is None or not parent.moments:
+            then = parent.copy()
+            await self.call("session.fork", session=self.at, fork=fork)
+        else:
+            tx, then = parent.moments[-1 - back % len(parent.moments)]
+            then = then.copy()
+            await self.call("session.fork", session=self.at, fork=fork, tx=tx)
+        if self.purged:
+            then.last.clear()
+        self.branches[fork] = then
+        self.at = fork
+
+    async def file(self, what: str, path: Path) -> None:
         if what == "write":
             path.write_text(path.read_text() + "more\n" if path.exists() else "first\n")
         elif what == "delete":
             path.unlink(missing_ok=True)
         else:
             path.touch()
+            live = await self.live()
             await (self.home.read(live, path) if what == "read" else self.home.discover(live, [path]))
 
-    def append(self, live: LiveSession, said: list[Event]) -> None:
-        self.compacted |= any(isinstance(each, CompactionEvent) and each.summary.strip() for each in said)
-        delta = chat_operations.append_delta(live.state, "s", said, live.settings.collapse)
-        live.commit(WriteRequest("session.append", "p"), delta)
-
-    async def request(self, live: LiveSession, format: RequestFormat, model: str) -> None:
+    async def request(self, format: RequestFormat, model: str) -> None:
+        branch = self.branches[self.at]
+        live = await self.live()
         made = await ask(self.home, live, format, model)
         assert made.request is not None
         check_request(format, made.request)
         body = plain(format, made.request)
-        before = self.last.get((format, model), b"")
-        is_new = self.compacted or made.repacked is not None
+        before = branch.last.get((format, model), b"")
+        is_new = branch.compacted or made.repacked is not None
         assert is_new or body.startswith(before), (before, body)
         if is_new:
-            self.last.clear()
-            self.compacted = False
-        self.last[format, model] = body
-        shown = await self.home.archive.show("s", number=made.number)
-        assert shown.context.request == made.request
+            branch.last.clear()
+            branch.compacted = False
+        branch.last[format, model] = body
+        branch.sent[made.number] = made.request
+        assert set(re.findall(r"word\d+\.", body.decode())) <= branch.words, "another branch shows"
+        await self.explained(live, made, body.decode())
+
+    async def explained(self, live: LiveSession, made: AssembledContext, body: str) -> None:
+        """The explanations of the window agree with it."""
+        for id in live.state.index:
+            why = await explain(live, id, self.home.archive)
+            assert why.since is None or why.since.number <= made.number
+            if why.shown == "whole" and live.state.is_a(id, "toolcall"):
+                assert self.purged or f"output of {id}" in body
+        epoch = await EpochHistory(self.home.archive).show(live, EpochShowParams(session=self.at))
+        assert epoch.number == made.number
+        for each in epoch.texts:
+            assert self.purged or each.part == "removed" or json.dumps(each.text)[1:-1] in body, (each, body)
+
+    async def render_all(self) -> None:
+        """Every request of every branch is rendered as it was sent."""
+        for session, branch in self.branches.items():
+            for number, request in branch.sent.items():
+                try:
+                    assert (await self.home.archive.show(session, number=number)).context.request == request
+                except CtxdError as error:
+                    assert self.purged and error.code == "purged", error
+
+
+def append(live: LiveSession, said: list[Event]) -> None:
+    delta = chat_operations.append_delta(live.state, live.session, said, live.settings.collapse)
+    live.commit(WriteRequest("session.append", "p"), delta)
 
 
 async def ask(
@@ -184,20 +317,27 @@ def test_every_state_gives_valid_requests_each_of_which_continues_the_last(
     todo: list[tuple[str, Any]], prompt: str
 ) -> None:
     async def run(root: Path) -> None:
-        remaining = [*todo, *(("request", asked) for asked in ASKED), ("restart", None)]
-        remaining += [("append", [PromptEvent(text="Next")]), *(("request", asked) for asked in ASKED)]
-        life: Life | None = None
+        last = [("append", [PromptEvent(text="Next")]), *(("request", asked) for asked in ASKED)]
+        remaining: list[tuple[str, Any]] = [*todo, *last, ("restart", None), *last, ("fork", None), *last]
+        clock = TestClock()
+        clock.wall = clock.wall_ms()
+        life = Life(clock)
+        is_first = True
         while remaining:
-            async with household(root) as home:
-                if life is None:
-                    life = Life(home)
+            async with household(root, clock) as home, anyio.create_task_group() as group:
+                if is_first:
                     await home.create(prompt=prompt)
-                life.home = home
+                    is_first = False
+                life.enter(home)
+                await group.start(home.checkpoints.run)
+                await life.render_all()
                 while remaining:
                     what, argument = remaining.pop(0)
                     if what == "restart":
                         break
                     await life.do(what, argument)
+                await life.render_all()
+                group.cancel_scope.cancel()
 
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(run, Path(folder))
@@ -223,10 +363,10 @@ async def test_an_output_of_a_failed_call_is_valid_without_text_and_with_images(
     tmp_path: Path, text: str, attachments: tuple[Attachment, ...]
 ) -> None:
     async with household(tmp_path) as home:
-        life, live = Life(home), await home.create()
+        live = await home.create()
         called = ToolCallEvent(call="a", tool="bash", args={"command": "false"})
-        life.append(live, [PromptEvent(text="Go"), called])
-        life.append(live, [ToolResultEvent(call="a", text=text, is_error=True, attachments=attachments)])
+        append(live, [PromptEvent(text="Go"), called])
+        append(live, [ToolResultEvent(call="a", text=text, is_error=True, attachments=attachments)])
         for format in FORMATS:
             made = await ask(home, live, format)
             check_request(format, made.request or {})
@@ -252,12 +392,12 @@ async def test_a_call_id_that_is_used_again_keeps_its_late_output_and_its_new_on
     async with household(tmp_path) as home:
         live = await home.create()
         for said in steps[:2] if is_restarted else steps:
-            Life(home).append(live, said)
+            append(live, said)
             made.append(await ask(home, live, format))
     async with household(tmp_path) as home:
         live = await home.sessions.live("s")
         for said in steps[len(made) :]:
-            Life(home).append(live, said)
+            append(live, said)
             made.append(await ask(home, live, format))
         assert [(await home.archive.show("s", number=each.number)).context.request for each in made] == [
             each.request for each in made
@@ -282,7 +422,7 @@ async def test_a_window_of_the_last_version_keeps_its_escaping_until_the_next_wi
 
     async def grow(home: Household, *said: Event) -> None:
         live = await home.sessions.live("s")
-        Life(home).append(live, list(said))
+        append(live, list(said))
         made.append(await ask(home, live, format))
 
     with monkeypatch.context() as earlier:
@@ -387,7 +527,7 @@ async def test_a_window_that_is_read_while_something_is_purged_is_read_again(
 async def test_a_kept_window_counts_the_text_of_the_blocks_in_its_answer(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create()
-        Life(home).append(live, [PromptEvent(text="word " * 20_000)])
+        append(live, [PromptEvent(text="word " * 20_000)])
         await ask(home, live, "anthropic-messages")
         kept = home.assembler._cache.of(live).window
         assert kept is not None and kept.size > 290_000, "items, request and blocks have the 100,000 bytes each"

@@ -142,6 +142,14 @@ def test_everything_that_messages_cannot_hold_is_counted():
     assert len(cbor2.loads(content)[2]["Content"]) == 4
 
 
+@pytest.mark.requirement("FMT-3")
+def test_an_attachment_without_content_is_written_as_words_to_a_session_of_claude_code():
+    event = PromptEvent(text="look", attachments=(Attachment(media_type="application/octet-stream", name="[purged]"),))
+    content, _ = materialized([events_delta(event)], "claude-code-v1")
+    texts = [{"type": "text", "text": "look"}, {"type": "text", "text": "[purged]"}]
+    assert json.loads(content.splitlines()[0])["message"]["content"] == texts
+
+
 @pytest.mark.requirement("FMT-2")
 def test_a_written_session_is_one_chain_and_one_for_each_sub_agent():
     content, found = materialized(
