@@ -1203,11 +1203,12 @@ class ClientMethods(ABC):
         turn: int | None = None,
         text: bool = True,
         blocks: bool = True,
+        at: int | None = None,
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either
-        the newest of all.
+        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
+        newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 
@@ -1216,7 +1217,7 @@ class ClientMethods(ABC):
         return await self.call(
             Call(
                 "context.show",
-                ShowParams(session=session, number=number, turn=turn, text=text, blocks=blocks),
+                ShowParams(session=session, number=number, turn=turn, text=text, blocks=blocks, at=at),
                 AssembledContext,
             )
         )
@@ -1231,7 +1232,9 @@ class ClientMethods(ABC):
         """
         return await self.call(Call("context.why", WhyParams(session=session, object=object), WhyResult))
 
-    async def context_list(self, session: str, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
+    async def context_list(
+        self, session: str, *, after: int = 0, limit: int = 100, context_id: str | None = None
+    ) -> AssemblyListResult:
         """List a session's recorded assemblies.
 
         Raises: ``NotFound`` (session_not_found).
@@ -1239,7 +1242,11 @@ class ClientMethods(ABC):
         Example: ``(await client.context_list("s1")).assemblies``
         """
         return await self.call(
-            Call("context.list", AssemblyListParams(session=session, after=after, limit=limit), AssemblyListResult)
+            Call(
+                "context.list",
+                AssemblyListParams(session=session, after=after, limit=limit, context_id=context_id),
+                AssemblyListResult,
+            )
         )
 
     async def commit_checkpoint(
@@ -2207,18 +2214,24 @@ class SessionMethods:
         return await self._calls.context_plan(self.id, budget_tokens=budget_tokens)
 
     async def show(
-        self, *, number: int | None = None, turn: int | None = None, text: bool = True, blocks: bool = True
+        self,
+        *,
+        number: int | None = None,
+        turn: int | None = None,
+        text: bool = True,
+        blocks: bool = True,
+        at: int | None = None,
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either
-        the newest of all.
+        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
+        newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 
         Example: ``(await s.show(number=1)).text``
         """
-        return await self._calls.context_show(self.id, number=number, turn=turn, text=text, blocks=blocks)
+        return await self._calls.context_show(self.id, number=number, turn=turn, text=text, blocks=blocks, at=at)
 
     async def why(self, object: str) -> WhyResult:
         """Explain what the window has of an object, since when, and by which rule.
@@ -2230,14 +2243,16 @@ class SessionMethods:
         """
         return await self._calls.context_why(self.id, object)
 
-    async def assemblies(self, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
+    async def assemblies(
+        self, *, after: int = 0, limit: int = 100, context_id: str | None = None
+    ) -> AssemblyListResult:
         """List a session's recorded assemblies.
 
         Raises: ``NotFound`` (session_not_found).
 
         Example: ``(await s.assemblies()).assemblies``
         """
-        return await self._calls.context_list(self.id, after=after, limit=limit)
+        return await self._calls.context_list(self.id, after=after, limit=limit, context_id=context_id)
 
     async def set_entry(self, key: str, value: Any, *, op_id: str | None = None) -> WriteResult:
         """Set an entry of the system context, such as a rule or a state of the harness.

@@ -19,9 +19,10 @@ from ctxd.assembly.spec_layout import Composition, Heads, Layout, View, compose
 from ctxd.assembly.token_budget import TokenCounter, sha256
 from ctxd.assembly.window_loading import WindowReader
 from ctxd.errors import CtxdError, purged
+from ctxd.formatting import moment
 from ctxd.models import Models
 from ctxd.objects.document import AsOf, Page, Stored, text_of
-from ctxd.objects.generated_ids import assembly_id, component_text_id, number_of, session_of
+from ctxd.objects.generated_ids import component_text_id, number_of, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_purge import PURGED_ATTACHMENT, PURGED_TEXT
@@ -127,16 +128,22 @@ class Archive:
         return found[:most][::-1]
 
     async def show(
-        self, session: str, *, number: int | None = None, turn: int | None = None, bytes_max: int | None = None
+        self,
+        session: str,
+        *,
+        number: int | None = None,
+        turn: int | None = None,
+        at: int | None = None,
+        bytes_max: int | None = None,
     ) -> Assembled:
-        """An assembly, the newest request of ``turn`` (without one its newest assembly), or the newest at all, byte for
-        byte as it was.
+        """An assembly, the newest request of ``turn`` (without one its newest assembly), that of the newest turn
+        assembled up to the time ``at``, or the newest at all, byte for byte as it was.
 
         Raises: CtxdError session_not_found, assembly_not_found, too_large, unsupported (recorded in a format that this
         version does not render), corrupt (what the store holds does not render to the recorded hash), store_failed.
         Cancel: safe.
         """
-        stored = await self._find(session, number, turn)
+        stored = await self._find(session, number, turn, at)
         recorded = read_record(stored)
         if bytes_max is not None and recorded.bytes > bytes_max:
             message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
@@ -212,7 +219,7 @@ class Archive:
         """The newest record of ``session`` in any layout, None if it has none."""
         return await self._sessions.lineage(session).newest_assembly(self._store)
 
-    async def _find(self, session: str, number: int | None, turn: int | None) -> Stored:
+    async def _find(self, session: str, number: int | None, turn: int | None, at: int | None) -> Stored:
         if number is not None and (found := await self.at(session, number)) is not None:
             return found
         newest = await self.newest(session)
@@ -222,29 +229,57 @@ class Archive:
         if number is not None:
             hint = f"They are numbered from 1 to {read_record(newest).number}."
             raise CtxdError("assembly_not_found", f"session {session} has no assembly {number}", hint=hint)
-        return newest if turn is None else await self._newest_of(session, turn, newest)
+        return newest if turn is None and at is None else await self._newest_of(session, turn, at, newest)
 
-    async def _newest_of(self, session: str, turn: int, newest: Stored) -> Stored:
-        """The newest request of ``turn``, or without one its newest record. Turns never fall as numbers rise, so its
-        records are found by halving."""
-        low, high, found = 1, read_record(newest).number, None
+    async def newest_up_to(self, session: str, last: int, *, turn: int | None = None, at: int | None = None) -> int:
+        """The number of the newest assembly up to number ``last`` and up to ``turn``, or the time ``at`` in ms since
+        1970; 0 without one. Found by halving: turns and valid times never fall as numbers rise, also where the host's
+        clock was set back.
+
+        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        """
+        low, high = 1, last
         while low <= high:
             middle = (low + high) // 2
             stored = await self.at(session, middle)
             if stored is None:
-                raise CtxdError("corrupt", f"{assembly_id(session, middle)} is missing", hint="Run `ctxd verify`.")
-            if read_record(stored).turn <= turn:
-                low, found = middle + 1, stored
-            else:
-                high = middle - 1
-        if found is None or read_record(found).turn != turn:
+                id = self._sessions.lineage(session).assembly_id(middle)
+                raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
+            is_after = read_record(stored).turn > turn if turn is not None else stored.valid_time > (at or 0)
+            low, high = (low, middle - 1) if is_after else (middle + 1, high)
+        while at is not None and (stored := await self.at(session, high + 1)) is not None:
+            # A version is written a moment after the time that its record shows.
+            if read_record(stored).assembled_at > at:
+                break
+            high += 1
+        return high
+
+    async def _newest_of(self, session: str, turn: int | None, at: int | None, newest: Stored) -> Stored:
+        """The newest request of ``turn``, or of the newest turn up to the time ``at``; without one its newest
+        record."""
+        number = await self.newest_up_to(session, read_record(newest).number, turn=turn, at=at)
+        found = await self.at(session, number) if number else None
+        if found is None and turn is None:
+            first = await self.at(session, 1)
+            assert first is not None and at is not None, "there is a newest one"
+            message = f"session {session} has no assembly before {moment(at)}"
+            hint = f"Choose a later time: the first one was made at {moment(read_record(first).assembled_at)}."
+            raise CtxdError("assembly_not_found", message, hint=hint)
+        if found is None or turn is not None and read_record(found).turn != turn:
             raise CtxdError(
                 "assembly_not_found",
                 f"session {session} has no assembly in turn {turn}",
                 hint=f"The newest assembly is of turn {read_record(newest).turn}; "
                 f'context.list with {{"session": "{session}"}} lists all.',
             )
-        return await self._request_up_to(session, found, turn)
+        return await self._request_up_to(session, found, read_record(found).turn)
+
+    async def with_id(self, session: str, context_id: str) -> Stored | None:
+        """The record of the assembly ``context_id``, None if it is not one of ``session``. Raises and cancel: as
+        ``recordings``; also CtxdError session_not_found."""
+        known = await self.recordings(await self._sessions.live(session))
+        number = known.numbers.get(context_id)
+        return None if number is None else await self.at(session, number)
 
     async def newest_request(self, session: str) -> Recorded | None:
         """The newest request of ``session``, or without one its newest record, None if it has none."""

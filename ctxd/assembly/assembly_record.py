@@ -21,7 +21,7 @@ from ctxd.assembly.token_budget import sha256
 from ctxd.epochs.epoch_state import EpochEvent
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored, sourceless
-from ctxd.objects.generated_ids import assembly_id
+from ctxd.objects.generated_ids import assembly_id, session_of
 from ctxd.secrets.policy import to_payload
 from ctxd.store.writes import Pending
 from ctxd_protocol.context_types import (
@@ -191,6 +191,7 @@ def summary(stored: Stored) -> AssemblyRecord:
         tokens=recorded.tokens,
         assembled_at=recorded.assembled_at,
         stable_prefix=recorded.stable_prefix,
+        session=session_of(stored.document.id),
     )
 
 

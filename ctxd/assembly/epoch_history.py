@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.assembly_record import Recorded, read_record
+from ctxd.assembly.assembly_record import Recorded
 from ctxd.assembly.stored_items import Place, TextRef
 from ctxd.epochs.epoch_state import PURGED_PART, Part, fold
 from ctxd.errors import CtxdError
@@ -71,7 +71,7 @@ class EpochHistory:
             raise CtxdError("invalid_params", "give one of number, turn and at, or none")
         number = live.assembly if params.number is None else params.number
         if params.turn is not None or params.at is not None:
-            number = await self._newest_before(live, params)
+            number = await self._archive.newest_up_to(live.session, number, turn=params.turn, at=params.at)
         # Assemblies in the other layout stand between.
         while 0 < number <= live.assembly:
             first = max(0, number - _RECORDS)
@@ -84,24 +84,6 @@ class EpochHistory:
             f"session {live.session} had no request by then",
             hint="Only assemblies in the layout append have a context epoch: context.assemble with a request format.",
         )
-
-    async def _newest_before(self, live: LiveSession, params: EpochShowParams) -> int:
-        """The number of the newest assembly up to the turn, or the time, of ``params``; 0 without one. Found by
-        halving: turns and valid times never fall as numbers rise, also where the host's clock was set back."""
-        low, high = 1, live.assembly
-        while low <= high:
-            middle = (low + high) // 2
-            stored = await self._archive.at(live.session, middle)
-            is_after = stored is not None and (
-                stored.valid_time > (params.at or 0) if params.turn is None else read_record(stored).turn > params.turn
-            )
-            low, high = (low, middle - 1) if is_after else (middle + 1, high)
-        while params.at is not None and (stored := await self._archive.at(live.session, high + 1)) is not None:
-            # A version is written a moment after the time that its record shows.
-            if read_record(stored).assembled_at > params.at:
-                break
-            high += 1
-        return high
 
     async def _page(self, live: LiveSession, listed: Sequence[_Listed]) -> tuple[EpochText, ...]:
         """``listed`` with the texts, as many as a page takes."""

@@ -4,19 +4,13 @@ import click
 import msgspec
 
 from ctxd.cli.common_options import Invocation, common, revision_argument
-from ctxd.cli.revision_lookup import AssemblyKey, Located, locate, turn_of
+from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, turn_of
 from ctxd.command_line import Command, Group
 from ctxd.formatting import moment, short
 from ctxd.terminal import cell
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.epochs import EpochShowResult, EpochText
-
-
-class _Moment(AssemblyKey, total=False):
-    """Parameters that select a moment: an assembly, or the newest one up to ``at``."""
-
-    at: int
 
 
 @click.group(cls=Group, examples="ctx epoch show s1@12")
@@ -65,15 +59,10 @@ def _whole(client: SyncClient, found: Located) -> EpochShowResult:
     return msgspec.structs.replace(page, texts=tuple(texts))
 
 
-def _moment(client: SyncClient, found: Located) -> _Moment:
-    revision = found.revision
-    if found.number is not None:
-        return {"number": found.number}
-    if revision.is_now:
-        return {}
-    if revision.valid_time is not None and revision.back is None:
-        return {"at": revision.valid_time}
-    return {"turn": turn_of(client, found).turn}
+def _moment(client: SyncClient, found: Located) -> AssemblyKey:
+    key = assembly(client, found)
+    # The turn has to be there, but need not have a request.
+    return {"turn": turn_of(client, found).turn} if "turn" in key else key
 
 
 def _show_text(run: Invocation, shown: EpochText) -> None:

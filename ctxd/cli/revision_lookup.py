@@ -1,7 +1,6 @@
 """Revisions resolved through the daemon: the session, and the assembly or the point in time that one names."""
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, TypedDict
 
@@ -10,11 +9,9 @@ from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.revisions import Revision, is_revision, moment_ms, parse
 from ctxd.clock import SystemClock
 from ctxd.command_line import Stop
-from ctxd.formatting import moment
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssemblyRecord
-from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.chat import SessionTurnResult
 
 
@@ -40,6 +37,7 @@ class AssemblyKey(TypedDict, total=False):
 
     number: int
     turn: int
+    at: int
 
 
 def session_id(client: SyncClient, given: str | None) -> str:
@@ -127,7 +125,7 @@ def assembly(client: SyncClient, found: Located) -> AssemblyKey:
     if revision.back is None and revision.turn is not None:
         return {"turn": revision.turn}
     if revision.back is None and revision.valid_time is not None:
-        return {"number": _assembled_by(client, found.session, revision.valid_time)}
+        return {"at": revision.valid_time}
     return {"turn": turn_of(client, found).turn}
 
 
@@ -139,43 +137,6 @@ def turn_of(client: SyncClient, found: Located) -> SessionTurnResult:
     )
 
 
-def _assembled_by(client: SyncClient, session: str, valid_time: int) -> int:
-    """Return the number of the newest assembly that was recorded by ``valid_time``, found by halving; of the newest
-    request of its turn by then, if there is one among the ``PAGE_ITEMS_MAX`` assemblies before."""
-    oldest: list[AssemblyRecord] = []
-
-    def is_before(record: AssemblyRecord) -> bool:
-        oldest[:] = [record]  # the last one that the search looks at when none is old enough
-        return record.assembled_at <= valid_time
-
-    low = _newest_assembly(client, session, is_before)
-    if low == 0:
-        message = f"session {session} has no assembly before {moment(valid_time)}"
-        first = f": the first one was made at {moment(oldest[0].assembled_at)}" if oldest else ""
-        hint = f"choose a later time{first}" if first else "none was made yet: ctx context makes one"
-        raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found")
-    rows = client.context_list(session, after=max(0, low - PAGE_ITEMS_MAX), limit=min(low, PAGE_ITEMS_MAX)).assemblies
-    requests = (row.number for row in reversed(rows) if row.format is not None and row.turn == rows[-1].turn)
-    return next(requests, low)
-
-
-def _newest_assembly(client: SyncClient, session: str, is_before: Callable[[AssemblyRecord], bool]) -> int:
-    """Return the number of the newest assembly that ``is_before``, 0 without one: found by doubling and halving."""
-
-    def holds(number: int) -> bool:
-        found = client.context_list(session, after=number - 1, limit=1).assemblies
-        return bool(found) and is_before(found[0])
-
-    low, high = 0, 1
-    while holds(high):
-        low, high = high, 2 * high
-    high -= 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
-
-
 def _of_context(client: SyncClient, revision: Revision, context: str, default: str | None) -> Located:
     """Return the commit or the assembly with the id ``context``."""
     with suppress(NotFound):
@@ -183,7 +144,7 @@ def _of_context(client: SyncClient, revision: Revision, context: str, default: s
         if commit.session is None:
             message = f"commit {context} is of no session"
             raise Stop(NOT_FOUND, message, hint=f"ctx show {context} shows it", symbol="session_not_found")
-        number = _newest_assembly(client, commit.session, lambda record: record.tx < commit.tx)
+        number = _newest_assembly(client, commit.session, commit.tx)
         return Located(commit.session, revision, commit.tx, number or None)
     session, record = located_assembly(client, context, default)
     return Located(session, revision, record.tx, record.number)
@@ -197,12 +158,25 @@ def located_assembly(client: SyncClient, context: str, default: str | None = Non
     with suppress(InvalidCall):  # a sandbox may not list sessions
         others = [each.session for each in sessions(client)]
     for session in dict.fromkeys([mine, *others] if mine else others):
-        after: int | None = 0
-        while after is not None:
-            page = client.context_list(session, after=after, limit=PAGE_ITEMS_MAX)
-            for record in page.assemblies:
-                if record.context_id == context:
-                    return session, record
-            after = page.next_after
+        for record in client.context_list(session, context_id=context).assemblies:
+            return record.session or session, record
     hint = "ctx current prints the id of the newest; an id is known on the host that made it"
     raise Stop(NOT_FOUND, f"no commit or assembly has the id {context}", hint=hint, symbol="assembly_not_found")
+
+
+def _newest_assembly(client: SyncClient, session: str, tx: int) -> int:
+    """Return the number of the newest assembly before journal sequence ``tx``, 0 without one: found by doubling and
+    halving."""
+
+    def is_before(number: int) -> bool:
+        found = client.context_list(session, after=number - 1, limit=1).assemblies
+        return bool(found) and found[0].tx < tx
+
+    low, high = 0, 1
+    while is_before(high):
+        low, high = high, 2 * high
+    high -= 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if is_before(middle) else (low, middle - 1)
+    return low

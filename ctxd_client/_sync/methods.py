@@ -1197,11 +1197,12 @@ class SyncClientMethods(ABC):
         turn: int | None = None,
         text: bool = True,
         blocks: bool = True,
+        at: int | None = None,
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either
-        the newest of all.
+        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
+        newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 
@@ -1210,7 +1211,7 @@ class SyncClientMethods(ABC):
         return self.call(
             Call(
                 "context.show",
-                ShowParams(session=session, number=number, turn=turn, text=text, blocks=blocks),
+                ShowParams(session=session, number=number, turn=turn, text=text, blocks=blocks, at=at),
                 AssembledContext,
             )
         )
@@ -1225,7 +1226,9 @@ class SyncClientMethods(ABC):
         """
         return self.call(Call("context.why", WhyParams(session=session, object=object), WhyResult))
 
-    def context_list(self, session: str, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
+    def context_list(
+        self, session: str, *, after: int = 0, limit: int = 100, context_id: str | None = None
+    ) -> AssemblyListResult:
         """List a session's recorded assemblies.
 
         Raises: ``NotFound`` (session_not_found).
@@ -1233,7 +1236,11 @@ class SyncClientMethods(ABC):
         Example: ``client.context_list("s1").assemblies``
         """
         return self.call(
-            Call("context.list", AssemblyListParams(session=session, after=after, limit=limit), AssemblyListResult)
+            Call(
+                "context.list",
+                AssemblyListParams(session=session, after=after, limit=limit, context_id=context_id),
+                AssemblyListResult,
+            )
         )
 
     def commit_checkpoint(
@@ -2189,18 +2196,24 @@ class SyncSessionMethods:
         return self._calls.context_plan(self.id, budget_tokens=budget_tokens)
 
     def show(
-        self, *, number: int | None = None, turn: int | None = None, text: bool = True, blocks: bool = True
+        self,
+        *,
+        number: int | None = None,
+        turn: int | None = None,
+        text: bool = True,
+        blocks: bool = True,
+        at: int | None = None,
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either
-        the newest of all.
+        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
+        newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 
         Example: ``s.show(number=1).text``
         """
-        return self._calls.context_show(self.id, number=number, turn=turn, text=text, blocks=blocks)
+        return self._calls.context_show(self.id, number=number, turn=turn, text=text, blocks=blocks, at=at)
 
     def why(self, object: str) -> WhyResult:
         """Explain what the window has of an object, since when, and by which rule.
@@ -2212,14 +2225,14 @@ class SyncSessionMethods:
         """
         return self._calls.context_why(self.id, object)
 
-    def assemblies(self, *, after: int = 0, limit: int = 100) -> AssemblyListResult:
+    def assemblies(self, *, after: int = 0, limit: int = 100, context_id: str | None = None) -> AssemblyListResult:
         """List a session's recorded assemblies.
 
         Raises: ``NotFound`` (session_not_found).
 
         Example: ``s.assemblies().assemblies``
         """
-        return self._calls.context_list(self.id, after=after, limit=limit)
+        return self._calls.context_list(self.id, after=after, limit=limit, context_id=context_id)
 
     def set_entry(self, key: str, value: Any, *, op_id: str | None = None) -> WriteResult:
         """Set an entry of the system context, such as a rule or a state of the harness.

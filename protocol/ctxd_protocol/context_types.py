@@ -211,7 +211,8 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of a recorded assembly. Its text is rendered again from the versions that it references.
 
-    ``tx``: the journal sequence of the record: an object as of it is the version that the model saw.
+    ``session``: the one that recorded it; of an assembly that a fork inherits, an ancestor of it. ``tx``: the journal
+    sequence of the record: an object as of it is the version that the model saw.
     ``format`` and ``model``: those of its request, None for text and blocks. ``policy``: version of the repack policy
     that decided on it, ``repacked``: the reason of its repack; None where it made none.
     """
@@ -230,6 +231,7 @@ class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     policy: int | None = None
     repacked: RepackReason | None = None
+    session: str | None = None
 
 
 class CurrentContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,10 +92,11 @@ class ContextCalls:
         return Accepted(barrier, lambda _: PlanResult(plan=made))
 
     async def context_show(self, caller: Caller, params: ShowParams) -> Accepted:
-        if params.number is not None and params.turn is not None:
-            raise CtxdError("invalid_params", "give number or turn, not both")
+        if sum(given is not None for given in (params.number, params.turn, params.at)) > 1:
+            raise CtxdError("invalid_params", "give one of number, turn and at, or none")
+        bytes_max = caller.answer_bytes_max
         shown = await self._archive.show(
-            params.session, number=params.number, turn=params.turn, bytes_max=caller.answer_bytes_max
+            params.session, number=params.number, turn=params.turn, at=params.at, bytes_max=bytes_max
         )
         shown = await self._seen_by(caller, params.session, shown)
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
@@ -111,6 +112,9 @@ class ContextCalls:
 
     async def context_list(self, caller: Caller, params: AssemblyListParams) -> AssemblyListResult:
         found: list[AssemblyRecord] = []
+        if params.context_id is not None:
+            record = await self._archive.with_id(params.session, params.context_id)
+            return AssemblyListResult(assemblies=() if record is None else (summary(record),), next_after=None)
         async with aclosing(self._archive.pages(params.session, after=params.after, limit=params.limit)) as pages:
             async for page in pages:
                 found += map(summary, page)

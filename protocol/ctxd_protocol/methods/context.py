@@ -20,6 +20,7 @@ from ctxd_protocol.methods.declaration import (
     ACTIVE_ERRORS,
     SESSION_ERRORS,
     Method,
+    Milliseconds,
     PageSize,
     Params,
     Result,
@@ -69,14 +70,15 @@ class PlanResult(Result, frozen=True, kw_only=True):
 class ShowParams(SessionParams, frozen=True, kw_only=True):
     """A recorded assembly.
 
-    By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; without either the
-    newest of all.
+    By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
+    newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1)] | None = None
     turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
     text: bool = True
     blocks: bool = True
+    at: Milliseconds | None = None
 
 
 class WhyParams(SessionParams, frozen=True, kw_only=True):
@@ -114,10 +116,11 @@ class WhyResult(Result, frozen=True, kw_only=True):
 
 
 class AssemblyListParams(SessionParams, frozen=True, kw_only=True):
-    """A session; only records with a number above ``after`` are returned."""
+    """A session; only records with a number above ``after`` are returned, or only the one with ``context_id``."""
 
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
     limit: PageSize = 100
+    context_id: Annotated[str, msgspec.Meta(max_length=128)] | None = None
 
 
 class AssemblyListResult(Result, frozen=True, kw_only=True):

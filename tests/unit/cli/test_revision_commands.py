@@ -59,6 +59,22 @@ def test_a_turn_and_a_time_mean_the_request_that_the_model_got_not_the_text_that
 
 
 @pytest.mark.requirement("REV-4")
+def test_the_id_of_a_context_means_the_session_that_recorded_it_though_a_fork_inherits_it(real, session):
+    records = session.assemblies().assemblies
+    fork = session._calls.session(session.fork().session)
+    assert [each.session for each in fork.assemblies().assemblies] == [session.id] * len(records)
+    (found,) = fork.assemblies(context_id=records[0].context_id).assemblies
+    assert found == records[0]
+    assert fork.assemblies(context_id="ctx-0000000000000000").assemblies == ()
+    read = real("object", "as-of", "/w/a.py", records[0].context_id, "-s", fork.id)
+    assert (read.code, read.out) == (0, "one\n"), read.err
+    fork.user("Only in the fork.")
+    own = fork.assemble()
+    assert fork.assemblies(context_id=own.context_id).assemblies[0].session == fork.id
+    assert session.assemblies(context_id=own.context_id).assemblies == ()
+
+
+@pytest.mark.requirement("REV-4")
 def test_an_object_is_read_and_compared_as_of_a_revision(real, session):
     file = "/w/a.py"
     records = session.assemblies().assemblies

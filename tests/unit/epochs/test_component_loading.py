@@ -67,6 +67,7 @@ async def test_a_value_without_secrets_is_searched_once(tmp_path: Path, monkeypa
 
 
 @pytest.mark.requirement("EPO-7")
+@pytest.mark.requirement("REV-4")
 async def test_a_time_means_the_same_request_where_the_clock_was_set_back(tmp_path: Path) -> None:
     clock = TestClock()
     start = 1_700_000_000_000
@@ -79,8 +80,10 @@ async def test_a_time_means_the_same_request_where_the_clock_was_set_back(tmp_pa
             await ask(home)
         assert live is not None
         history = EpochHistory(home.archive)
-        found = [
-            (await history.show(live, EpochShowParams(session="s", at=start + 60_000 * minute))).number
-            for minute in (0, 15, 59, 60, 64, 65, 99)
-        ]
+        moments = [start + 60_000 * minute for minute in (0, 15, 59, 60, 64, 65, 99)]
+        found = [(await history.show(live, EpochShowParams(session="s", at=at))).number for at in moments]
         assert found == [1, 1, 1, 5, 5, 6, 6]
+        assert [(await home.archive.show("s", at=at)).context.number for at in moments] == found
+        with pytest.raises(CtxdError, match="no assembly before") as early:
+            await home.archive.show("s", at=start - 1)
+        assert early.value.code == "assembly_not_found"
