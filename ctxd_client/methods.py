@@ -212,7 +212,7 @@ class ClientMethods(ABC):
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] = (),
         component_options: ComponentOptions | None = None,
-        checkpoint: Literal["none", "turn", "tool"] = "none",
+        checkpoint: Literal["none", "turn", "tool", "compaction"] = "none",
         context: StartContext | None = None,
     ) -> SessionResult:
         """Start a session, empty or from a context: a fresh start, a resumption or a fork.
@@ -277,7 +277,7 @@ class ClientMethods(ABC):
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
         component_options: ComponentOptions | None = None,
-        checkpoint: Literal["none", "turn", "tool"] | None = None,
+        checkpoint: Literal["none", "turn", "tool", "compaction"] | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 
@@ -1410,20 +1410,22 @@ class ClientMethods(ABC):
         at: str | None = None,
         session: str | None = None,
         template: str | None = None,
+        turn: int | None = None,
     ) -> CommitResolveResult:
-        """Find the newest commit of a principal at an instant.
+        """Find the newest commit of a principal at an instant, or of a session at a turn.
 
         ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``.
-        ``session`` and ``template``: only commits that have it.
+        ``session`` and ``template``: only commits that have it. A session that has none by then has the one that it
+        began with. ``turn``: only commits that hold nothing behind this turn of ``session``.
 
-        Raises: ``NotFound`` (session_not_found).
+        Raises: ``NotFound`` (session_not_found, commit_not_found, turn_not_found).
 
         Example: ``await client.commit_resolve(at="2026-05-01T12:00:00Z")``
         """
         return await self.call(
             Call(
                 "commit.resolve",
-                CommitResolveParams(principal=principal, at=at, session=session, template=template),
+                CommitResolveParams(principal=principal, at=at, session=session, template=template, turn=turn),
                 CommitResolveResult,
             )
         )
@@ -1761,7 +1763,7 @@ class SessionMethods:
         op_id: str | None = None,
         components: Sequence[Literal["environment", "date", "instructions", "skills"]] | None = None,
         component_options: ComponentOptions | None = None,
-        checkpoint: Literal["none", "turn", "tool"] | None = None,
+        checkpoint: Literal["none", "turn", "tool", "compaction"] | None = None,
     ) -> SessionResult:
         """Change a session's settings.
 

@@ -149,8 +149,8 @@ def log(
 ) -> None:
     """Show COMMIT and its ancestors, newest first; COMMIT defaults to the newest of the session.
 
-    COMMIT is ctx-1a2b3c4d, a tag, HEAD, a session, or PRINCIPAL@TIME; HEAD~2 is two commits back. With --graph, --all
-    or --no-summary, list all commits that match instead.
+    COMMIT is ctx-1a2b3c4d, a tag, HEAD, a session, s1@12 (turn 12), or PRINCIPAL@TIME; HEAD~2 is two commits back.
+    With --graph, --all or --no-summary, list all commits that match instead.
     """
     if commit is not None and (graph or everything or bare):
         raise Stop(USAGE, "COMMIT excludes --graph, --all and --no-summary", hint="leave it out")

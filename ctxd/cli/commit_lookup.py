@@ -2,7 +2,8 @@
 
 A commit is named by its id, by the id of an assembly (the newest commit before it), by a tag, by ``HEAD`` (the newest
 of the command's session), by the session whose newest it is, or by ``PRINCIPAL@TIME`` or ``SESSION@{TIME}`` (the newest
-at that time); ``~N`` behind any of them goes N parents back.
+at that time); ``~N`` behind any of them goes N parents back. ``SESSION@12`` is the newest one that has nothing behind
+turn 12; behind a turn ``~N`` goes N turns back, as ``@~N`` does from the newest one.
 """
 
 import re
@@ -11,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Final, TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
-from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times
-from ctxd.cli.revisions import is_revision, moment_ms
+from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times, turn_of
+from ctxd.cli.revisions import is_revision, moment_ms, parse
 from ctxd.clock import SystemClock
 from ctxd.command_line import Stop
 from ctxd_client.errors import InvalidCall, NotFound
@@ -44,6 +45,8 @@ def located_commit(client: SyncClient, text: str | None, session: str | None = N
     Raises: ``Stop`` for text that names no commit, or several.
     """
     given = text or "HEAD"
+    if "@" in given and (found := _at_turn(client, given, session)) is not None:
+        return found
     back = _BACK.fullmatch(given)
     name, steps = (back[1] or "HEAD", int(back[2] or 1)) if back else (given, 0)
     found = _named(client, name, session)
@@ -78,6 +81,23 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
         with suppress(NotFound):
             return StartContext(session=client.session_get(text).session.session)
     return StartContext(commit=located_commit(client, text).commit)
+
+
+def _at_turn(client: SyncClient, text: str, session: str | None) -> Commit | None:
+    """Return the newest commit up to the turn that ``text`` names; None if it names none. Raises: ``Stop``."""
+    try:
+        revision = parse(text, SystemClock().wall_ms())
+    except Stop:
+        return None
+    if revision.valid_time is not None or (revision.turn is None and revision.back is None):
+        return None
+    found = locate(client, text, None if session is None else session_id(client, session))
+    turn = turn_of(client, found).turn
+    commit = client.commit_resolve(session=found.session, turn=turn).commit
+    if commit is None:
+        message = f"session {found.session} has no commit up to turn {turn}"
+        raise Stop(NOT_FOUND, message, hint="ctx log lists commits", symbol="commit_not_found")
+    return commit
 
 
 def _named(client: SyncClient, name: str, session: str | None) -> Commit:

@@ -83,8 +83,8 @@ def cli(ctx: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click'
     back; @{2 hours ago} and @{yesterday 13:44} are times; ctx-1a2b3c4d is a recorded context. s1@12~1 is the turn
     before turn 12. Without a session before it, @ means the default one.
 
-    COMMIT is a context commit: ctx-1a2b3c4d, a tag, a session (its newest), or PRINCIPAL@TIME; HEAD is the newest of
-    the default session, and HEAD~2 two commits before it.
+    COMMIT is a context commit: ctx-1a2b3c4d, a tag, a session (its newest), a session at a turn (s1@12, @~2), or
+    PRINCIPAL@TIME; HEAD is the newest of the default session, and HEAD~2 two commits before it.
     """
     ctx.obj = Invocation()
     adopt(ctx.obj, options)

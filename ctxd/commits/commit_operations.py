@@ -1,13 +1,9 @@
-"""Operations on context commits: those that write, and reads of one commit, of chains, listings and instants.
-
-A commit is visible to the host, and to a sandbox if it is of one of its sessions. ``_find`` is the check of every read,
-ancestors included: what is not visible fails like what does not exist.
-"""
+"""Operations that write context commits. A sandbox changes the commits of its own sessions, and continues all that it
+sees: see ``ctxd.commits.commit_reads``."""
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,22 +16,21 @@ from ctxd.commits.commit import (
     VERSION,
     document,
     ids_of,
-    instant_ms,
     is_same,
     read_fields,
     require_writable,
     shown,
 )
+from ctxd.commits.commit_reads import CommitReads, CommitViewer
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
-from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_hash, commit_id, entity_id
-from ctxd.objects.document import Artifact, AsOf, Content, Document, Stored, decode_content, encode_content
+from ctxd.objects.commit_fields import Fields, commit_hash, commit_id
+from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_capture import off_loop
 from ctxd.sessions.session import (
     Accepted,
-    Actor,
     SessionLock,
     WriteRequest,
     find_replay,
@@ -43,36 +38,14 @@ from ctxd.sessions.session import (
 )
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import NotCached, Replay, Write
-from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX, PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
+from ctxd.store.writes import Replay, Write
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 DELTA_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the longest delta."""
-
-CHILDREN_MAX: Final = PAGE_ITEMS_MAX
-"""Children that are shown of one commit."""
-
-PAGE_SUMMARIES_MAX: Final = 512 * 1024
-"""Characters of the summaries of one page."""
-
-
-class CommitViewer(msgspec.Struct, frozen=True):
-    """The caller of an operation. ``sessions``: those whose commits it may read and continue; None for all commits."""
-
-    actor: Actor
-    sessions: frozenset[str] | None
-
-    def sees(self, stored: Stored) -> bool:
-        """True if it may read the commit ``stored``."""
-        return self.sessions is None or stored.document.payload.get(STORED_NAMES["session"]) in self.sessions
-
-    @property
-    def is_confined(self) -> bool:
-        """True in a sandbox."""
-        return self.sessions is not None
 
 
 class NewCommit(NamedTuple):
@@ -103,7 +76,7 @@ _Change = tuple[Stored, dict[str, Any]]
 """A version, and the members of its payload that change."""
 
 
-class Commits:
+class Commits(CommitReads):
     """The commits of one store. ``machine``: the name of this host. ``policy``: on secrets, of commits that are of no
     session."""
 
@@ -115,8 +88,7 @@ class Commits:
         machine: str,
         policy: SecretPolicy,
     ) -> None:
-        self._sessions = sessions
-        self.store = sessions.store
+        super().__init__(sessions)
         self._clock = clock
         self._machine = machine
         self._policy = policy
@@ -321,6 +293,11 @@ class Commits:
         their contents. Raises: as ``find``."""
         while True:
             found = [await self.find(viewer, commit) for commit in commits]
+            for stored in found:
+                if not viewer.owns(stored):
+                    commit = commit_id(stored.document.id)
+                    message = f"commit {commit} is of the session that yours goes on from, and cannot be changed"
+                    raise CtxdError("invalid_params", message, hint="Change your own commits.", outcome="not_applied")
             if not self.store.is_purging():
                 return found
             await self.store.settled()
@@ -434,112 +411,6 @@ class Commits:
 
         return Accepted(replay.pending, result)
 
-    # --- reads ---
-
-    async def _head(self, commit: str) -> Stored | None:
-        """The newest accepted version of ``commit``; None for an unknown one."""
-        id = entity_id(commit)
-        head = self.store.peek(id)
-        if isinstance(head, NotCached):
-            head = (await self.store.heads((id,)))[id]
-        return head if head is not None and head.document.type == "commit" else None
-
-    async def find(self, viewer: CommitViewer, commit: str) -> Stored:
-        """The newest version of ``commit``.
-
-        Raises: CtxdError ``commit_not_found`` for an unknown one, and for one that ``viewer`` may not see.
-        """
-        head = await self._head(commit)
-        if head is None or not viewer.sees(head):
-            raise _no_commit(commit)
-        return head
-
-    async def find_all(self, viewer: CommitViewer, ids: Iterable[str]) -> list[Stored]:
-        """The newest versions of the commits whose entities are ``ids``, in order. Raises: as ``find``."""
-        heads = await self.store.heads(ids)
-        found = []
-        for id, head in heads.items():
-            if head is None or not viewer.sees(head):
-                raise _no_commit(commit_id(id))
-            found.append(head)
-        return found
-
-    async def show(self, viewer: CommitViewer, params: wire.CommitShowParams) -> wire.CommitShowResult:
-        """One commit, and the commits that continue it.
-
-        Raises: CtxdError ``commit_not_found``, also if it was not there at the requested time.
-        """
-        await self.find(viewer, params.commit)
-        id = entity_id(params.commit)
-        children = await self.store.commits(lambda connection: commit_index.children(connection, id, CHILDREN_MAX))
-        heads = await self.store.heads((id, *children))
-        visible = [commit_id(child) for child in children if (each := heads[child]) is not None and viewer.sees(each)]
-        at = AsOf.given(params.valid_time, params.tx)
-        then = await self.store.get(id, at) if at.is_past else heads[id]
-        if then is None:
-            message = f"there was no commit {params.commit} then"
-            raise CtxdError("commit_not_found", message, hint="Ask for a later time.")
-        return wire.CommitShowResult(commit=shown(then, confined=viewer.is_confined), children=tuple(visible))
-
-    async def history(self, viewer: CommitViewer, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
-        """A commit and its ancestors. Raises: CtxdError ``commit_not_found``, also for an ancestor."""
-        await self.find(viewer, params.commit)
-        tip = entity_id(params.commit)
-        ids = await self.store.commits(lambda connection: commit_index.chain(connection, tip, limit=params.depth))
-        found = _short(await self.find_all(viewer, ids))
-        return wire.CommitHistoryResult(
-            commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
-            next_commit=read_fields(found[-1]).parent or None,
-        )
-
-    async def list(self, viewer: CommitViewer, params: wire.CommitListParams) -> wire.CommitListResult:
-        """A page of commits. Raises: CtxdError ``session_not_found``; ``commit_not_found`` for the parent."""
-        if params.session is not None:
-            self._sessions.catalog.settings(params.session)
-        if params.parent is not None:
-            await self.find(viewer, params.parent)
-        wanted = CommitFilter(
-            principal=params.principal,
-            session=params.session,
-            tag=params.tag,
-            parent=None if params.parent is None else entity_id(params.parent),
-            tips=params.tips,
-            without_summary=params.without_summary,
-            before=_parsed(params.cursor),
-        )
-        places = await self.store.commits(lambda connection: commit_index.listed(connection, wanted, params.limit + 1))
-        page = places[: params.limit]
-        found = _short(await self.find_all(viewer, [place.id for place in page]))
-        last = page[len(found) - 1] if found else None
-        return wire.CommitListResult(
-            commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
-            next_cursor=f"{last.at}.{last.number}" if last is not None and len(places) > len(found) else None,
-        )
-
-    async def resolve(self, viewer: CommitViewer, params: wire.CommitResolveParams) -> wire.CommitResolveResult:
-        """The newest commit at or before an instant. Raises: CtxdError ``invalid_params``, ``session_not_found``."""
-        if params.session is not None:
-            self._sessions.catalog.settings(params.session)
-        principal = params.principal
-        if principal is None and params.session is None:
-            principal = viewer.actor.principal
-        wanted = CommitFilter(
-            principal=principal,
-            session=params.session,
-            template=params.template,
-            until=None if params.at is None else instant_ms(params.at),
-        )
-        found = await self.store.commits(partial(commit_index.newest, wanted=wanted))
-        if found is not None and not viewer.sees(found):
-            raise _no_commit(commit_id(found.document.id))
-        commit = None if found is None else shown(found, confined=viewer.is_confined)
-        return wire.CommitResolveResult(commit=commit)
-
-
-def _no_commit(commit: str) -> CtxdError:
-    hint = "commit.list has the commits there are."
-    return CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
-
 
 def _ref_of(content: Content, artifact: Artifact | None) -> str:
     """The address of ``content``, which is ``artifact`` if it is large."""
@@ -559,22 +430,3 @@ def _content_of(params: wire.CheckpointParams) -> Content:
     if not content:
         raise CtxdError("invalid_params", "the delta is empty", hint="Commit what is new.", outcome="not_applied")
     return content
-
-
-def _short(found: list[Stored]) -> list[Stored]:
-    """The first of ``found``, as many as a page may have by the size of their summaries."""
-    left = PAGE_SUMMARIES_MAX
-    for number, stored in enumerate(found):
-        left -= len(stored.document.payload.get("summary", ""))
-        if left < 0 and number:
-            return found[:number]
-    return found
-
-
-def _parsed(cursor: str | None) -> tuple[int, int] | None:
-    if cursor is None:
-        return None
-    at, dot, number = cursor.partition(".")
-    if not (dot and all(part.isascii() and part.isdigit() and len(part) < 20 for part in (at, number))):
-        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of commits", hint="Give next_cursor as it was.")
-    return min(int(at), SAFE_INTEGER_MAX), min(int(number), SAFE_INTEGER_MAX)

@@ -12,7 +12,8 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.commits.commit import read_fields
-from ctxd.commits.commit_operations import Commits, CommitViewer
+from ctxd.commits.commit_operations import Commits
+from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.errors import CtxdError
 from ctxd.formats.cbor_array import UnreadableDelta

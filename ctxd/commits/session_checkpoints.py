@@ -6,6 +6,7 @@ sequence. A commit keeps the position up to which it goes, so that nothing is in
 """
 
 from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -22,12 +23,13 @@ from ctxd.formats.cbor_array import joined
 from ctxd.objects.commit_fields import Fields, Position, commit_id
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionHead
+from ctxd.sessions.segments import SessionHead, events_of, read_segment
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.writes import Landed
 from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.event_types import CompactionEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods import commits as wire
 
@@ -69,6 +71,7 @@ class SessionCheckpoints:
         self._purges = 0
         self._wake = anyio.Event()
         self._has_tool_policy = False
+        self._has_compaction_policy = False
         self._store.on_durable(self._note, types=("commit",))
         sessions.on_turn(self._note_turn)
 
@@ -80,14 +83,20 @@ class SessionCheckpoints:
             # Turns that ended before the daemon did.
             if (known := catalog.newest(session)) is not None and known[0].settings.checkpoint != "none":
                 self._note_turn(session, known[0])
+                if known[0].settings.checkpoint == "compaction" and await self._has_new_compaction(session):
+                    self._due[session] = False
+                    self._wake.set()
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
             while self._due:
                 session = next(iter(self._due))
                 whole_turns = self._due.pop(session)
+                known = catalog.newest(session)
+                policy = "none" if known is None else known[0].settings.checkpoint
+                trigger: wire.Checkpoint = "compaction" if policy == "compaction" else "turn_boundary"
                 try:
-                    await self.checkpoint(session, "turn_boundary", whole_turns=whole_turns)
+                    await self.checkpoint(session, trigger, whole_turns=whole_turns)
                 except CtxdError as error:
                     self._store.note_fault(error)
             # Tool calls of this time make one commit.
@@ -101,9 +110,16 @@ class SessionCheckpoints:
             self._has_tool_policy = True
             # Not before: every recorded tool call passes it.
             self._store.on_durable(self._note_calls, types=("toolcall",))
+        is_active = settings.state == "active"
+        if settings.checkpoint == "compaction":
+            if not self._has_compaction_policy:
+                self._has_compaction_policy = True
+                # Not before: every write of every chat passes it.
+                self._store.on_durable(self._note_compactions, types=("segment",))
+            if is_active:
+                return
         if settings.state == "removed":
             return
-        is_active = settings.state == "active"
         newest = self._newest.get(session)
         if is_active and newest is not None and newest.position.turn >= head.turn_count:
             return
@@ -118,6 +134,32 @@ class SessionCheckpoints:
             if known is not None and known[0].settings.checkpoint == "tool":
                 self._due[write.session] = False
                 self._wake.set()
+
+    def _note_compactions(self, landed: Landed) -> None:
+        for write, _ in landed:
+            known = None if write.session is None else self._sessions.catalog.newest(write.session)
+            if write.session is None or known is None or known[0].settings.checkpoint != "compaction":
+                continue
+            deltas = [read_segment(document) for document in write.puts if document.type == "segment"]
+            if any(isinstance(event, CompactionEvent) for delta in deltas for event in events_of(delta)):
+                self._due[write.session] = False
+                self._wake.set()
+
+    async def _has_new_compaction(self, session: str) -> bool:
+        """True if the chat of ``session`` has a compaction that is not committed."""
+        if self._sessions.catalog.state(session) != "active" or session in self._sessions.moved_sessions:
+            return False
+        try:
+            await self.load(session)
+            live = await self._sessions.live(session)
+            began = self._newest[session].position.chat
+            async with aclosing(read_pages(live, began)) as pages:
+                async for page in pages:
+                    if any(at >= began and isinstance(event, CompactionEvent) for at, event in page.placed()):
+                        return True
+        except CtxdError as error:
+            self._store.note_fault(error)
+        return False
 
     def note_written(self, session: str) -> None:
         """Make a checkpoint of ``session`` soon if it was assembled since the newest one."""

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from ctxd.commits.commit import read_fields
-from ctxd.commits.commit_operations import Commits, CommitViewer
+from ctxd.commits.commit_operations import Commits
+from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError

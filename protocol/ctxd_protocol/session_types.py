@@ -12,10 +12,10 @@ ComponentName = Literal["environment", "date", "instructions", "skills"]
 """A part of the system context that the daemon reads and keeps up to date in a request."""
 Harness = Literal["claude-code", "codex", "pi", "opencode"]
 """A harness whose instruction files and skills are known."""
-CheckpointPolicy = Literal["none", "turn", "tool"]
+CheckpointPolicy = Literal["none", "turn", "tool", "compaction"]
 """When the daemon commits what is new in a session by itself. ``none``: only when ``context.current`` is called.
 ``turn``: at the end of each turn, which is the next prompt, a pause or the end of the session. ``tool``: also soon
-after tool calls."""
+after tool calls. ``compaction``: at each compaction, a pause and the end of the session."""
 ContextLevel = Literal["active", "inactive", "indexed"]
 """Whole content in the window; a metadata line; known but unseen (spec 1 §3.2)."""
 

@@ -11,6 +11,7 @@ from ctxd_protocol.event_types import CompactionEvent, PromptEvent, ResponseEven
 from ctxd_protocol.methods.commits import StartContext
 from tests.client.running import Running
 from tests.spec.refusal import refused
+from tests.spec.sandboxes import BOX, inside
 from tests.spec.sessions import call, said, sets
 from tests.spec.test_commands import ctx
 from tests.waiting import block_until
@@ -242,3 +243,93 @@ def test_the_commands_start_sessions_from_commits_moments_and_principals(kept: R
         missing = ctx(kept, "fork", "nothing")
         assert missing.returncode == 3 and "no commit is named" in missing.stderr
         assert ctx(kept, "fork", "s1@99").returncode == 3
+
+
+@pytest.mark.requirement("SES-44")
+def test_a_sandbox_that_has_a_fork_alone_materialises_the_chain_that_the_fork_goes_on_from(
+    client: SyncClient, start: Any, boxed: Any
+) -> None:
+    base = start(filesystem_id=BOX, workdir="/workspace")
+    base.user("Older.")
+    older = tip(client, base.id)
+    base.user("Before.")
+    before = tip(client, base.id)
+    fork = client.session(base.fork().session)
+    base.user("Not in the fork.")
+    after = tip(client, base.id)
+    client.commit_annotate(before, "a later summary")
+    aside = client.commit_checkpoint("claude-code-v1", PROMPT, session=base.id, parent=older).commit.commit
+    fork.user("In the fork.")
+    with inside(boxed(fork, mounts=())) as agent:
+        own = tip(agent, fork.id)
+        assert [own, before, older] == [each.commit for each in agent.commit_history(own).commits]
+        told = agent.commit_materialize(own, stop="root", format="narrative-v1").content or ""
+        assert [told.count(text) for text in ("Older.", "Before.", "In the fork.", "Not in")] == [1, 1, 1, 0]
+        shown = agent.commit_show(before)
+        assert (shown.commit.summary, shown.children) == ("", (own,)), "as it was, and nothing of the other branch"
+        tx = client.commit_show(before).commit.tx
+        assert agent.commit_show(before, tx=tx).commit.summary == ""
+        line = agent.commit_checkpoint("claude-code-v1", ANSWER, session=fork.id, parent=before).commit
+        assert line.parent == before
+        for foreign in (after, aside):
+            for look in (agent.commit_show, agent.commit_history, lambda id: agent.commit_materialize(commit=id)):
+                with refused("commit_not_found"):
+                    look(foreign)
+        for change in (lambda: agent.commit_annotate(before, "mine"), lambda: agent.commit_tag(before, "mine")):
+            with refused("invalid_params"):
+                change()
+        listed = {each.commit for each in agent.commit_list().commits}
+        assert listed == {own, line.commit}
+    client.object_purge(f"commit:{before}")
+    second = client.session(client.session_fork(fork.id).session)
+    with inside(boxed(second, mounts=())) as agent:
+        assert agent.commit_show(before).commit.artifact_ref is None
+        newest = agent.commit_resolve(session=second.id).commit
+        assert newest is not None and newest.session == fork.id, "it has none of its own"
+        with refused("purged"):
+            agent.commit_materialize(newest.commit, stop="root")
+
+
+@pytest.mark.requirement("SES-44")
+def test_a_sandbox_sees_the_commit_that_its_session_began_with_back_to_its_compaction(
+    client: SyncClient, boxed: Any
+) -> None:
+    secret = client.commit_checkpoint("claude-code-v1", PROMPT).commit.commit
+    compact = client.commit_checkpoint("claude-code-v1", PROMPT, parent=secret, commit_type="compaction").commit.commit
+    first = client.commit_checkpoint("claude-code-v1", ANSWER, parent=compact).commit.commit
+    made = client.session_create("a", context=StartContext(commit=first), filesystem_id=BOX).session
+    with inside(boxed(client.session(made.session), mounts=())) as agent:
+        assert tip(agent, made.session) == first
+        assert "A tab." in (agent.commit_materialize(first, format="narrative-v1").content or "")
+        assert agent.commit_show(compact).commit.commit_type == "compaction"
+        with refused("commit_not_found"):
+            agent.commit_show(secret)
+        with refused("commit_not_found"):
+            agent.commit_materialize(first, stop="root")
+
+
+@pytest.mark.requirement("CMT-31")
+def test_a_commit_is_named_by_the_turn_of_a_session(kept: Running) -> None:
+    with connect_sync(kept.socket) as client:
+        s = client.session("s1", agent="demo", checkpoint="turn")
+        for n in range(1, 5):
+            s.append(events=[PromptEvent(text=f"turn {n}"), ResponseEvent(text="Yes.")])
+            if n > 1:
+                block_until(lambda n=n: len(client.commit_list(session="s1").commits) == n - 1)
+        by_turn = [each.commit for each in reversed(client.commit_list(session="s1").commits)]
+        newest = tip(client, "s1")
+        named = {
+            "s1@1": by_turn[0], "s1@2": by_turn[1], "@~2": by_turn[1], "s1@3~1": by_turn[1], "@~1": by_turn[2],
+            "s1@4": newest, "HEAD~1": by_turn[2], "s1": newest, "s1@{now}": newest,
+        }  # fmt: skip
+        for name, commit in named.items():
+            assert json.loads(ctx(kept, "show", name, "--json").stdout)["commit"]["commit"] == commit, name
+        for name, code in (("s1@0", 3), ("s1@9", 3), ("nobody@1", 3), ("s1@{never}", 2)):
+            assert ctx(kept, "show", name).returncode == code, name
+        assert ctx(kept, "diff", "s1@1", "@~1").stdout.count("turn 1") <= 1
+        fork = started(client, commit=by_turn[1])
+        assert client.commit_resolve(session=fork.id, turn=2).commit == client.commit_show(by_turn[1]).commit
+        with refused("turn_not_found"):
+            client.commit_resolve(session="s1", turn=99)
+        with refused("invalid_params"):
+            client.commit_resolve(turn=1)

@@ -224,7 +224,7 @@ class ArtifactCalls:
                 calls.append(id)
             elif id.startswith(ARTIFACT) and caller.principal in head.document.payload.get("owners", ()):
                 return ref
-            elif id.startswith(COMMIT_PREFIX) and viewer.sees(head):
+            elif id.startswith(COMMIT_PREFIX) and viewer.owns(head):
                 return ref
         for session in viewer.sessions or () if calls else ():
             with suppress(CtxdError):

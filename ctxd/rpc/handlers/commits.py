@@ -1,6 +1,7 @@
 """Handlers of ``commit.*``: who sees which commits. Separate: one module for each family of methods."""
 
-from ctxd.commits.commit_operations import Commits, CommitViewer
+from ctxd.commits.commit_operations import Commits
+from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.materialize import Materializer
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.session import Accepted, WriteRequest

@@ -121,3 +121,25 @@ async def test_a_fork_continues_the_chain_of_its_parent_where_it_began(tmp_path:
         third = (await home.commits())[-1]
         assert (third.session, third.parent) == ("s", second.commit)
         assert await home.current("f") != await home.current("s")
+
+
+async def test_compactions_are_committed_also_those_before_a_kill_and_turns_are_not(tmp_path: Path) -> None:
+    async with running(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s", checkpoint="compaction")
+        await say(w, "s", ("user", "one"), ("assistant", "yes"), ("user", "two"))
+        await w.call("session.append", session="s", events=[{"event": "compaction", "summary": "All was read."}])
+        assert await committed(home, 2) == [("compaction", 3), ("compaction", 1)]
+        await say(w, "s", ("user", "three"), ("user", "four"))
+        await w.call("session.create", agent="a", session="t", checkpoint="turn")
+        await say(w, "t", ("user", "one"), ("user", "two"))
+        await committed(home, 1, "t")
+        assert len(await committed(home, 2)) == 2, "turns are not committed"
+    async with household(tmp_path) as home:
+        await home.world.call("session.append", session="s", events=[{"event": "compaction", "summary": "Again."}])
+    async with running(tmp_path) as home:
+        assert (await committed(home, 4))[2:] == [("compaction", 2), ("compaction", 1)]
+        await say(home.world, "s", ("user", "five"))
+    async with running(tmp_path) as home:
+        await home.world.call("session.pause", session="s")
+        assert (await committed(home, 5))[4:] == [("compaction", 1)]

@@ -1,0 +1,285 @@
+"""Reads of context commits: one commit, chains, listings and instants, and who sees which.
+
+A commit is visible to the host, and to a sandbox if it is of one of its sessions, or if one of them goes on from it or
+from one that continues it. ``visible`` is the check of every read, ancestors included: what is not visible fails like
+what does not exist.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ctxd.commits.commit import instant_ms, read_fields, shown
+from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_id
+from ctxd.objects.document import AsOf, Page, Stored
+from ctxd.sessions.chat import end_of_turn
+from ctxd.sessions.loading import batched
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import Actor
+from ctxd.store import commit_index
+from ctxd.store.commit_index import CommitFilter
+from ctxd.store.writes import NotCached
+from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
+from ctxd_protocol.methods import commits as wire
+
+CHILDREN_MAX: Final = PAGE_ITEMS_MAX
+"""Children that are shown of one commit."""
+
+PAGE_SUMMARIES_MAX: Final = 512 * 1024
+"""Characters of the summaries of one page."""
+
+
+INHERITANCES_MAX: Final = 64
+"""Sessions of sandboxes whose inherited chains are kept in memory."""
+
+_HEADS_AT_ONCE: Final = 100
+
+
+class CommitViewer(msgspec.Struct, frozen=True):
+    """The caller of an operation. ``sessions``: those whose commits it may read, continue and change; None for all
+    commits."""
+
+    actor: Actor
+    sessions: frozenset[str] | None
+
+    def owns(self, stored: Stored) -> bool:
+        """True if it may change the commit ``stored``."""
+        return self.sessions is None or stored.document.payload.get(STORED_NAMES["session"]) in self.sessions
+
+    @property
+    def is_confined(self) -> bool:
+        """True in a sandbox."""
+        return self.sessions is not None
+
+
+class _Inherited(NamedTuple):
+    """The commits before the first one of a session that began with a commit: their entities, and the journal sequence
+    at which the session began."""
+
+    ids: frozenset[str]
+    tx: int
+
+
+class CommitReads:
+    """Reads of the commits of one store."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self.store = sessions.store
+        self._inheritances: dict[str, _Inherited] = {}
+
+    async def _head(self, commit: str) -> Stored | None:
+        """The newest accepted version of ``commit``; None for an unknown one."""
+        id = entity_id(commit)
+        head = self.store.peek(id)
+        if isinstance(head, NotCached):
+            head = (await self.store.heads((id,)))[id]
+        return head if head is not None and head.document.type == "commit" else None
+
+    async def find(self, viewer: CommitViewer, commit: str) -> Stored:
+        """The newest version of ``commit`` that ``viewer`` may read.
+
+        Raises: CtxdError ``commit_not_found`` for an unknown one, and for one that ``viewer`` may not see.
+        """
+        head = await self._head(commit)
+        seen = await self.visible(viewer, {} if head is None else {head.document.id: head})
+        if not seen:
+            raise _no_commit(commit)
+        return seen[entity_id(commit)]
+
+    async def find_all(self, viewer: CommitViewer, ids: Iterable[str]) -> list[Stored]:
+        """The newest versions of the commits whose entities are ``ids``, in order. Raises: as ``find``."""
+        heads = await self.store.heads(ids)
+        seen = await self.visible(viewer, heads)
+        for id in heads:
+            if id not in seen:
+                raise _no_commit(commit_id(id))
+        return [seen[id] for id in heads]
+
+    async def visible(self, viewer: CommitViewer, heads: Mapping[str, Stored | None]) -> dict[str, Stored]:
+        """The commits among ``heads``, newest versions by entity, that ``viewer`` may read: the check of every read.
+
+        A session that was forked, or began with a commit, has inherited the chain before: a sandbox sees that as it was
+        then. Raises: those of the store.
+        """
+        seen = {id: head for id, head in heads.items() if head is not None and viewer.owns(head)}
+        for session in viewer.sessions or () if len(seen) < len(heads) else ():
+            chain = await self._inherited(session)
+            if rest := [id for id in heads if id not in seen and id in chain.ids]:
+                seen |= await self.store.bulk(rest, AsOf(tx=chain.tx))
+        return seen
+
+    async def _inherited(self, session: str) -> _Inherited:
+        """The commits that ``session`` began with. Raises: those of the store."""
+        if (known := self._inheritances.get(session)) is not None:
+            return known
+        first = await self.first(session)
+        if first is None:
+            return _Inherited(frozenset(), 0)
+        settings = self._sessions.catalog.settings(session)
+        # A conversation that became a chat begins at a boundary, the chat of a session with its root.
+        chain = partial(commit_index.chain, tip=first.document.id, to_boundary=settings.base is None)
+        ids = frozenset(await self.store.commits(chain))
+        made = (await self.store.history(first.document.id, page=Page(limit=1)))[0].tx
+        inherited = _Inherited(ids, made if settings.base is None else max(made, settings.base.tx))
+        self._inheritances[session] = inherited
+        if len(self._inheritances) > INHERITANCES_MAX:
+            del self._inheritances[next(iter(self._inheritances))]
+        return inherited
+
+    async def first(self, session: str) -> Stored | None:
+        """The commit that the chain of ``session`` goes on from; None if it begins a chain, and without the session.
+
+        Raises: those of the store.
+        """
+        tx: int | None = None
+        while (known := self._sessions.catalog.newest(session)) is not None:
+            settings = known[0].settings
+            if settings.continues is not None:
+                return await self._head(settings.continues.commit)
+            if settings.base is None:
+                break
+            session, tx = settings.base.session, settings.base.tx if tx is None else min(tx, settings.base.tx)
+            wanted = CommitFilter(session=session, tx=tx)
+            if (found := await self.store.commits(partial(commit_index.newest, wanted=wanted))) is not None:
+                return found
+        return None
+
+    async def show(self, viewer: CommitViewer, params: wire.CommitShowParams) -> wire.CommitShowResult:
+        """One commit, and the commits that continue it.
+
+        Raises: CtxdError ``commit_not_found``, also if it was not there at the requested time.
+        """
+        found = await self.find(viewer, params.commit)
+        id = entity_id(params.commit)
+        children = await self.store.commits(lambda connection: commit_index.children(connection, id, CHILDREN_MAX))
+        heads = await self.store.heads((id, *children))
+        seen = await self.visible(viewer, heads)
+        visible = [commit_id(child) for child in children if child in seen]
+        at = AsOf.given(params.valid_time, params.tx)
+        then = await self.store.get(id, AsOf(at.valid_time, min(at.tx, found.tx))) if at.is_past else seen.get(id)
+        if then is None:
+            message = f"there was no commit {params.commit} then"
+            raise CtxdError("commit_not_found", message, hint="Ask for a later time.")
+        return wire.CommitShowResult(commit=shown(then, confined=viewer.is_confined), children=tuple(visible))
+
+    async def history(self, viewer: CommitViewer, params: wire.CommitHistoryParams) -> wire.CommitHistoryResult:
+        """A commit and its ancestors. Raises: CtxdError ``commit_not_found``, also for an ancestor."""
+        await self.find(viewer, params.commit)
+        tip = entity_id(params.commit)
+        ids = await self.store.commits(lambda connection: commit_index.chain(connection, tip, limit=params.depth))
+        found = _short(await self.find_all(viewer, ids))
+        return wire.CommitHistoryResult(
+            commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
+            next_commit=read_fields(found[-1]).parent or None,
+        )
+
+    async def list(self, viewer: CommitViewer, params: wire.CommitListParams) -> wire.CommitListResult:
+        """A page of commits. Raises: CtxdError ``session_not_found``; ``commit_not_found`` for the parent."""
+        if params.session is not None:
+            self._sessions.catalog.settings(params.session)
+        if params.parent is not None:
+            await self.find(viewer, params.parent)
+        wanted = CommitFilter(
+            principal=params.principal,
+            session=params.session,
+            tag=params.tag,
+            parent=None if params.parent is None else entity_id(params.parent),
+            tips=params.tips,
+            without_summary=params.without_summary,
+            before=_parsed(params.cursor),
+        )
+        places = await self.store.commits(lambda connection: commit_index.listed(connection, wanted, params.limit + 1))
+        page = places[: params.limit]
+        found = _short(await self.find_all(viewer, [place.id for place in page]))
+        last = page[len(found) - 1] if found else None
+        return wire.CommitListResult(
+            commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
+            next_cursor=f"{last.at}.{last.number}" if last is not None and len(places) > len(found) else None,
+        )
+
+    async def resolve(self, viewer: CommitViewer, params: wire.CommitResolveParams) -> wire.CommitResolveResult:
+        """The newest commit at or before an instant, or up to a turn. Raises: CtxdError ``invalid_params``,
+        ``session_not_found``, ``turn_not_found``."""
+        if params.session is not None:
+            self._sessions.catalog.settings(params.session)
+        elif params.turn is not None:
+            raise CtxdError("invalid_params", "turn is one of a session", hint="Name the session.")
+        principal = params.principal
+        if principal is None and params.session is None:
+            principal = viewer.actor.principal
+        wanted = CommitFilter(
+            principal=principal,
+            session=params.session,
+            template=params.template,
+            until=None if params.at is None else instant_ms(params.at),
+        )
+        found = await self.store.commits(partial(commit_index.newest, wanted=wanted))
+        if found is None and params.session is not None:
+            first = await self.first(params.session)
+            found = first if first is not None and _is_wanted(read_fields(first), wanted) else None
+        if found is not None and params.session is not None and params.turn is not None:
+            found = await self._up_to_turn(params.session, params.turn, found)
+        if found is None:
+            return wire.CommitResolveResult(commit=None)
+        seen = await self.visible(viewer, {found.document.id: found})
+        if not seen:
+            raise _no_commit(commit_id(found.document.id))
+        return wire.CommitResolveResult(commit=shown(seen[found.document.id], confined=viewer.is_confined))
+
+    async def _up_to_turn(self, session: str, turn: int, tip: Stored) -> Stored | None:
+        """The newest one of ``tip`` and its ancestors that has nothing of ``session`` behind ``turn``; None without
+        one. Raises: CtxdError ``turn_not_found``."""
+        live = await self._sessions.live(session)
+        if turn > live.state.turn:
+            message = f"session {session} has no turn {turn}"
+            raise CtxdError("turn_not_found", message, hint=f"Its turns are 0 to {live.state.turn}.")
+        end = end_of_turn(live, turn)
+        if end is None:
+            return tip
+        ids = await self.store.commits(partial(commit_index.chain, tip=tip.document.id))
+        for some in batched(ids, _HEADS_AT_ONCE):
+            for id, head in (await self.store.heads(some)).items():
+                position = None if head is None else read_fields(head).position
+                if position is not None and position.chat <= (turn + 1, 0):
+                    return head
+                # A client's commit stands for the session at the time at which it was made.
+                if position is None and (await self.store.history(id, page=Page(limit=1)))[0].tx <= end:
+                    return head
+        return None
+
+
+def _no_commit(commit: str) -> CtxdError:
+    hint = "commit.list has the commits there are."
+    return CtxdError("commit_not_found", f"there is no commit {commit}", hint=hint, outcome="not_applied")
+
+
+def _short(found: list[Stored]) -> list[Stored]:
+    """The first of ``found``, as many as a page may have by the size of their summaries."""
+    left = PAGE_SUMMARIES_MAX
+    for number, stored in enumerate(found):
+        left -= len(stored.document.payload.get("summary", ""))
+        if left < 0 and number:
+            return found[:number]
+    return found
+
+
+def _parsed(cursor: str | None) -> tuple[int, int] | None:
+    if cursor is None:
+        return None
+    at, dot, number = cursor.partition(".")
+    if not (dot and all(part.isascii() and part.isdigit() and len(part) < 20 for part in (at, number))):
+        raise CtxdError("invalid_params", f"{cursor!r} is no cursor of commits", hint="Give next_cursor as it was.")
+    return min(int(at), SAFE_INTEGER_MAX), min(int(number), SAFE_INTEGER_MAX)
+
+
+def _is_wanted(fields: Fields, wanted: CommitFilter) -> bool:
+    """True if a commit with ``fields``, of whichever session, fulfils the conditions of ``wanted`` on its making."""
+    return (
+        wanted.principal in (None, fields.principal)
+        and wanted.template in (None, fields.template)
+        and (wanted.until is None or fields.at <= wanted.until)
+    )
