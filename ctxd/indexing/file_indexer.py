@@ -26,7 +26,7 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd.sources.filesystem import HostFiles
-from ctxd.sources.port import Missing, Present, SourceAdapter
+from ctxd.sources.port import Missing, Present, Reading, SourceAdapter
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
@@ -71,6 +71,14 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
     def writes(self) -> dict[str, Any]:
         """The fields of a ``Write`` of it, by name."""
         return {"puts": self.puts, "signatures": self.signatures, "floor_vt": self.floor_vt}
+
+
+class _PlainRead(msgspec.Struct, frozen=True):
+    """A file of the host that was read under its own name. ``before``: its newest version before the reading."""
+
+    source: FilesystemSource
+    before: Stored | None
+    reading: Reading
 
 
 class Indexer:
@@ -134,6 +142,12 @@ class Indexer:
         unsupported (a directory, a device). Cancel: safe; nothing is written here.
         """
         self.visibility.confine(mounts)
+        plain = await self._read_plain(mounts, workdir, path) if content is None else None
+        if plain is not None:
+            named, shown = plain.source, normalise(path, workdir)
+            return await self._index_source(
+                mounts, file_id(named), named, shown, cause, policy, knows=knows, plain=plain
+            )
         id, source = await self.resolve(mounts, workdir, path)
         if cause == "check":
             known = await self._known_by_name(mounts, workdir, path, source)
@@ -156,6 +170,16 @@ class Indexer:
             if not is_overtaken(before, head):
                 break
         return self._concluded(id, source, seen, head, document)
+
+    async def _read_plain(self, mounts: MountTable, workdir: str, path: str) -> "_PlainRead | None":
+        """Resolve and read a file of the host in one trip to a thread; ``None`` if its path needs more than that."""
+        source = self.visibility.host_path(mounts, workdir, path)
+        if source is None:
+            return None
+        # The newest version before the reading, as in ``_read``.
+        before = await newest(self.versions, file_id(source))
+        reading = await self.files.read_plain(source.path)
+        return None if reading is None else _PlainRead(source, before, reading)
 
     async def index_past(
         self, mounts: MountTable, workdir: str, path: str, content: bytes, valid_time: int, policy: SecretPolicy
@@ -243,9 +267,10 @@ class Indexer:
         *,
         is_known: bool = False,
         knows: Callable[[str], bool] | None = None,
+        plain: "_PlainRead | None" = None,
     ) -> Indexed:
-        if all(await self.visibility.readable(mounts, (source,))):
-            seen, head, document = await self._read(id, source, policy)
+        if plain is not None or all(await self.visibility.readable(mounts, (source,))):
+            seen, head, document = await self._read(id, source, policy, plain)
         else:
             seen = Observed(OutOfReach("unreadable", _why_not_readable(mounts, source)))
             head, document = await newest(self.versions, id), None
@@ -255,13 +280,17 @@ class Indexer:
         return self._concluded(id, source, seen, head, document)
 
     async def _read(
-        self, id: str, source: Source, policy: SecretPolicy
+        self, id: str, source: Source, policy: SecretPolicy, plain: "_PlainRead | None"
     ) -> tuple[Observed, Stored | None, Document | None]:
-        """Read the source; the result comes with the newest version at this very moment."""
+        """Read the source, unless ``plain`` has just been read; the result comes with the newest version at this very
+        moment."""
         author = SANDBOXES if self.visibility.is_from_sandbox(source) else ""
         for attempt in range(1 + OVERTAKEN_RETRIES):
-            before = await newest(self.versions, id)
-            reading = await self.sources.read(source)
+            if plain is not None and attempt == 0:
+                before, reading = plain.before, plain.reading
+            else:
+                before = await newest(self.versions, id)
+                reading = await self.sources.read(source)
             volume = await self._volume(id) if isinstance(reading, Missing) else None
             seen = self._builder.seen_at(reading, volume=volume, policy=policy, author=author)
             document = await self.freshener.built(id, source, seen, before.document if before else None)

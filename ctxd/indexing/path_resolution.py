@@ -61,6 +61,16 @@ class HostVisibility:
             places[number] = _unanswered(place.path) if filesystem is None else FilesystemSource(filesystem, place.path)
         return places
 
+    def host_path(self, mounts: MountTable, workdir: str, path: str) -> FilesystemSource | None:
+        """The source that an agent of the host calls ``path``, symlinks not followed; ``None`` for an agent in a
+        sandbox, for another filesystem than the host's, and where only the path's device decides which it is.
+
+        ``readable`` is true for this source unless a symlink leads elsewhere. Raises: CtxdError invalid_path.
+        """
+        named, prefix = mounts.locate(path, workdir)
+        is_host = named.filesystem_id == self._devices.host and not mounts.in_sandbox
+        return named if is_host and (prefix is not None or not mounts.by_device) else None
+
     async def _resolved(
         self, places: Mapping[int, FilesystemSource], prefixes: Mapping[int, str | None]
     ) -> dict[int, str]:

@@ -125,6 +125,19 @@ class HostFiles:
 
         return await self._lookups.each(paths, resolve, lambda path: path)
 
+    async def read_plain(self, path: str) -> Reading | None:
+        """Read the file at ``path``, in one hop to a thread; ``None`` if ``resolve_many`` would name another path, or
+        if the path is below a confined directory."""
+
+        def read(path: str) -> Reading | None:
+            try:
+                is_plain = not self.confinement.holds(path) and self._resolved(path, {}) == path
+            except (OSError, ValueError):
+                return None
+            return self._read(path) if is_plain else None
+
+        return (await self._lookups.each([path], read, _timed_out))[0]
+
     def _resolved(self, path: str, directories: dict[str, str]) -> str:
         """``path`` without symlinks. ``directories`` keeps those resolved before."""
         confined = self.confinement.resolved(path)

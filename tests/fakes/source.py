@@ -94,6 +94,9 @@ class FakeFiles(HostFiles):
     async def look_many(self, paths: list[str]) -> list[Look]:
         return [self._look(path) for path in paths]
 
+    async def read_plain(self, path: str) -> Reading | None:
+        return None if self.confinement.holds(path) or path in self._links else self._observed(path)
+
     async def resolve_many(self, paths: list[str]) -> list[str]:
         return [path if self._escapes(path) else self._links.get(path, path) for path in paths]
 

@@ -250,3 +250,18 @@ class FilesSuite(SourceSuite):
         expected = {"box/in": "box/inside", "box/out": "box/out", "link": "outside", "box/none": "box/none"}
         resolved = await tree.source.resolve_many([tree.path(name) for name in expected])
         assert resolved == [tree.path(name) for name in expected.values()]
+
+    @pytest.mark.anyio
+    async def test_only_a_path_without_symlinks_and_confinement_is_read_as_plain(self, tree: FilesTree) -> None:
+        tree.write("plain", b"text")
+        tree.write("box/inside", b"own")
+        tree.symlink("link", tree.path("plain"))
+        tree.source.confinement.confine(tree.path("box"))
+        plain = await tree.source.read_plain(tree.path("plain"))
+        assert isinstance(plain, Present)
+        assert plain.raw == b"text"
+        assert await tree.source.read_plain(tree.path("none")) == await tree.source.read(
+            FilesystemSource("host", tree.path("none"))
+        )
+        assert await tree.source.read_plain(tree.path("link")) is None
+        assert await tree.source.read_plain(tree.path("box/inside")) is None

@@ -1,22 +1,41 @@
 """Indexing one file, over fakes."""
 
 import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.indexing.discovery import discover
-from ctxd.indexing.file_indexer import Indexed
+from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
 from ctxd.objects.document import AsOf, Document, file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of
+from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.path_lookups import Lookups
 from ctxd.store.purge import purged_document
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource
-from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, World
+from tests.unit.indexing.memory import BOX, HOST, MOUNTS, ON_HOST, MemoryVersions, World
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+
+class CountedLookups(Lookups):
+    """Lookups that count their trips to threads."""
+
+    trips = 0
+
+    async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
+        self.trips += 1
+        return await super().each(paths, look, hung)
 
 
 @pytest.fixture
@@ -53,6 +72,17 @@ async def test_an_unchanged_file_costs_one_reading_and_one_lookup_and_writes_not
     assert (again.outcome, again.document, again.char_count) == ("unchanged", None, 1)
     assert again.source_hash == source_hash(b"x")
     assert (world.versions.lookups - lookups, world.files.reads - reads) == (1, 1)
+
+
+async def test_a_host_file_is_resolved_and_read_in_one_trip_to_a_thread(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(b"one")
+    (tmp_path / "link.py").symlink_to("a.py")
+    lookups = CountedLookups(SystemClock())
+    indexer = Indexer(MemoryVersions(), HostFiles(SystemClock(), lookups=lookups), HOST)
+    plain = await indexer.index(ON_HOST, "/", os.path.realpath(tmp_path / "a.py"))
+    assert (plain.outcome, plain.char_count, lookups.trips) == ("created", 3, 1)
+    linked = await indexer.index(ON_HOST, "/", str(tmp_path / "link.py"))
+    assert (linked.object, linked.outcome) == (plain.object, "created")
 
 
 @pytest.mark.requirement("IDX-3")
