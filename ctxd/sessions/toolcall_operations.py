@@ -1,6 +1,6 @@
 """Operation that records a tool call and its output."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -53,7 +53,7 @@ class ToolcallOperations(OperationGroup):
         make = partial(toolcall_document, live.state, live.session, params, found)
         early = None
         if size > INLINE_CHARS_MAX:
-            early = await self.store.keep(await off_loop(size, partial(make, params.id)))
+            early = await self._kept(tx, params.id, size, make)
         while isinstance((place := self._place(live, params.id, tx.confined))[1], NotCached):
             await self.store.heads(place[:1])
         id, head = place
@@ -83,6 +83,18 @@ class ToolcallOperations(OperationGroup):
                 object=id, outcome="unchanged", collapsed=(), unresolved=known, receipt=None
             )
         )
+
+    async def _kept(self, tx: Transaction, own_id: str, size: int, make: Callable[[str], Document]) -> Document:
+        """The document that ``make`` returns, with its large output durable.
+
+        Raises: CtxdError purged, before anything is kept: the text must not reach the disk, not even until a refusal.
+        """
+        id = self._place(tx.live, own_id, tx.confined)[0]
+        if id in tx.live.state.index:
+            head = (await self.store.heads((id,)))[id]
+            if head is not None and is_purged(head.document):
+                raise purged(id)
+        return await self.store.keep(await off_loop(size, partial(make, own_id)))
 
     def _place(self, live: LiveSession, own_id: str, confined: bool) -> tuple[str, Stored | None | NotCached]:
         """The id under which the session keeps the tool call, and its newest version; ``NOT_CACHED`` if not in memory.

@@ -8,7 +8,7 @@ import pytest
 
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Stored
+from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.entry_operations import EntryOperations
@@ -18,6 +18,7 @@ from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
 from ctxd.store.purge import KIND
 from ctxd.store.writes import PurgeRequest, Write
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.methods.epochs import EntrySetParams
 from ctxd_protocol.session_types import Message
 from tests.unit.assembly.household import household
@@ -67,6 +68,29 @@ async def test_a_session_outlives_the_purge_of_an_object_that_quotes_its_bundle(
     async with world(tmp_path / "state") as w:
         assert (await w.sessions.live("s1")).state.turn == before.turn + 1
     verified(tmp_path / "state")
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_the_large_text_of_a_purged_call_that_comes_again_does_not_reach_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "the secret\n" * (CONTENT_INLINE_BYTES_MAX // 10)
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        await record(w, "s1", "big", text)
+        assert (await purge(w.store, w.sessions.guard, CALL, "big")).residue == ()
+        kept: list[str] = []
+        store_keep = w.store.keep
+
+        async def keep(document: Document) -> Document:
+            kept.append(document.id)
+            return await store_keep(document)
+
+        monkeypatch.setattr(w.store, "keep", keep)
+        assert await code_of(record(w, "s1", "big", text)) == "purged"
+        assert kept == []
+        await record(w, "s1", "other", text)
+        assert kept == ["other"]
 
 
 @pytest.mark.requirement("SEC-8")
