@@ -29,16 +29,13 @@ class Lineage:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
+        self.root = self.parts[0].session
+        """The session that began the conversation."""
 
     @property
     def inherited(self) -> int:
         """Number of segments that ancestors store."""
         return max([part.segments for part in self.parts[:-1]], default=0)
-
-    @property
-    def root(self) -> str:
-        """The session that began the conversation."""
-        return self.parts[0].session
 
     @property
     def sessions(self) -> tuple[str, ...]:
