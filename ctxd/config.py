@@ -378,7 +378,8 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
 
 def _require_apart(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
     """Raises: ConfigError if something else has its path where the directories of sandboxes are made and removed."""
-    folder = os.path.join(os.path.dirname(str(values["socket"])), default_paths.SANDBOXES_NAME)
+    above, name = os.path.split(str(values["socket"]))
+    folder = os.path.join(above, default_paths.sandboxes_name(name))
     sandboxes = os.path.realpath(folder)
     for key in ("socket", "state_dir", "metrics.socket", "store.url"):
         path = str(values[key]).removeprefix("unix:")

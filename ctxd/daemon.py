@@ -81,7 +81,7 @@ from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
 from ctxd.trackers.tracker import file_trackers
-from ctxd_protocol.default_paths import SANDBOXES_NAME
+from ctxd_protocol.default_paths import sandboxes_name
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.session_types import ComponentName
 from ctxd_protocol.status import DaemonStatus
@@ -173,7 +173,7 @@ class Daemon:
                 timing=options.timing,
                 service_manager=self._service_manager,
             )
-            directories = Directories(options.socket.parent / SANDBOXES_NAME)
+            directories = Directories(options.socket.with_name(sandboxes_name(options.socket.name)))
             sandboxes = Sandboxes(
                 sessions, checkpoints, files.confinement, clock, listeners, directories, log,
                 state_dir=options.state_dir,

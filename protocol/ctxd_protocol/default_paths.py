@@ -24,6 +24,11 @@ SANDBOXES_NAME: Final = "s"
 """Directory beside the host's socket with those of the sandboxes: short, since a socket's path is bounded."""
 
 
+def sandboxes_name(socket_name: str) -> str:
+    """The name of the directory with those of the sandboxes, beside a host's socket of the name ``socket_name``."""
+    return SANDBOXES_NAME if socket_name != SANDBOXES_NAME else "s.d"
+
+
 def home(environ: Mapping[str, str]) -> str:
     """The user's home directory."""
     return environ.get("HOME") or os.path.expanduser("~")

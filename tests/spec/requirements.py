@@ -302,7 +302,7 @@ BOX-11 | While a sandbox is registered, the daemon reads nothing below its mount
 BOX-12 | An empty parameter is refused or means empty, never absent; ids of filesystems, sessions and principals contain no control, direction or blank characters. | ctxd
 BOX-13 | A daemon that runs as root refuses to start with a group on its socket, whose members could read every file, unless `socket_group_as_root` is set. | ctxd
 BOX-14 | Sandboxes' sockets and connections leave file descriptors to the host and to the store: beyond that, a sandbox is refused as `rate_limited`. A disk failure during the removal of a sandbox's socket does not stop the daemon. | ctxd
-BOX-15 | The directories of sandboxes are in `s` beside the socket. A configuration that has the socket, the state directory, the metrics' socket or the node's there is refused. | ctxd
+BOX-15 | The directories of sandboxes are in `s` beside the socket, in `s.d` if the socket itself is called `s`. A configuration that has the state directory, the metrics' socket or the node's there is refused. | ctxd
 SEC-1 | All captures of a session (files, tool calls with their arguments, messages, prompt and labels) are subject to its policy: `off`, `flag` or `redact`. A redacted secret becomes `[REDACTED:rule:tag]`, the same tag for equal secrets, and none of its bytes are stored. Captures of a sandbox, and files it may have written, have separate tags, so that a sandbox cannot confirm a guessed secret. | ctxd
 SEC-2 | Under `flag`, text and context are unchanged; listings and metadata show the rules and tags of findings, never the secret. | ctxd
 SEC-3 | A redacted file's source hash is keyed, so that it cannot be guessed; indexing it unchanged costs one hash and writes nothing. | ctxd

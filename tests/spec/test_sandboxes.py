@@ -38,6 +38,20 @@ def test_a_sandbox_has_a_directory_that_only_it_can_find(boxed: Callable[..., Sa
     assert len(box.sandbox) >= 16, "80 bits"
 
 
+@pytest.mark.requirement("BOX-15")
+@pytest.mark.parametrize(("name", "beside"), [("ctxd.sock", "s"), ("s", "s.d")])
+def test_directories_of_sandboxes_are_beside_the_socket_whatever_its_name(
+    tmp_path_factory: pytest.TempPathFactory, name: str, beside: str
+) -> None:
+    running = Running(tmp_path_factory.mktemp("b"))
+    running.socket = str(running.folder / name)
+    with running, connect_sync(running.socket) as client:
+        own = client.session("s1", agent="a")
+        box = client.sandbox_register([own.id], grants=(), ttl_s=600).sandbox
+        assert Path(box.directory).parent == running.folder / beside
+        assert Path(box.directory, "ctxd.sock").is_socket()
+
+
 @pytest.mark.requirement("BOX-10")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
 def test_a_sandbox_of_another_user_is_that_users(boxed: Callable[..., SandboxView]) -> None:

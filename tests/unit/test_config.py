@@ -79,8 +79,8 @@ def test_a_node_is_at_a_socket_or_an_http_address(home, url):
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"socket": "/x/s"}, "socket"),
         ({"state_dir": "/x/s"}, "state_dir"),
+        ({"socket": "/x/s", "state_dir": "/x/s.d"}, "state_dir"),
         ({"state_dir": "/x/y/../s/0123456789abcdef"}, "state_dir"),
         ({"metrics.socket": "/x/s/metrics"}, "metrics.socket"),
         ({"store.url": "unix:/x/s"}, "store.url"),
