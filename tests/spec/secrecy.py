@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sysconfig
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def say(s: SyncSession, tree: Path) -> str:
         s.id, f"{s.id}-call", "bash", f"{KEY}\n", args={"command": "login", "env": {"DB_PASSWORD": PASSWORD}}
     )
     return s.read(".env").object
+
+
+def until_in_no_file(state: Path, *needles: str) -> None:
+    """Wait for the removal of a refused text: it was made durable before the decision to write it, and goes after the
+    answer."""
+    deadline = time.monotonic() + 30
+    while found := files_with(state, *needles):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
 
 
 def files_with(state: Path, *needles: str) -> set[str]:

@@ -12,7 +12,7 @@ from ctxd_client import CallFailed, InvalidState, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
-from tests.spec.secrecy import ENVIRON, OTHER, SCRIPTS, TOKEN, ctx, files_with
+from tests.spec.secrecy import ENVIRON, OTHER, SCRIPTS, TOKEN, ctx, files_with, until_in_no_file
 
 
 @pytest.mark.requirement("SEC-8")
@@ -57,7 +57,7 @@ def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_pur
         assert resent.value.code == "purged"
         again = client.object_purge(id)
         assert (again.versions, again.receipt, again.complete) == (0, None, True)
-        assert files_with(state, TOKEN, OTHER) == set()
+        until_in_no_file(state, TOKEN, OTHER)
     verified = subprocess.run(
         [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json"], capture_output=True, text=True, env=ENVIRON
     )
