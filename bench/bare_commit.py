@@ -7,7 +7,7 @@ server makes the same tables and indexes, and its rows are as long as those ther
 - ``journal``: one row, with the call's own session and operation id, and a body that holds both documents;
 - ``content``: the text of the call under a hash of 32 bytes;
 - ``entity``: two names, that of the tool call and that of the segment;
-- ``version``: two rows, a document each;
+- ``version``: two rows, with the places of their documents in the journal row;
 - ``knows``: one pair, the tool call and its session;
 
 and the entries of the unique indexes on all of them, under keys that are spread as the daemon's are: hashes over the
@@ -47,8 +47,8 @@ class Lengths(NamedTuple):
 
     principal: str
     body: bytes
-    toolcall: bytes
-    segment: bytes
+    toolcall: int | bytes
+    segment: int | bytes
     crc: int
 
 

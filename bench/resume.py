@@ -3,10 +3,10 @@
 Expected order of growth: O(n) in the session's objects and turns, for both. Opening is what a daemon does for a session
 that it has not in memory: head, segments, fold, and the newest version of every object of the index. The floor reads
 the session's rows, all columns but the check sum, through a connection of its own with two statements, its segments by
-range and its objects by id, and decodes each into its document, without keeping any. Both run in this process, in turn,
-on the same file; the store is started anew for each opening, so that none of its caches help. A start drops the file
-from the system's cache, so it is read whole before each opening: both find its pages in memory, none in their own
-cache.
+range and its objects by id, takes the document of each out of its journal row, and decodes it, without keeping any.
+Both run in this process, in turn, on the same file; the store is started anew for each opening, so that none of its
+caches help. A start drops the file from the system's cache, so it is read whole before each opening: both find its
+pages in memory, none in their own cache.
 """
 
 import gc
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import apsw
@@ -41,7 +42,8 @@ HOST = "f" * 64
 SESSION = "bench"
 CALL = WriteRequest("bench", "host")
 
-_ROW = "e.id, v.body, v.vt, v.tx, v.tx_time, v.content"
+_ROW = "e.id, v.body, (SELECT j.body FROM journal AS j WHERE j.seq=v.tx), v.vt, v.tx, v.tx_time, v.content"
+_journal_row = msgspec.msgpack.Decoder(list[Any]).decode
 _NEWEST = "JOIN version AS v ON v.rowid=(SELECT rowid FROM version WHERE entity=e.n ORDER BY vt DESC, tx DESC LIMIT 1)"
 _SEGMENTS = f"""SELECT {_ROW} FROM entity AS e {_NEWEST}
     WHERE e.id BETWEEN 'segment:{SESSION}#' AND 'segment:{SESSION}$' ORDER BY e.id"""
@@ -114,7 +116,7 @@ def floor(database: Path, ids: list[str]) -> float:
     began = time.perf_counter()
     connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
     rows = [*connection.execute(_SEGMENTS), *connection.execute(_OBJECTS, (wanted,))]
-    decoded = [decode_document(row[0], row[1]) for row in rows]
+    decoded = [decode_document(row[0], _journal_row(row[2])[4][row[1]][1]) for row in rows]
     seconds = time.perf_counter() - began
     connection.close()
     assert len(decoded) > 2 * len(ids)

@@ -66,7 +66,7 @@ def generate(root: Path, rows: int) -> None:
 
 
 def _add(connection: dbfile.Connection, backend: SqliteBackend, seqs: range, chain: bytes) -> bytes:
-    lines, versions = [], []
+    lines, versions, places = [], [], list[int | None]()
     for seq in seqs:
         session = f"session-{seq // SEGMENTS_OF_A_SESSION:06d}"
         id = f"segment:{session}#{seq % SEGMENTS_OF_A_SESSION:010d}"
@@ -86,8 +86,9 @@ def _add(connection: dbfile.Connection, backend: SqliteBackend, seqs: range, cha
         chain = journal.link(chain, seq, b3)
         lines.append((seq, *columns, body, b3, chain))
         versions.append(Version(id, at, seq, at, put.document))
+        places += journal.places((put,), len(body))
     dbfile.insert_rows(connection, f"INSERT INTO journal({journal.COLUMNS})", "(?,?,?,?,?,?,?,?,?,?,?)", lines)
-    backend.append(versions)
+    backend.append(versions, places)
     return chain
 
 

@@ -4,6 +4,9 @@ Runs inside the caller's transaction, on the caller's connection, so that a vers
 become durable together. ``version`` is a rowid table with a narrow index, not WITHOUT ROWID: a document of more than a
 quarter of a page would take an overflow page of its own there. SQLite has no check sums, so each row carries a CRC-32
 over all its values, and a row that does not match is an error, never a result.
+
+A document is stored once: in the journal row that wrote it, of which the version keeps the place, or in the row of the
+version where the journal row is far larger. The check sum is over the document wherever it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,22 +31,27 @@ CREATE INDEX IF NOT EXISTS version_content ON version(content) WHERE content IS 
 CREATE INDEX IF NOT EXISTS version_past ON version(tx, vt) WHERE vt<tx_time;
 """
 """Entities by number and by id; versions by entity, valid time and tx, by the hash of their text, so that a purge finds
-who else has it, and those that were written at a past valid time. ``body`` is NULL for a deletion. ``crc``: see
-``SqliteBackend.append``."""
+who else has it, and those that were written at a past valid time. ``body`` is the document, or an integer: its place
+among the puts in the body of journal row ``tx``; NULL for a deletion. ``crc``: see ``SqliteBackend.append``."""
 
 
-_VALUES: Final = "v.vt, v.tx, v.tx_time, v.body, v.content, v.crc"
+_VALUES: Final = """v.vt, v.tx, v.tx_time, v.body, v.content, v.crc,
+    CASE WHEN typeof(v.body)='integer' THEN (SELECT j.body FROM journal AS j WHERE j.seq=v.tx) END"""
 
 COLUMNS: Final = f"e.id, {_VALUES}"
 """What a query must select, in order, for ``to_version``."""
-
-_BODY: Final = 4
 
 ROW: Final = "(?,?,?,?,?,?,?)"
 """A row of ``version`` in an INSERT: the number of its entity first."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 """Encoder for check sums: the row as a MessagePack array, which keeps type and length of each value."""
+
+_decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
+_PUTS: Final = 4
+_DOCUMENT: Final = 1
+"""Places in the body of a journal row: of its puts, and of the document in one of them. See
+``ctxd.store.journal.encode_body``."""
 
 
 def to_version(row: Any) -> Version:  # noqa: ANN401  # a row of SQLite values
@@ -54,30 +62,37 @@ def to_version(row: Any) -> Version:  # noqa: ANN401  # a row of SQLite values
     return to_versions((row,))[0]
 
 
-def to_versions(rows: Iterable[Any], ids: Sequence[str] | None = None) -> list[Version]:
+def to_versions(rows: Iterable[Any], ids: Sequence[str] | None = None, size: int | None = None) -> list[Version]:
     """As ``to_version``, of many rows: a call for each would take as long as the check.
 
-    With ``ids`` a row has, instead of its id, the place of that in ``ids``: the texts are not made again.
+    With ``ids`` a row has, instead of its id, the place of that in ``ids``: the texts are not made again. With ``size``
+    no row is read after the one with which their documents have so many bytes.
     """
     versions = []
-    for id, valid_time, tx, tx_time, body, content, check_sum in rows:
+    left = 0 if size is None else size
+    for id, valid_time, tx, tx_time, body, content, check_sum, written in rows:
         if ids is not None:
             id = ids[id]
+        if written is not None:
+            body = _document(written, body)
         if crc32(_encode((id, valid_time, tx, tx_time, body, content))) != check_sum:
             if tx is None:
                 raise _no_version(id)
             raise DamagedVersion(f"the version of {id} at {valid_time}, written by {tx}, is damaged")
         versions.append(Version(id, valid_time, tx, tx_time, body, content))
+        if size is not None and (left := left - len(body or b"")) <= 0:
+            break
     return versions
 
 
-def _up_to(size: int, rows: Iterable[Any]) -> Iterator[Any]:
-    """``rows`` up to the one with which their documents have ``size`` bytes."""
-    for row in rows:
-        yield row
-        size -= len(row[_BODY] or b"")
-        if size <= 0:
-            return
+def _document(written: bytes, place: int) -> bytes | None:
+    """The document at ``place`` of a journal row whose body is ``written``; None, which no check sum is over, if it is
+    damaged."""
+    try:
+        found = _decode(written)[_PUTS][place][_DOCUMENT]
+    except (ValueError, TypeError, LookupError):
+        return None
+    return found if isinstance(found, bytes) else None
 
 
 def _no_version(id: str) -> DamagedVersion:
@@ -167,17 +182,23 @@ class SqliteBackend:
             )
         return found
 
-    def append(self, versions: Sequence[Version]) -> None:
+    def append(self, versions: Sequence[Version], places: Sequence[int | None] | None = None) -> None:
         """Add rows, in any order of valid times.
 
-        The check sum of a row is over the id of its entity and all its values.
+        ``places``: those of their documents in the journal row that wrote each, None for a document that is stored
+        with its version, as without ``places`` all are. The check sum of a row is over the id of its entity and all
+        its values, the document among them.
         """
         numbers = self.number([version.id for version in versions])
         head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content, crc)"
         values = []
-        for version in versions:
-            row = (version.valid_time, version.tx, version.tx_time, version.body, version.content)
-            values.append((numbers[version.id], *row, crc32(_encode((version.id, *row)))))
+        for number, version in enumerate(versions):
+            id, valid_time, tx, tx_time = version.id, version.valid_time, version.tx, version.tx_time
+            body, content = version.body, version.content
+            check_sum = crc32(_encode((id, valid_time, tx, tx_time, body, content)))
+            place = None if places is None else places[number]
+            stored = body if place is None else place
+            values.append((numbers[id], valid_time, tx, tx_time, stored, content, check_sum))
         dbfile.insert_rows(self._connection, head, ROW, values)
 
     def as_of(self, ids: Sequence[str], at: AsOf = NOW) -> list[Version]:
@@ -239,7 +260,7 @@ class SqliteBackend:
             WHERE {" AND ".join(where)} ORDER BY e.id {"ASC" if ascending else "DESC"} LIMIT :limit"""
         bindings["limit"] = -1 if page.limit is None else page.limit
         rows = self._connection.execute(query, bindings)
-        return to_versions(rows if size is None else _up_to(size, rows))
+        return to_versions(rows, size=size)
 
     def wrote_past(self, valid_time: int, after: int) -> int:
         """Return the last write beyond ``after`` of a version that holds from a past time, at or before

@@ -18,7 +18,7 @@ from ctxd import dbfile
 from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """
@@ -43,6 +43,8 @@ _RAW_DEFLATE: Final = -zlib.MAX_WBITS
 _BODY_FORMAT: Final = 1
 _REWRITTEN_FORMAT: Final = 2
 _PURGE_FORMAT: Final = 3
+_SHARE_MIN: Final = 16
+_SMALL_BODY: Final = 4_096
 _BIN_HEADERS: Final = ((2, 0, 2**8 - 1), (3, 2**8, 2**16 - 1), (5, 2**16, 2**32 - 1))
 """Bytes that MessagePack writes before bytes, from the least to the greatest number of those."""
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -302,4 +304,16 @@ def versions(puts: Iterable[Put], vt: int, seq: int, tx_time: int) -> list[Versi
             put.content,
         )
         for put in puts
+    ]
+
+
+def places(puts: Sequence[Put], size: int) -> list[int | None]:
+    """Return the places of the documents of ``puts``, in order, in a body of ``size`` bytes.
+
+    None for a deletion, and for a document that is so small a part of a large body that to read the version would
+    mostly mean to read others: it is stored once more, with its version.
+    """
+    return [
+        place if put.document and size <= max(_SMALL_BODY, _SHARE_MIN * len(put.document)) else None
+        for place, put in enumerate(puts)
     ]

@@ -344,6 +344,7 @@ class JournalWriter:
         """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them."""
         rows: list[tuple[Any, ...]] = []
         versions: list[Version] = []
+        places: list[int | None] = []
         contents: dict[bytes, tuple[int, bytes | None]] = {}
         signatures: dict[str, bytes] = {}
         knows: list[tuple[str, str]] = []
@@ -355,6 +356,7 @@ class JournalWriter:
             chain = journal.link(chain, seq, b3)
             rows.append((seq, *columns, body, b3, chain))
             versions += journal.versions(prepared.puts, vt, seq, tx_time)
+            places += journal.places(prepared.puts, len(body))
             contents |= prepared.contents
             signatures |= write.signatures
             knows += [(id, f"session:{write.session}") for id in write.knows]
@@ -364,7 +366,7 @@ class JournalWriter:
         dbfile.insert_rows(connection, _JOURNAL_HEAD, _JOURNAL_ROW, rows)
         content_rows = [(ref, size, data) for ref, (size, data) in contents.items()]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
-        self._versions.append(versions)
+        self._versions.append(versions, places)
         if commits := [version for version in versions if version.id.startswith(COMMIT_PREFIX)]:
             commit_index.fill(connection, self._versions, commits)
         numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])

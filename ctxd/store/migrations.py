@@ -36,6 +36,9 @@ MIGRATIONS: Final = (
     Migration(3, "write segments as tagged operations from now on", lambda connection: None),
     # The start that follows moves it. The number keeps programs out that cannot read packs.
     Migration(4, "keep large content in packs from now on", lambda connection: None),
+    # What is stored stays as it is and is read as it is. The number keeps programs out that look for each document
+    # beside its version.
+    Migration(5, "keep documents in the journal alone from now on", lambda connection: None),
 )
 
 

@@ -112,10 +112,12 @@ def apply(
         dropped -= _still_said(versions, dropped, written)
     texts = tuple(sorted(dropped))
     hit("purge.rewrite")
+    places: dict[tuple[str, int, int], int | None] = {}
     rows = [
-        _rewrite_row(connection, tx, seq, written, purge.reclaimed) for tx in sorted({version.tx for version in found})
+        _rewrite_row(connection, tx, seq, written, places, purge.reclaimed)
+        for tx in sorted({version.tx for version in found})
     ]
-    versions.append(list(written.values()))
+    versions.append(list(written.values()), [places.get(key) for key in written])
     commit_index.fill(connection, versions, list(written.values()))
     _drop_texts(connection, texts, {version.content for version in found if version.id.startswith(ARTIFACT)})
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
@@ -240,14 +242,18 @@ def _rewrite_row(
     connection: dbfile.Connection,
     tx: int,
     record: int,
-    written: dict[tuple[str, int, int], Version],
+    written: Mapping[tuple[str, int, int], Version],
+    places: dict[tuple[str, int, int], int | None],
     reclaimed: str | None,
 ) -> journal.Rewritten:
+    """Replace in row ``tx`` what is ``written`` anew, on behalf of row ``record``. ``places`` receives the places of
+    those documents; all others keep theirs."""
     (row,) = journal.read_rows(connection, after=tx - 1, limit=1)
     body = journal.decode_body(row.body)
-    puts = []
+    puts, keys = [], []
     for put in body.puts:
-        version = written.get((put.id, row.vt if put.valid_time is None else put.valid_time, row.seq))
+        keys.append((put.id, row.vt if put.valid_time is None else put.valid_time, row.seq))
+        version = written.get(keys[-1])
         if version is not None:
             put = msgspec.structs.replace(put, document=version.body or b"", content=version.content)
         puts.append(put)
@@ -258,6 +264,7 @@ def _rewrite_row(
         _forget_known(connection, body.knows, reclaimed)
         after, size = msgspec.structs.replace(after, knows=()), 0
     encoded = journal.encode_rewritten(after, size)
+    places.update(zip(keys, journal.places(puts, len(encoded)), strict=True))
     # Of the same size it is written over what was there, page by page, and nothing is moved.
     connection.execute("UPDATE journal SET body=? WHERE seq=?", (encoded, row.seq))
     name = journal.rewritten_name(row.seq)
@@ -288,16 +295,20 @@ def entities(connection: dbfile.Connection, prefix: str) -> list[str]:
 
 
 def reclaimable(connection: dbfile.Connection, ids: Iterable[str]) -> int:
-    """The bytes that purging ``ids`` frees, those of their documents twice: in the journal and in the versions."""
+    """The bytes that purging ``ids`` frees, those of documents that are stored with their version as well twice."""
     entities, size = set[int](), 0
-    for id in ids:
+    texts: set[bytes] = set()
+    backend = SqliteBackend(connection)
+    for id in dict.fromkeys(ids):
+        for version in backend.history(id, corrections=True):
+            size += len(version.body or b"")
+            texts.update(() if version.content is None else (version.content,))
         found = connection.execute("SELECT n FROM entity WHERE id=?", (id,)).fetchone()
         entities.update(found or ())
-    texts: set[bytes] = set()
     for number in entities:
-        for body, text in connection.execute("SELECT length(body), content FROM version WHERE entity=?", (number,)):
-            size += 2 * (body or 0)
-            texts.update(() if text is None else (text,))
+        query = "SELECT coalesce(sum(length(body)), 0) FROM version WHERE entity=? AND typeof(body)='blob'"
+        ((stored_beside,),) = connection.execute(query, (number,))
+        size += stored_beside
     for text in texts:
         having = connection.execute("SELECT entity FROM version WHERE content=?", (text,))
         if all(number in entities for (number,) in having):

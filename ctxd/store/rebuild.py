@@ -12,7 +12,6 @@ from ctxd import dbfile
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
 from ctxd.store import commit_index, journal, statedir
-from ctxd.store.journal import fold
 from ctxd.store.verify import Report, Step, verified
 
 _EXIT_NO_STATE: Final = 10
@@ -71,11 +70,11 @@ def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
 
 
 def _put(connection: dbfile.Connection, versions: SqliteBackend, row: journal.Row) -> None:
-    put = fold(row)
-    versions.append(put)
+    body = journal.decode_body(row.body)
+    put = journal.versions(body.puts, row.vt, row.seq, row.tx_time)
+    versions.append(put, journal.places(body.puts, len(row.body)))
     commit_index.fill(connection, versions, put)
     session = f"session:{row.session}"
-    known = journal.decode_body(row.body).knows
-    numbers = versions.number([*known, session] if known else ())
-    pairs = [(numbers[id], numbers[session]) for id in known]
+    numbers = versions.number([*body.knows, session] if body.knows else ())
+    pairs = [(numbers[id], numbers[session]) for id in body.knows]
     dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)

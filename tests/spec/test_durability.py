@@ -233,6 +233,14 @@ def damaged_copies(state: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     yield "an artifact", copy
 
 
+def with_one_bit_changed(value: int | str | bytes) -> int | str | bytes:
+    if isinstance(value, int):
+        return value ^ 1
+    data = bytearray(value.encode() if isinstance(value, str) else value)
+    data[len(data) // 2] ^= 1
+    return data.decode(errors="replace") if isinstance(value, str) else bytes(data)
+
+
 def change_one_byte(database: Path, table: str, column: str) -> bool:
     """Change the middle row's value by one bit; false if it has none."""
     with closing(sqlite3.connect(database)) as opened:
@@ -242,12 +250,7 @@ def change_one_byte(database: Path, table: str, column: str) -> bool:
         if not found:
             return False
         row, value = found[len(found) // 2]
-        data = bytearray(value.encode() if isinstance(value, str) else value)
-        data[len(data) // 2] ^= 1
-        opened.execute(
-            f"update {table} set {column} = ? where rowid = ?",
-            (data.decode(errors="replace") if isinstance(value, str) else bytes(data), row),
-        )
+        opened.execute(f"update {table} set {column} = ? where rowid = ?", (with_one_bit_changed(value), row))
         opened.commit()
     return True
 

@@ -8,12 +8,14 @@ from ctxd import dbfile
 from ctxd.backends import sqlite as numbers
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
+from ctxd.store import journal
 from tests.suites.backend import EmbeddedSuite
 
 
 @pytest.fixture
 def connection(tmp_path):
     connection = dbfile.open_writer(tmp_path / "versions.db")
+    connection.execute(journal.TABLES).fetchall()
     yield connection
     connection.close()
 
