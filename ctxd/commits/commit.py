@@ -4,19 +4,17 @@ Pure. A commit's entity has one version for each change of its summary or its ta
 newer writers are read, without the fields that are not known here, and are not written again.
 """
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, entity_id
+from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, created_at, entity_id
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.hashing import identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.policy import to_payload
-from ctxd_protocol.ids import context_id
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.secrets import Secrets
 
@@ -24,26 +22,6 @@ VERSION: Final = 1
 """The version of commits that this program writes."""
 
 _MS: Final = timedelta(milliseconds=1)
-
-
-def created_at(at: int) -> str:
-    """The instant ``at``, in ms since 1970, as ISO 8601 in whole seconds: a part of the id (spec 3)."""
-    return datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def ids_of(fields: Fields, artifact_ref: str) -> Iterator[str]:
-    """Ids of the commit with ``fields`` and that content, in the order in which they are tried: the first one is it,
-    unless it is another commit's.
-
-    Commits of equal parents, contents, seconds and templates share the first three; the last two are over all fields.
-    """
-    template = fields.template or ""
-    for digits in (8, 12, 16):
-        yield context_id(fields.parent, artifact_ref, created_at(fields.at), template, digits=digits)
-    # Agents that start together with one prompt differ in their sessions alone, and may be many.
-    whole = msgspec.json.encode(msgspec.structs.replace(fields, at=0), order="sorted").decode()
-    for digits in (16, 64):
-        yield context_id(fields.parent, artifact_ref, created_at(fields.at), f"{template}\0{whole}", digits=digits)
 
 
 def is_same(one: Fields, other: Fields) -> bool:

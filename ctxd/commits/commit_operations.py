@@ -15,7 +15,6 @@ from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileIn
 from ctxd.commits.commit import (
     VERSION,
     document,
-    ids_of,
     is_same,
     read_fields,
     require_writable,
@@ -24,7 +23,7 @@ from ctxd.commits.commit import (
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
-from ctxd.objects.commit_fields import Fields, commit_hash, commit_id
+from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.registry import Sessions

@@ -20,7 +20,8 @@ from ctxd.commits.commit_operations import Commits, NewCommit
 from ctxd.errors import CtxdError
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import joined
-from ctxd.objects.commit_fields import Fields, Position, commit_id
+from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
+from ctxd.objects.document import Page
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import SessionHead, events_of, read_segment
@@ -35,6 +36,9 @@ from ctxd_protocol.methods import commits as wire
 
 KIND: Final = "commit.checkpoint"
 """The kind of a checkpoint's journal row."""
+
+_IMPORT: Final = "session.adopt"
+"""The kind of the rows of a session that comes from another host."""
 
 DELTA_BYTES_MAX: Final = 768 * 1024
 """Bytes of a delta, about: it fits the database, so that a purge can remove single messages from it."""
@@ -72,7 +76,7 @@ class SessionCheckpoints:
         self._wake = anyio.Event()
         self._has_tool_policy = False
         self._has_compaction_policy = False
-        self._store.on_durable(self._note, types=("commit",))
+        self._store.on_durable(self._note, types=("commit", "session"))
         sessions.on_turn(self._note_turn)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -233,7 +237,7 @@ class SessionCheckpoints:
         while position is None:
             first, position = await self._found(source, first, made_by)
             settings = self._sessions.catalog.settings(source)
-            if (begun := settings.continues) is not None:
+            if (begun := settings.continues) is not None and await self._was_made(begun.commit, made_by):
                 first = _Newest(begun.commit, 0) if first.commit is None else first
                 position = position or begun.position
                 break
@@ -246,6 +250,14 @@ class SessionCheckpoints:
         # A commit may have landed meanwhile.
         newer = self._newest.get(session)
         self._newest[session] = loaded if newer is None or newer.at < loaded.at else newer
+
+    async def _was_made(self, commit: str, made_by: int | None) -> bool:
+        """True if ``commit`` was there as of the journal sequence ``made_by``: a session that came from another host
+        may continue one that is later than a fork of the session."""
+        if made_by is None:
+            return True
+        found = await self._store.history(entity_id(commit), page=Page(limit=1))
+        return bool(found) and found[0].tx <= made_by
 
     async def _found(self, session: str, first: _Newest, made_by: int | None) -> tuple[_Newest, Position | None]:
         """The newest commit of ``session`` up to the journal sequence ``made_by``, unless ``first`` has one, and the
@@ -267,6 +279,9 @@ class SessionCheckpoints:
     def _note(self, landed: Landed) -> None:
         for write, _ in landed:
             self._purges += write.purge is not None
+            if write.kind == _IMPORT and write.session is not None:
+                # It continues what another host committed.
+                self._newest.pop(write.session, None)
             for document in write.puts:
                 session = document.payload.get("in") if document.type == "commit" and write.kind == KIND else None
                 if session in self._newest:

@@ -3,12 +3,15 @@
 Separate: the store indexes them, and ``ctxd.commits`` reads and writes them.
 """
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash
+from ctxd_protocol.ids import context_id
 
 STORED_NAMES: Final = {
     "principal": "by",
@@ -84,3 +87,23 @@ def entity_id(commit: str) -> str:
 def commit_id(entity: str) -> str:
     """Undo ``entity_id``."""
     return entity.removeprefix(COMMIT_PREFIX)
+
+
+def created_at(at: int) -> str:
+    """The instant ``at``, in ms since 1970, as ISO 8601 in whole seconds: a part of the id (spec 3)."""
+    return datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def ids_of(fields: Fields, artifact_ref: str) -> Iterator[str]:
+    """Ids of the commit with ``fields`` and that content, in the order in which they are tried: the first one is it,
+    unless it is another commit's.
+
+    Commits of equal parents, contents, seconds and templates share the first three; the last two are over all fields.
+    """
+    template = fields.template or ""
+    for digits in (8, 12, 16):
+        yield context_id(fields.parent, artifact_ref, created_at(fields.at), template, digits=digits)
+    # Agents that start together with one prompt differ in their sessions alone, and may be many.
+    whole = msgspec.json.encode(msgspec.structs.replace(fields, at=0), order="sorted").decode()
+    for digits in (16, 64):
+        yield context_id(fields.parent, artifact_ref, created_at(fields.at), f"{template}\0{whole}", digits=digits)

@@ -96,6 +96,11 @@ def is_purged(document: Document) -> bool:
     return document.payload.get("purged") is True
 
 
+def is_reclaimed(document: Document) -> bool:
+    """True if the content of the version was destroyed to free space, so that it may come back from another host."""
+    return document.payload.get("reclaimed") is True
+
+
 def state_of(document: Document) -> ObjectState:
     """The state in the version itself; that a source cannot be reached now only its reader knows."""
     if is_purged(document):

@@ -7,7 +7,8 @@ later one would have to restore from what the node has forgotten.
 
 An eviction removes the versions of all hosts. So rows of a session that another host owned by then are not evicted:
 this host's versions are corrected, and the owner purges its own. For other entities a mark remains, by which the other
-hosts know why their versions are gone.
+hosts know why their versions are gone. A purge that only frees space leaves everything that another host has: entities
+of which it has versions, and all texts, as the node has no index of references to them.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -41,14 +42,18 @@ class EvictionStep(msgspec.Struct, frozen=True):
 
 
 async def steps(
-    node: Node, rows: Rows, tip: Cursor, piece: ProjectedRow, fences: Fences | None
+    node: Node, rows: Rows, tip: Cursor, piece: ProjectedRow, fences: Fences | None, *, is_shared: bool
 ) -> AsyncGenerator[EvictionStep, None]:
-    """The transactions that carry over the purge that ``piece`` records, from the cursor ``tip`` on.
+    """The transactions that carry over the purge that ``piece`` records, from the cursor ``tip`` on. ``is_shared``:
+    other hosts have the same log.
 
     Raises: XtdbFailure; CtxdError ``corrupt``, ``store_failed``; ValueError. Cancel: safe.
     """
     evicted = [id for id in piece.purged if fences is None or not fences.skips(id, piece.seq)]
-    texts = await _texts(node, evicted)
+    if piece.reclaims and is_shared:
+        evicted, texts = [id for id in evicted if await _is_sole(node, id, rows.writer)], []
+    else:
+        texts = await _texts(node, evicted)
     kept = await in_thread(rows.kept, frozenset(texts))
     tip = _moved(tip)
     # A name of this attempt alone: the one before it may have put again what is evicted now.
@@ -74,6 +79,12 @@ async def steps(
 
 def _moved(cursor: Cursor) -> Cursor:
     return msgspec.structs.replace(cursor, incarnation=cursor.incarnation + 1)
+
+
+async def _is_sole(node: Node, id: str, writer: str) -> bool:
+    """True if all versions of ``id`` at the node are of ``writer``."""
+    docs = [row.doc for row in await node.history(id)]
+    return all(doc is not None and doc.get("writer") == writer for doc in docs)
 
 
 async def _texts(node: Node, ids: Iterable[str]) -> list[str]:

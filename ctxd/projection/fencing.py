@@ -159,6 +159,11 @@ class Ownership:
         if self._opened is not None:
             self._opened.set()
 
+    @property
+    def is_shared(self) -> bool:
+        """True if other hosts may have sessions on the log."""
+        return self._heads is not None
+
     @classmethod
     def of_one(cls, fences: Fences) -> "Ownership":
         """Return the guard of a single host, whose journal has ``fences`` from another time."""

@@ -47,7 +47,8 @@ def projected(versions: Iterable[Version]) -> list[Version]:
 class ProjectedRow(msgspec.Struct, frozen=True, gc=False):
     """One journal row, ready to be projected. ``chain`` is in hex; ``size`` is its share of a batch, in bytes.
 
-    ``fault``: the reason why it cannot be projected, empty if it can. ``purged``: the entities that the row purged.
+    ``fault``: the reason why it cannot be projected, empty if it can. ``purged``: the entities that the row purged;
+    ``reclaims``: to free space.
     """
 
     seq: int
@@ -57,6 +58,7 @@ class ProjectedRow(msgspec.Struct, frozen=True, gc=False):
     size: int
     fault: str = ""
     purged: tuple[str, ...] = ()
+    reclaims: bool = False
 
     @property
     def alone(self) -> bool:
@@ -178,8 +180,8 @@ class Rows:
         refs = {version.content for version in versions if version.content is not None}
         size = len(row.body) + _ROW_BYTES + sum(map(self._size, refs))
         record = journal.decode_body(row.body).purged if row.kind == PURGE else None
-        purged = () if record is None else record.ids
-        return ProjectedRow(row.seq, row.chain.hex(), row.session, versions, size, purged=purged)
+        purged, reclaims = ((), False) if record is None else (record.ids, record.reclaims)
+        return ProjectedRow(row.seq, row.chain.hex(), row.session, versions, size, purged=purged, reclaims=reclaims)
 
     def _size(self, ref: bytes) -> int:
         found = self._reader.connection.execute("SELECT size FROM content WHERE hash=?", (ref,)).fetchone()

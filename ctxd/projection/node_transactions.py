@@ -259,11 +259,14 @@ class Stream:
         self._texts.forget()
         piece, done = self._buffer[0], None
         fences = None if self._ownership is None else self._ownership.fences
+        is_shared = self._ownership is not None and self._ownership.is_shared
         held = self._ownership.holding(piece.session) if self._ownership and piece.session else nullcontext()
         try:
             # No host may adopt the session while a part of it is missing.
             with held:
-                async with aclosing(steps(self._node, self._rows, self._tip, piece, fences)) as each:
+                async with aclosing(
+                    steps(self._node, self._rows, self._tip, piece, fences, is_shared=is_shared)
+                ) as each:
                     async for step in each:
                         guarded = await self._guarded([piece])
                         tx_id, at = await self._append(step.after, [*guarded.ops, *step.ops])

@@ -41,14 +41,10 @@ class ForkOperations(OperationGroup):
         """Fork a session.
 
         Raises: CtxdError session_not_found, also for a moment before its beginning; session_removed, session_exists,
-        session_owned_elsewhere, commit_not_found, invalid_params, unsupported with several hosts on one log,
-        idempotency_mismatch, and those of the store. Cancel: safe; nothing is made before the store accepts it.
+        session_owned_elsewhere, commit_not_found, invalid_params, idempotency_mismatch, and those of the store.
+        Cancel: safe; nothing is made before the store accepts it.
         """
         request = request or write_request("session.fork", actor.principal, params)
-        if self.sessions.shared:
-            hint = "Hand the session itself over: session.pause, then session.resume on the other host."
-            message = "sessions of several hosts on one log cannot be forked"
-            raise CtxdError("unsupported", message, hint=hint, outcome="not_applied")
         session = f"s-{random.token_hex(8)}" if params.fork is None else params.fork
         async with self.sessions.creating:
             if (replay := await find_replay(self.store, request)) is not None:
@@ -120,7 +116,8 @@ class ForkOperations(OperationGroup):
             op_id=request.op_id,
             request=request.request,
             result=result,
-            puts=(head_document(session, msgspec.structs.replace(head, settings=settings)), *puts),
+            # As of a row of an import, the session is not whole yet; its beginning is.
+            puts=(head_document(session, msgspec.structs.replace(head, settings=settings, entering=False)), *puts),
         )
         pending = self.store.submit(write)
         request.submitted = True
@@ -133,6 +130,8 @@ class ForkOperations(OperationGroup):
         known = self.sessions.catalog.newest(session)
         if known is None:
             raise no_session(session, shared=self.sessions.shared)
+        if (moved := self.sessions.moved_sessions.get(session)) is not None:
+            raise moved.error(session)
         if known[0].settings.state == "removed":
             message = f"session {session} is in the trash"
             raise CtxdError("session_removed", message, hint="Call session.restore first.", outcome="not_applied")
@@ -171,6 +170,8 @@ class ForkOperations(OperationGroup):
         fields = msgspec.convert(found[0].document.payload, Fields)
         session = fields.session
         if session is None or session not in self.sessions.lineage(params.session).sessions:
+            if (inherited := await self._inherited(params.session, commit, found[0].tx)) is not None:
+                return params.session, AsOf(tx=found[0].tx), inherited
             message = f"commit {commit} is of {f'session {session}' if session else 'no session'}, not {params.session}"
             hint = "Name the session that the commit is of."
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
@@ -193,6 +194,25 @@ class ForkOperations(OperationGroup):
         if position.chat >= (len(turns) - 1, len(turns[-1])) or pages.first(later.start) != position.chat:
             return at
         return AsOf(tx=live.seqs[pages.segment(later.start)] - 1)
+
+    async def _inherited(self, session: str, commit: str, tx: int) -> ContinuedCommit | None:
+        """``commit``, made by row ``tx``, if ``session`` came from another host with it, from the session that it was
+        forked from there; None if not."""
+        begun = self.sessions.catalog.settings(session).continues
+        chain = [] if begun is None else await self._chain(begun.commit, commit)
+        if chain[-1:] != [entity_id(commit)]:
+            return None
+        head = await self.store.get(session_object_id(session), AsOf(tx=tx))
+        if head is None:
+            return None
+        for stored in (await self.store.bulk(await self._chain(commit))).values():
+            if (position := msgspec.convert(stored.document.payload, Fields).position) is not None:
+                return ContinuedCommit(commit, position)
+        return ContinuedCommit(commit, Position())
+
+    async def _chain(self, tip: str, last: str = "") -> list[str]:
+        walk = partial(commit_index.chain, tip=entity_id(tip), last=entity_id(last) if last else "")
+        return await self.store.commits(walk)
 
     async def _segments(self, session: str, at: AsOf) -> int:
         """The number of segments that ``session`` had ``at`` a moment, found by halving: times rise with numbers."""

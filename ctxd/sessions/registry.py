@@ -6,7 +6,7 @@ A session is loaded once, however many callers need it at the same time, and unl
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import nlargest
 from typing import Final
 
@@ -114,6 +114,10 @@ class Catalog:
     def states(self) -> dict[str, SessionStatus]:
         """The state of every session."""
         return {session: head.settings.state for session, (head, _) in self._heads.items()}
+
+    def heads(self) -> Iterator[SessionHead]:
+        """The head of every session."""
+        return (head for head, _ in self._heads.values())
 
     def put(self, session: str, head: SessionHead, valid_time: int) -> None:
         """Take ``head``, written at ``valid_time``, for the newest of ``session``."""

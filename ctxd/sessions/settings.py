@@ -53,7 +53,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
     they are shown by all the same. ``entries``: the keys of the entries that clients have set. ``removed``: given
     in the state ``removed`` only. ``base``: that of a fork. ``continues``: that of a session that began with a commit,
-    unless it is the newest one of ``base``.
+    unless it is the newest one of ``base``, and of one that came from another host.
     """
 
     agent: str

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from ctxd.failpoints import hit
-from ctxd.objects.commit_fields import STORED_NAMES
+from ctxd.objects.commit_fields import STORED_NAMES, commit_id
 from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import (
     assemblies_prefix,
@@ -237,10 +237,13 @@ class Trash:
         for some in batched((each.id for each in found), _FILES_AT_ONCE):
             for id, head in (await self._store.heads(some)).items():
                 made[id] = head is not None and STORED_NAMES["position"] in head.document.payload
+        begun = (head.settings.continues for head in self._sessions.catalog.heads())
+        continued = {each.commit for each in begun if each is not None} if found else ()
         reached: set[int | None] = set()
         unreached: list[str] = []
         for each in found:
-            if each.is_named or not made[each.id] or each.number in reached:
+            is_reached = each.is_named or each.number in reached or commit_id(each.id) in continued
+            if is_reached or not made[each.id]:
                 reached.add(each.parent)
             else:
                 unreached.append(each.id)

@@ -14,16 +14,19 @@ import msgspec
 
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf, Page, Stored
+from ctxd.objects.commit_fields import STORED_NAMES, commit_hash
+from ctxd.objects.document import AsOf, Document, Page, Stored
 from ctxd.objects.generated_ids import assemblies_prefix, segments_prefix
 from ctxd.observe.logs import LogEvent
 from ctxd.projection.fencing import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.projection.owners import Owner
+from ctxd.sessions.loading import batched
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import read_head
+from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.settings import SessionSettings
-from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
+from ctxd.sharing.session_import import LocalSession, dated, import_session, read_destination, read_history, tip_of
 from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.writes import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
@@ -34,6 +37,7 @@ SETTLE_S: Final = 1.0
 CLAIM_WAIT_S: Final = 5.0
 """Seconds that a claim waits for rows written here to be projected or fenced."""
 
+_COMMITS_AT_ONCE: Final = 64
 _LOOK_S: Final = 0.05
 _SESSION_CHARS: Final = 96
 """Characters of a session's id at the start of its branch's id: with the suffix it has to fit an id."""
@@ -167,9 +171,11 @@ class OwnershipLoss:
         """Copy ``session`` to ``branch`` if it was written to here from row ``first`` on. Returns: whether there is a
         branch."""
         if branch in self._sessions.catalog:
+            await self._rebase_forks(session, branch, first)
             return True
         if session not in self._sessions.catalog or not await self._has_writes(session, first):
             return False
+        await self._move_commits(session, branch, first)
         source = LocalSession(self._store)
         history = await read_history(source, session)
         if history is None:
@@ -180,7 +186,51 @@ class OwnershipLoss:
             self._store, source, history, destination, kind="session.branch", principal="daemon"
         )
         await pending.wait()
+        await self._rebase_forks(session, branch, first)
         return True
+
+    async def _move_commits(self, session: str, branch: str, first: int) -> None:
+        """Make the commits of ``session`` that row ``first`` and later ones brought commits of ``branch``: those of
+        other hosts go on from an earlier one."""
+        source = LocalSession(self._store)
+        commits = await source.newest(await source.commits_of(session))
+        first = max(first, self._imported.get(session, 0) + 1)
+        late = [each.stored for each in await dated(source, commits.values()) if each.made >= first]
+        for some in batched((stored.document.id for stored in late), _COMMITS_AT_ONCE):
+            heads = await source.newest(some)
+            while self._store.is_purging():
+                await self._store.settled()
+                heads = await source.newest(some)
+            puts = [_of_session(head, branch) for head in heads.values()]
+            write = Write(
+                kind="session.branch", principal="daemon", puts=tuple(puts),
+                floor_vt=max(head.valid_time for head in heads.values()) + 1,
+                unchanged={id: head.content_ref for id, head in heads.items() if head.content_ref is not None},
+            )  # fmt: skip
+            await self._store.submit(write).wait()
+
+    async def _rebase_forks(self, session: str, branch: str, first: int) -> None:
+        """Let the forks of ``session`` that share rows from ``first`` on share those of ``branch``, which are equal:
+        the rows of the session are replaced when it returns."""
+        source = LocalSession(self._store)
+        for fork in self._sessions.catalog.forks(session):
+            base = self._sessions.catalog.settings(fork).base
+            if base is None or base.session != session or base.tx < first or fork in self._sessions.moved_sessions:
+                continue
+            head = self._store.head()
+            assert head is not None, "the branch was written"
+            tip = await tip_of(source, fork, branch)
+            live = await self._sessions.live(fork)
+            async with live.lock:
+                live.require_current()
+                settings = msgspec.structs.replace(
+                    live.settings,
+                    base=msgspec.structs.replace(base, session=branch, tx=head.seq),
+                    continues=live.settings.continues if tip is None else tip,
+                )
+                pending = live.commit(WriteRequest("session.branch", "daemon"), settings=settings)
+            await pending.wait()
+            self._sessions.unload(fork)
 
     async def _has_writes(self, session: str, first: int) -> bool:
         """True if rows from ``first`` on change more of ``session`` than its state, and are not copies."""
@@ -197,6 +247,14 @@ class OwnershipLoss:
     def _branch_id(self, session: str) -> str:
         """Return the same id for a branch that is begun again after a break, and another after each fence."""
         return f"{session[:_SESSION_CHARS]}@{self._store.writer[:8]}.{self._ownership.fences.count(session) + 1}"
+
+
+def _of_session(stored: Stored, session: str) -> Document:
+    """Return the commit ``stored`` as one of ``session``."""
+    # One with tags, even none, is known to have several versions: see ``dated``.
+    payload = {"tags": [], **stored.document.payload, STORED_NAMES["session"]: session}
+    hashed = commit_hash(payload, stored.content_ref)
+    return msgspec.structs.replace(stored.document, payload=payload, content_hash=hashed)
 
 
 def _lasting(head: Stored) -> SessionSettings:

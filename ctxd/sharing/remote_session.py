@@ -18,7 +18,7 @@ from ctxd.backends.xtdb.documents import NEWEST_VALID_TIME
 from ctxd.backends.xtdb.messages import Doc, XtdbFailure
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_content, risen
-from ctxd.objects.generated_ids import NUMBER_DIGITS, number_of
+from ctxd.objects.generated_ids import COMMIT_PREFIX, NUMBER_DIGITS, number_of
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
 from ctxd.store.reads import to_stored
@@ -59,13 +59,21 @@ class RemoteSession:
         mark = purged_mark(id)["xt/id"]
         return bool(await _answered(self._client.entities([mark], valid_time=xtdb_documents.FIXED_VALID_TIME)))
 
-    async def scan(self, prefix: str) -> list[Stored]:
+    async def commits_of(self, session: str) -> list[str]:
+        """See ``SessionSource.commits_of``."""
+        asking = self._client.ids(COMMIT_PREFIX, session=session, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id)
+        return await _answered(asking)
+
+    async def scan(self, prefix: str, *, first: int | None = None) -> list[Stored]:
         """See ``SessionSource.scan``."""
         ids = await _answered(self._client.ids(prefix, valid_time=NEWEST_VALID_TIME, tx_id=self._tx_id))
+        if first is None:
+            found = await self.newest(ids)
+            return [found[id] for id in sorted(found)]
         numbers = [number_of(id) for id in ids]
-        count = max(numbers, default=0) + 1
+        count = max(numbers, default=first) + 1
         # An earlier version of this program deleted its own versions at the node too, and with them everybody's.
-        ids += [_numbered(prefix, number) for number in sorted({*range(count)} - {*numbers})]
+        ids += [_numbered(prefix, number) for number in sorted({*range(first, count)} - {*numbers})]
         found = await self.newest(ids)
         while further := await self.newest([_numbered(prefix, count)]):
             found |= further

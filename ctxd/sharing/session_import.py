@@ -12,20 +12,32 @@ host may import a session is decided by ``hosts``.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
 from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import Position, commit_id, entity_id
 from ctxd.objects.document import Artifact, Content, Document, Page, Stored, risen
-from ctxd.objects.generated_ids import assemblies_prefix, component_texts_prefix, entries_prefix, segments_prefix
+from ctxd.objects.generated_ids import (
+    assemblies_prefix,
+    component_texts_prefix,
+    entries_prefix,
+    number_of,
+    segments_prefix,
+)
 from ctxd.objects.hashing import content_hash
+from ctxd.objects.kinds import is_purged
 from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
+from ctxd.sessions.segments import read_head
+from ctxd.sessions.settings import ContinuedCommit
+from ctxd.sharing.commit_rewriter import SourceCommit, ids_instead, is_one_commit, read_commit
 from ctxd.sharing.session_rewriter import (
     INNER,
     PARTS,
@@ -37,10 +49,12 @@ from ctxd.sharing.session_rewriter import (
     aliases_of,
     entered,
 )
+from ctxd.store import commit_index
 from ctxd.store.purge import purged_document
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
+from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 TEXTS_AHEAD: Final = 64
 """Texts fetched together at first. Bounds the memory an import takes."""
@@ -68,8 +82,13 @@ class SessionSource(Protocol):
         """Return the newest version of each of ``ids`` that has one, without content."""
         ...
 
-    async def scan(self, prefix: str) -> list[Stored]:
-        """Return the newest version of each entity with ``prefix``, by id, without content."""
+    async def scan(self, prefix: str, *, first: int | None = None) -> list[Stored]:
+        """Return the newest version of each entity with ``prefix``, by id, without content. ``first``: they are
+        numbered from it on, without gaps."""
+        ...
+
+    async def commits_of(self, session: str) -> list[str]:
+        """Return the ids of the entities of the commits of ``session``, perhaps of others' versions."""
         ...
 
     async def history(self, id: str) -> list[Stored]:
@@ -95,9 +114,13 @@ class LocalSession:
         """See ``SessionSource.newest``."""
         return {id: stored for id, stored in (await self._store.heads(ids)).items() if stored is not None}
 
-    async def scan(self, prefix: str) -> list[Stored]:
+    async def scan(self, prefix: str, *, first: int | None = None) -> list[Stored]:
         """See ``SessionSource.scan``."""
         return await self._store.scan(prefix)
+
+    async def commits_of(self, session: str) -> list[str]:
+        """See ``SessionSource.commits_of``."""
+        return await self._store.commits(partial(commit_index.of_session, session=session))
 
     async def history(self, id: str) -> list[Stored]:
         """See ``SessionSource.history``."""
@@ -115,12 +138,16 @@ async def read_history(source: SessionSource, session: str) -> SourceHistory | N
 
     Raises: CtxdError corrupt if it is not whole, and what ``source`` raises. Cancel: safe.
     """
-    heads = await source.history(str(session_object_id(session)))
-    if not heads:
+    if not await source.history(str(session_object_id(session))):
         return None
-    prompts = await source.history(str(system_prompt_id(session)))
-    segments = await source.scan(segments_prefix(session))
-    assemblies = await source.scan(assemblies_prefix(session))
+    line = await _line_of(source, session)
+    heads, prompts, parts = list[Stored](), list[Stored](), dict[str, Stored]()
+    for origin in line:
+        heads += origin.until(await source.history(str(session_object_id(origin.session))))
+        prompts += origin.until(await source.history(str(system_prompt_id(origin.session))))
+        for stored in origin.until(await source.scan(component_texts_prefix(origin.session))):
+            parts.setdefault(stored.document.id.partition("#")[2], stored)
+    segments, assemblies = await _inner(source, line)
     index = await _in_thread(segments, lambda: entered(segments))
     newest = await source.newest(list(index))
     if missing := next((id for id in index if id not in newest), None):
@@ -129,10 +156,129 @@ async def read_history(source: SessionSource, session: str) -> SourceHistory | N
     moved = [id for id, since in index.items() if newest[id].tx > since]
     histories = await _histories(source, moved)
     objects = {id: tuple(histories.get(id) or (newest[id],)) for id in index}
-    parts = [*await source.scan(component_texts_prefix(session)), *await source.scan(entries_prefix(session))]
+    inner = (*parts.values(), *await source.scan(entries_prefix(session)))
+    commits, tip = await _commits(source, line)
     return SourceHistory(
-        session, tuple(heads), tuple(prompts), tuple(segments), tuple(assemblies), objects, tuple(parts)
+        session, tuple(heads), tuple(prompts), tuple(segments), tuple(assemblies), objects, inner, commits, tip
     )
+
+
+class _Origin(NamedTuple):
+    """A session as far as another one goes on from it: its first ``segments``, its assemblies up to ``assemblies``, and
+    its rows up to ``tx``."""
+
+    session: str
+    segments: int = SAFE_INTEGER_MAX
+    assemblies: int = SAFE_INTEGER_MAX
+    tx: int = SAFE_INTEGER_MAX
+
+    def until(self, versions: Iterable[Stored]) -> list[Stored]:
+        """Those of ``versions`` that are part of it."""
+        return [stored for stored in versions if stored.tx <= self.tx]
+
+
+async def _line_of(source: SessionSource, session: str) -> list[_Origin]:
+    """Return ``session`` after the sessions that it was forked from, the oldest first."""
+    line = [_Origin(session)]
+    while True:
+        latest, id = line[0], str(session_object_id(line[0].session))
+        head = (await source.newest([id])).get(id)
+        base = None if head is None else read_head(head).settings.base
+        if base is None:
+            return line
+        limits = min(base.segments, latest.segments), min(base.assembly, latest.assemblies), min(base.tx, latest.tx)
+        line.insert(0, _Origin(base.session, *limits))
+
+
+async def _inner(source: SessionSource, line: Sequence[_Origin]) -> tuple[list[Stored], list[Stored]]:
+    """Return the segments and the records of assemblies of ``line``, by number, wherever they are."""
+    segments, assemblies = list[Stored](), list[Stored]()
+    for origin, before in zip(line, (None, *line), strict=False):
+        first, recorded = (0, 0) if before is None else (before.segments, before.assemblies)
+        for stored in await source.scan(segments_prefix(origin.session), first=first):
+            if first <= number_of(stored.document.id) < origin.segments:
+                segments.append(stored)
+        for stored in await source.scan(assemblies_prefix(origin.session), first=recorded + 1):
+            if recorded < number_of(stored.document.id) <= origin.assemblies:
+                assemblies.append(stored)
+    return segments, assemblies
+
+
+async def _commits(
+    source: SessionSource, line: Sequence[_Origin]
+) -> tuple[tuple[SourceCommit, ...], ContinuedCommit | None]:
+    """Return the commits of the session and their ancestors, parents first, and the one that the session's next
+    checkpoint continues."""
+    own = await dated(source, (await source.newest(await source.commits_of(line[-1].session))).values())
+    found = {each.stored.document.id: each for each in own}
+    tip = await _tip(source, line)
+    known = {id: each.stored for id, each in found.items()}
+    listed, ancestors = {line[-1].session}, dict[str, Stored]()
+    wanted = [*found, *([] if tip is None else [entity_id(tip.commit)])]
+    while wanted:
+        id = wanted.pop()
+        if id not in known:
+            known |= await source.newest([id])
+        stored = known.get(id)
+        if stored is None or id in ancestors:
+            continue
+        fields = read_commit(stored)
+        if id not in found:
+            ancestors[id] = stored
+        if fields.session is not None and fields.session not in listed:
+            # Most chains stay within few sessions: their commits are read at once.
+            listed.add(fields.session)
+            known |= await source.newest(await source.commits_of(fields.session))
+        if fields.parent and entity_id(fields.parent) not in found:
+            wanted.append(entity_id(fields.parent))
+    found |= {each.stored.document.id: each for each in await dated(source, ancestors.values())}
+    return tuple(sorted(found.values(), key=lambda each: each.made)), tip
+
+
+async def _tip(source: SessionSource, line: Sequence[_Origin]) -> ContinuedCommit | None:
+    """Return what the next checkpoint of the last session of ``line`` continues: the newest commit of that session, or
+    of the nearest one before it that had any then, and the end of the newest checkpoint."""
+    commit: str | None = None
+    position: Position | None = None
+    for origin in reversed(line):
+        stored = await source.newest(await source.commits_of(origin.session))
+        had = [(read_commit(each.stored), each) for each in await dated(source, stored.values())]
+        # Equal instants are in the order of the journal.
+        had.sort(key=lambda each: (each[0].at, each[1].made), reverse=True)
+        had = [each for each in had if each[1].made <= origin.tx]
+        commit = commit or next((commit_id(each.stored.document.id) for _, each in had), None)
+        position = position or next((fields.position for fields, _ in had if fields.position is not None), None)
+        head = (await source.newest([id := str(session_object_id(origin.session))])).get(id)
+        begun = None if head is None else read_head(head).settings.continues
+        if begun is not None:
+            commit, position = commit or begun.commit, position or begun.position
+        if position is not None:
+            break
+    return None if commit is None else ContinuedCommit(commit, position or Position())
+
+
+async def tip_of(source: SessionSource, fork: str, branch: str) -> ContinuedCommit | None:
+    """Return what the next checkpoint of ``fork`` continues, when ``branch`` has the late commits of the session that
+    it was forked from. Raises: as ``source``."""
+    line = await _line_of(source, fork)
+    line.insert(-1, line[-2]._replace(session=branch))
+    return await _tip(source, line)
+
+
+async def dated(source: SessionSource, commits: Iterable[Stored]) -> list[SourceCommit]:
+    """Return ``commits`` with the rows that made them."""
+    commits = list(commits)
+    # One without tags and summary has one version.
+    changed = [
+        stored.document.id
+        for stored in commits
+        if stored.document.payload.keys() & {"tags", "summary"} or is_purged(stored.document)
+    ]
+    histories = await _histories(source, changed)
+    return [
+        SourceCommit(stored, min((each.tx for each in histories.get(stored.document.id, ())), default=stored.tx))
+        for stored in commits
+    ]
 
 
 async def _histories(source: SessionSource, ids: Iterable[str]) -> dict[str, list[Stored]]:
@@ -164,9 +310,18 @@ async def read_destination(
     taken = [
         id for id, stored in objects.items() if stored is not None and history.objects[id][-1].document.type != "file"
     ]
-    prompt_id = system_prompt_id(session)
-    prompt = (await store.heads((prompt_id,)))[prompt_id]
-    segments, assemblies = [await store.scan(prefix(session)) for prefix in (segments_prefix, assemblies_prefix)]
+    prompt_id, head_id = system_prompt_id(session), session_object_id(session)
+    heads = await store.heads((prompt_id, head_id))
+    prompt, head = heads[prompt_id], heads[head_id]
+    here = LocalSession(store)
+    segments, assemblies = await _inner(here, await _line_of(here, session))
+    commits = await store.heads([each.stored.document.id for each in history.commits])
+    longer = {
+        id
+        for each in history.commits
+        if (other := commits[each.stored.document.id]) is not None and not is_one_commit(other, each.stored)
+        for id in ids_instead(each.stored)
+    }
     return Destination(
         session=session,
         ordinal=ordinal,
@@ -180,6 +335,8 @@ async def read_destination(
         ),
         filesystem=filesystem,
         state=state,
+        base=None if head is None else read_head(head).settings.base,
+        commits={**commits, **await store.heads(longer)},
     )
 
 
@@ -218,6 +375,10 @@ class _Import:
         for deletes in rewriter.stale():
             await self._flush(PlannedWrite(deletes))
         for group in rewriter.groups:
+            if row.has_commits and any(stored.document.type != "commit" for stored in group):
+                # As of a commit's row, the session has nothing that came after the commit.
+                await self._flush(row)
+                row = PlannedWrite()
             if any(stored.document.type == "assembly" for stored in group):
                 await self._write_record(row, group)
                 row = PlannedWrite()
@@ -252,7 +413,8 @@ class _Import:
         row.objects = {**rewriter.files(), **row.objects}
         inner = [stored for stored in group if stored.document.type in INNER]
         texts = await self._prepare(
-            row, [stored.content_ref for stored in inner if stored.document.type in (PROMPT, "assembly", *PARTS)]
+            row,
+            [stored.content_ref for stored in inner if stored.document.type in (PROMPT, "assembly", "commit", *PARTS)],
         )
         if row.documents or row.deletes or row.head or self._changed(row):
             self._submit(row, texts, entering=True)
@@ -377,6 +539,8 @@ def _with_text(document: Document, text: Content | None, artifact: Artifact | No
         # Its payload is another than in the source.
         digest = content_hash(document.payload, text)
         return msgspec.structs.replace(document, content=text, artifact=artifact, content_hash=digest)
+    if document.type == "commit" and (text is not None or is_purged(document)):
+        return msgspec.structs.replace(document, content=text, artifact=artifact)
     if text is None:
         return purged_document(document, lambda _: document.identity_hash)
     return msgspec.structs.replace(document, content=text, artifact=artifact)

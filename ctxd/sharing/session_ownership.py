@@ -329,6 +329,16 @@ class Hosts:
             return False
         return owner.released or owners.standing(owner, self._writer) == "elsewhere"
 
+    async def require_own(self, session: str) -> None:
+        """Raises: CtxdError session_owned_elsewhere if another host has ``session``, as far as the node answers at
+        once. Cancel: safe."""
+        with anyio.move_on_after(UNKNOWN_S), suppress(CtxdError):
+            owner = await self._log.owner(session)
+            if owners.standing(owner, self._writer) == "elsewhere" and owner is not None:
+                self._loss.refuse_writes(session, self._log.heartbeat.host(owner.writer))
+        if (moved := self._sessions.moved_sessions.get(session)) is not None:
+            raise moved.error(session)
+
     async def require_unknown(self, session: str) -> None:
         """Raises: CtxdError session_exists if another host has ``session``, as far as the node answers at once: if it
         does not, the session created here becomes a branch. Cancel: safe."""

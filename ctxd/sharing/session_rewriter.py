@@ -12,10 +12,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import commit_id, entity_id
 from ctxd.objects.document import Document, Stored, renamed
-from ctxd.objects.generated_ids import assembly_id, number_of, segment_id
+from ctxd.objects.generated_ids import assembly_id, number_of, segment_id, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.sessions.segments import (
     AppendChat,
     RecordUsage,
@@ -31,6 +32,8 @@ from ctxd.sessions.segments import (
     segment_document,
     to_text,
 )
+from ctxd.sessions.settings import ContinuedCommit, ForkBase
+from ctxd.sharing.commit_rewriter import CommitRewriter, SourceCommit
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
 from ctxd_protocol.object_types import source_label
@@ -52,11 +55,12 @@ Place = tuple[int, int]
 
 
 class SourceHistory(msgspec.Struct, frozen=True):
-    """A session as one journal has it, without text.
+    """A session as one journal has it, without text. What a fork shares with its ancestors has their ids.
 
     ``heads`` and ``prompts``: every version, oldest first. ``segments``, ``assemblies``: the newest of each, by number.
     ``objects``: the versions of each object of its index, oldest first, that matter since it entered. ``parts``: the
-    newest of its component texts and entries.
+    newest of its component texts and entries. ``commits``: those of the session and their ancestors, parents first;
+    ``continues``: the one that its next checkpoint continues.
     """
 
     session: str
@@ -66,6 +70,8 @@ class SourceHistory(msgspec.Struct, frozen=True):
     assemblies: tuple[Stored, ...]
     objects: Mapping[str, tuple[Stored, ...]]
     parts: tuple[Stored, ...] = ()
+    commits: tuple[SourceCommit, ...] = ()
+    continues: ContinuedCommit | None = None
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +81,8 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     get instead. ``segments``, ``assemblies``, ``prompt``: those of an earlier life of the session; those that are not
     the beginning of the source are deleted, and so are those ``fenced``, which the node lacks. ``filesystem``: the id
     of the filesystem of the host that the session comes from. ``state``: that of the session in the end, ``None`` for
-    the source's; a closed session stays closed.
+    the source's; a closed session stays closed. ``base``: that of the earlier life, which is in ``segments`` and
+    ``assemblies`` too. ``commits``: the newest versions of those of the source, and of the ids they may get instead.
     """
 
     session: str
@@ -88,6 +95,8 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     filesystem: str = ""
     fenced: frozenset[str] = frozenset()
     state: Literal["active", "paused"] | None = None
+    base: ForkBase | None = None
+    commits: Mapping[str, Stored | None] = {}
 
 
 class PlannedWrite:
@@ -107,6 +116,7 @@ class PlannedWrite:
         self.head: Stored | None = None
         self.segments = 0
         self.chars = 0
+        self.has_commits = False
 
 
 def entered(segments: Sequence[Stored]) -> dict[str, int]:
@@ -126,7 +136,7 @@ def relevant(versions: Sequence[Stored], since: int) -> tuple[Stored, ...]:
 
 PROMPT: Final = "system_prompt"
 PARTS: Final = ("component_text", "session_entry")
-INNER: Final = ("session", PROMPT, "segment", "assembly", *PARTS)
+INNER: Final = ("session", PROMPT, "segment", "assembly", *PARTS, "commit")
 
 
 class SessionRewriter:
@@ -138,7 +148,7 @@ class SessionRewriter:
         if not history.heads:
             raise CtxdError("corrupt", f"session {history.session} has no head")
         for number, stored in enumerate(history.segments):
-            if stored.document.id != segment_id(history.session, number):
+            if number_of(stored.document.id) != number:
                 raise CtxdError("corrupt", f"segment {number} of session {history.session} is missing")
         self._history = history
         self._destination = destination
@@ -150,6 +160,9 @@ class SessionRewriter:
             for id, _, tx in record.document.payload.get("active", ()):
                 self._versions_shown.setdefault(id, set()).add(tx)
         self.renamed = self._renamings()
+        self._commits = CommitRewriter([each.stored for each in history.commits], destination.commits)
+        self._prompts = {stored.document.id for stored in history.prompts}
+        self._base: ForkBase | None = None
         self._expected: dict[str, Stored] = {}
         self._places: dict[tuple[str, int], Place] = {}
         self._wrote: dict[str, set[int]] = {}
@@ -162,7 +175,8 @@ class SessionRewriter:
         groups = self._grouped()
         self._newest_vt = max(stored.valid_time for group in groups.values() for stored in group)
         self._boundary = max((stored.tx for stored in self._reused), default=0)
-        self.groups = self._pending(groups)
+        late = [each.stored for each in history.commits if each.made <= self._boundary]
+        self.groups = [[stored] for stored in late if self._commits.is_wanted(stored)] + self._pending(groups)
 
     @property
     def floor_vt(self) -> int:
@@ -173,14 +187,16 @@ class SessionRewriter:
         """Yield, some at a time, the segments and records of an earlier life that are not part of the session."""
         kept = {self._id(stored) for stored in self._reused}
         here = (*self._destination.segments, *self._destination.assemblies)
-        ids = [stored.document.id for stored in here if stored.document.id not in kept]
+        ids = [id for stored in here if (id := stored.document.id) not in kept and session_of(id) == self.session]
         for start in range(0, len(ids), DELETES_MAX):
             yield tuple(ids[start : start + DELETES_MAX])
 
     def refs(self) -> list[str]:
         """Return the texts that the destination may lack, by the row that they are of."""
         hashes = {id: stored.document.content_hash for id, stored in self._destination.objects.items() if stored}
-        versions = (stored for group in self.groups for stored in group if stored.content_ref is not None)
+        # Deltas may be large: they are fetched one by one.
+        groups = ((stored for stored in group if stored.document.type != "commit") for group in self.groups)
+        versions = (stored for group in groups for stored in group if stored.content_ref is not None)
         return [
             stored.content_ref
             for stored in versions
@@ -218,6 +234,9 @@ class SessionRewriter:
                     row.documents[self._id(stored)] = (self._segment(row, stored), None)
                 case "assembly":
                     row.documents[self._id(stored)] = (self._assembly(stored.document), stored.content_ref)
+                case "commit":
+                    row.has_commits = True
+                    row.documents[self._id(stored)] = (self._commits.rewritten(stored), stored.content_ref)
 
     def add_objects(self, row: PlannedWrite, group: Sequence[Stored]) -> None:
         """Add the versions of objects in ``group`` to ``row``."""
@@ -227,7 +246,7 @@ class SessionRewriter:
 
     def _is_purged_here(self, stored: Stored) -> bool:
         here = self._destination.objects.get(self._id(stored))
-        return here is not None and is_purged(here.document)
+        return here is not None and is_purged(here.document) and not is_reclaimed(here.document)
 
     def files(self) -> dict[str, Stored]:
         """Return the shared files as the session last saw them, by id: other sessions write versions of them too."""
@@ -276,19 +295,27 @@ class SessionRewriter:
         not, and fold them."""
         here = _in_order(self._destination.segments, self._destination.assemblies)
         there = _in_order(self._history.segments, self._history.assemblies)
-        reused: list[Stored] = []
+        reused: list[tuple[Stored, Stored]] = []
         for mine, theirs in zip(here, there, strict=False):
             if not self._is_same(mine, theirs):
                 break
-            reused.append(theirs)
+            reused.append((mine, theirs))
+        shared = [mine for mine in here if session_of(mine.document.id) != self.session]
+        if not {mine.document.id for mine in shared} <= {mine.document.id for mine, _ in reused}:
+            # The beginning is another one than that of the session which it was shared with.
+            return []
+        self._base = self._destination.base if shared else None
+        for mine, theirs in reused:
             if theirs.document.type == "segment":
                 delta = self._delta(read_segment(theirs.document))
                 self._fold(number_of(theirs.document.id), delta)
                 self._seqs.append(mine.tx)
-        return reused
+        return [theirs for _, theirs in reused]
 
     def _is_same(self, mine: Stored, theirs: Stored) -> bool:
-        if mine.document.id != self._id(theirs) or mine.document.id in self._destination.fenced:
+        if mine.document.type != theirs.document.type or mine.document.id in self._destination.fenced:
+            return False
+        if number_of(mine.document.id) != number_of(theirs.document.id):
             return False
         if theirs.document.type == "assembly":
             return all(mine.document.payload.get(name) == theirs.document.payload.get(name) for name in _RECORD)
@@ -322,6 +349,10 @@ class SessionRewriter:
                 groups.setdefault(stored.tx, []).append(stored)
         for stored in (*history.segments, *history.assemblies, *history.parts):
             groups.setdefault(stored.tx, []).append(stored)
+        for each in history.commits:
+            if self._commits.is_wanted(each.stored):
+                # Where it was made, so that a fork at it has what was there then.
+                groups.setdefault(each.made, []).append(each.stored)
         return groups
 
     def _seen(self, versions: Sequence[Stored]) -> Sequence[Stored]:
@@ -392,6 +423,8 @@ class SessionRewriter:
             case "component_text" | "session_entry":
                 kind, _, name = id.partition(":")
                 return f"{kind}:{self.session}#{name.partition('#')[2]}"
+            case "commit":
+                return self._commits.id(id)
             case _:
                 return self.renamed.get(id, id)
 
@@ -406,7 +439,12 @@ class SessionRewriter:
         for id, alias in self.renamed.items():
             names[alias] = names.pop(id, id)
         mounts = _pinned(settings.mounts, destination.filesystem)
-        settings = msgspec.structs.replace(settings, ordinal=destination.ordinal, mounts=mounts, renamed=names)
+        settings = msgspec.structs.replace(
+            settings, ordinal=destination.ordinal, mounts=mounts, renamed=names, base=self._base
+        )
+        if not entering and (tip := self._history.continues) is not None:
+            commit = commit_id(self._commits.id(entity_id(tip.commit)))
+            settings = msgspec.structs.replace(settings, continues=msgspec.structs.replace(tip, commit=commit))
         if not entering and destination.state is not None and settings.state != "closed":
             settings = msgspec.structs.replace(settings, state=destination.state)
         return head_document(self.session, msgspec.structs.replace(head, settings=settings, entering=entering))
@@ -450,15 +488,15 @@ class SessionRewriter:
 
     def _assembly(self, document: Document) -> Document:
         """Return the record with the versions of this journal. Fields that only the assembly knows stay as they are."""
-        payload = dict(document.payload)
+        payload, origin = dict(document.payload), session_of(document.id) or self._history.session
         if "active" in payload:
             payload["active"] = [self._shown(*shown) for shown in payload["active"]]
         if "dropped" in payload:
             payload["dropped"] = [[self.renamed.get(id, id), reason] for id, reason in payload["dropped"]]
         if "window" in payload:
-            payload["window"] = self._keyed(self._window(payload["window"]))
+            payload["window"] = self._keyed(self._window(payload["window"], origin), origin)
         if "form" in payload:
-            payload["form"] = self._keyed(payload["form"])
+            payload["form"] = self._keyed(payload["form"], origin)
         id = assembly_id(self.session, number_of(document.id))
         return Document(
             id=id,
@@ -468,21 +506,19 @@ class SessionRewriter:
             payload=payload,
         )
 
-    def _window(self, window: dict[str, Any]) -> dict[str, Any]:
-        """Return the part of a window in a record with the versions of this journal."""
+    def _window(self, window: dict[str, Any], origin: str) -> dict[str, Any]:
+        """Return the part of a window in a record of the session ``origin`` with the versions of this journal."""
         made = dict(window)
         for name in ("refs", "noted"):
             if name in window:
                 made[name] = [*map(self._reference if name == "refs" else self._noted, window[name])]
         if (prompt := window.get("prompt")) is not None:
-            made["prompt"] = self._shown(str(system_prompt_id(self._history.session)), 0, prompt)[2]
+            made["prompt"] = self._shown(str(system_prompt_id(origin)), 0, prompt)[2]
         return made
 
-    def _keyed(self, part: dict[str, Any]) -> dict[str, Any]:
+    def _keyed(self, part: dict[str, Any], origin: str) -> dict[str, Any]:
         """Return ``part`` of a record with the cache key of its request, which is the id that the session had then."""
-        if self.session == self._history.session or "format" not in part:
-            return part
-        return {"cache_key": self._history.session, **part}
+        return part if self.session == origin or "format" not in part else {"cache_key": origin, **part}
 
     def _reference(self, ref: dict[str, Any]) -> dict[str, Any]:
         if ref["ref"] != "object":
@@ -497,7 +533,7 @@ class SessionRewriter:
         return [id, tx, *noted[2:]]
 
     def _shown(self, id: str, valid_time: int, tx: int) -> list[str | int]:
-        if id == system_prompt_id(self._history.session):
+        if id in self._prompts:
             target, here = str(system_prompt_id(self.session)), self._destination.prompt
         else:
             target = self.renamed.get(id, id)

@@ -72,10 +72,12 @@ class Rewritten(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PurgeRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Record of a purge: the entities whose text it destroyed, and the rows that it rewrote."""
+    """Record of a purge: the entities whose text it destroyed, and the rows that it rewrote. ``reclaims``: it freed
+    space, and what other hosts have of the same stays."""
 
     ids: tuple[str, ...]
     rows: tuple[Rewritten, ...]
+    reclaims: bool = False
 
 
 class Body(msgspec.Struct, frozen=True):

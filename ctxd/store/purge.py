@@ -125,7 +125,8 @@ def apply(
         connection.execute("DELETE FROM signature WHERE entity=(SELECT n FROM entity WHERE id=?)", (id,))
     count = len(found) - spared
     result = msgspec.msgpack.encode(Counted(ids, count, said))
-    body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows)))
+    reclaims = purge.unreferenced or purge.reclaimed is not None
+    body = journal.encode_purge(request, result, journal.PurgeRecord(ids, tuple(rows), reclaims))
     return Purged(ids, count, texts, said, body)
 
 
@@ -231,7 +232,12 @@ def _instead(connection: dbfile.Connection, version: Version, purge: PurgeReques
         left = None if text is None else purge.sharing(msgspec.structs.replace(document, content=text))
         if left is not None:
             return _rewritten(version, left, _keep_text(connection, left.content))
-    return _rewritten(version, purged_document(document, purge.keyed), None)
+    gone = purged_document(document, purge.keyed)
+    if purge.reclaimed is not None:
+        # Another host may have it, and bring it back.
+        payload = {**gone.payload, "reclaimed": True}
+        gone = msgspec.structs.replace(gone, payload=payload, content_hash=content_hash(payload, None))
+    return _rewritten(version, gone, None)
 
 
 def _rewritten(version: Version, document: Document, content: bytes | None) -> Version:

@@ -170,12 +170,15 @@ class MemoryNode:
         after: str | None = None,
         limit: int | None = None,
         writer: str | None = None,
+        session: str | None = None,
         valid_time: int,
         tx_id: int | None = None,
     ) -> list[str]:
         tx = self._reads(tx_id)
         rows = self._versions.scan(prefix, AsOf(valid_time=valid_time, tx=tx), Page(after=after))
-        wanted = [row.id for row in rows if writer is None or json.loads(row.body or b"").get("writer") == writer]
+        asked = {"writer": writer, "session": session}
+        given = {key: value for key, value in asked.items() if value is not None}
+        wanted = [row.id for row in rows if given.items() <= json.loads(row.body or b"").items()]
         return wanted[:limit]
 
 

@@ -401,6 +401,9 @@ HST-10 | A chat is purged on the host that owns its session: on another host the
 HST-11 | An import or a branch writes rows in proportion to the part of the session that the journal lacks, also when it is restarted, and copies nothing once the hosts are level. | ctxd
 HST-12 | A host that projects, or has no active session, does not renew its lease; the documents of renewals repeat. | ctxd
 HST-13 | A takeover that breaks off at any step is completed by the host that claimed the session, also after a restart, and leaves the session paused and released unless a client has resumed it; until then that host refuses writes to the session. | ctxd
+HST-14 | The commits of a session move with it to another host, with their ancestors, deltas, artifacts, summaries and tags, under the same ids; what was purged stays purged. The chain goes on there, and a fork at a commit made on the other host is the session of that moment. | ctxd
+HST-15 | A session is forked on the host that owns it, and the fork goes to other hosts by itself, with what it shares. A fork of writes that came too late keeps them when its session returns, and their commits become those of the branch. | ctxd
+HST-16 | With several hosts `session.gc` destroys nothing at a node that another host has versions of, and no text; a session that a fork still shares is kept, also if the fork went elsewhere. | ctxd
 """
 
 REQUIREMENTS: tuple[Requirement, ...] = tuple(

@@ -65,8 +65,9 @@ _DOCS: Final = "{:find [e (pull e [*])] :in [[e ...]] :timeout 30000}"
 _FIRST: Final = "[(>= e low)]"
 _NEXT: Final = "[(> e low)]"
 _END: Final = "[(< e high)]"
-_RANGE: Final = "{:find [e] :in [low high writer] :where [[e :xt/id] %s] :limit %d :timeout 30000}"
+_RANGE: Final = "{:find [e] :in [low high writer session] :where [[e :xt/id] %s] :limit %d :timeout 30000}"
 _OF_WRITER: Final = "[e :writer writer]"
+_OF_SESSION: Final = "[e :session session]"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -259,23 +260,26 @@ class XtdbClient:
         after: str | None = None,
         limit: int | None = None,
         writer: str | None = None,
+        session: str | None = None,
         valid_time: int,
         tx_id: int | None = None,
     ) -> list[str]:
         """Ids that start with ``prefix`` and exist, by code point, from beyond ``after`` on.
 
-        With ``writer`` only entities whose newest version that writer's journal put. A node orders no id of more than
+        With ``writer`` only entities whose newest version that writer's journal put; with ``session`` only those whose
+        newest version is of that session. A node orders no id of more than
         224 bytes: those are left out. Pages of one call are read as of ``tx_id``; without one, each as of its moment.
         """
         high = beyond(prefix)
         wanted = [_END] if high is not None else []
         wanted += [_OF_WRITER] if writer is not None else []
+        wanted += [_OF_SESSION] if session is not None else []
         found: list[str] = []
         low, bound = (prefix, _FIRST) if after is None or after < prefix else (after, _NEXT)
         while limit is None or len(found) < limit:
             size = IDS_PAGE if limit is None else min(IDS_PAGE, limit - len(found))
             query = _RANGE % (" ".join([bound, *wanted]), size)
-            page = await self._query(query, [low, high, writer], messages.to_ids, valid_time, tx_id)
+            page = await self._query(query, [low, high, writer, session], messages.to_ids, valid_time, tx_id)
             found += sorted(page)
             if len(page) < size:
                 break

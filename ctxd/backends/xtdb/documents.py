@@ -19,6 +19,7 @@ from blake3 import blake3
 
 from ctxd.backends.stored_version import Version
 from ctxd.backends.xtdb.messages import Doc
+from ctxd.objects.commit_fields import STORED_NAMES
 from ctxd.objects.document import Content, Document, decode_document, encode_content, encode_document, source_of
 from ctxd.objects.generated_ids import session_of
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
@@ -95,8 +96,10 @@ def _named(document: Document) -> Doc:
     fields = document.payload if isinstance(document.payload, dict) else {}
     # A tool call names its session by its chat.
     chat = fields.get("chat_ref")
-    of_chat = chat.removeprefix("chat:") if isinstance(chat, str) and chat.startswith("chat:") else None
-    if (session := session_of(document.id) or of_chat) is not None:
+    named_session = chat.removeprefix("chat:") if isinstance(chat, str) and chat.startswith("chat:") else None
+    if document.type == "commit" and type(of_commit := fields.get(STORED_NAMES["session"])) is str:
+        named_session = of_commit
+    if (session := session_of(document.id) or named_session) is not None:
         named["session"] = session
     for key, kind in _LOOKED_UP.items():
         if type(value := fields.get(key)) is kind:

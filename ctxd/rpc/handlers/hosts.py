@@ -1,5 +1,6 @@
 """Handlers of ``session.*`` with several hosts on one log: ``resume`` acquires the session, ``pause`` waits until it is
-released, ``create`` refuses ids of other hosts, ``list`` shows their sessions, and ``owner`` names the owner.
+released, ``create`` and ``fork`` refuse ids of other hosts, ``list`` shows their sessions, and ``owner`` names one's
+owner.
 
 The handlers of a single host stay as they are.
 """
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _RESUME: Final = "session.resume"
 _PAUSE: Final = "session.pause"
 _CREATE: Final = "session.create"
+_FORK: Final = "session.fork"
 _LIST: Final = "session.list"
 
 
@@ -37,7 +39,7 @@ def handlers(family: Mapping[str, AsyncHandler], hosts: "Hosts | None") -> dict[
     }
     if hosts is None:
         return table
-    return table | {_RESUME: shared.resume, _PAUSE: shared.pause, _CREATE: shared.create}
+    return table | {_RESUME: shared.resume, _PAUSE: shared.pause, _CREATE: shared.create, _FORK: shared.fork}
 
 
 class _SharedCalls:
@@ -74,6 +76,12 @@ class _SharedCalls:
         if params.session is not None:
             await self._others.require_unknown(params.session)
         return await self._family[_CREATE](caller, params, call)
+
+    async def fork(self, caller: Caller, params: wire.SessionForkParams, call: WriteRequest) -> Answer:
+        await self._others.require_own(params.session)
+        if params.fork is not None:
+            await self._others.require_unknown(params.fork)
+        return await self._family[_FORK](caller, params, call)
 
     async def list(self, caller: Caller, params: wire.SessionListParams) -> Answer:
         if not params.elsewhere:

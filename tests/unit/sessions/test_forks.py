@@ -9,6 +9,7 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
+from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.segments import RUN
 from ctxd.sessions.state import check
 from tests.unit.sessions.world import World, code_of, record, say, world
@@ -142,8 +143,8 @@ async def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
         await w.call("session.remove", session="s1")
         assert await code_of(w.call("session.fork", session="s1")) == "session_removed"
         await w.call("session.restore", session="s1")
-        w.sessions.shared = True
-        assert await code_of(w.call("session.fork", session="s1")) == "unsupported"
+        w.sessions.moved_sessions["s1"] = MovedSession("beta", None)
+        assert await code_of(w.call("session.fork", session="s1")) == "session_owned_elsewhere"
 
 
 async def test_a_fork_that_is_sent_again_is_made_once(tmp_path: Path) -> None:

@@ -1,0 +1,233 @@
+"""Commits, forks and the trash with several hosts: they move with their session, and what others have stays."""
+
+from pathlib import Path
+
+import pytest
+
+from ctxd_client import CallFailed
+from ctxd_client.sync import SyncClient
+from tests.waiting import block_until
+from tests.xtdb.hosts import Host, Pair, hosts, lived, set_aside, shown, taken_over
+from tests.xtdb.running import Node
+from tests.xtdb.test_hosts import code_of, same
+
+LARGE = "".join(f'{{"role":"user","content":"{n:06d}"}}\n' for n in range(60_000))
+
+
+def chain(client: SyncClient, commit: str) -> list[tuple[object, ...]]:
+    """The history of a commit, without what differs between hosts: the journal's sequences."""
+    return [
+        (each.commit, each.parent, each.artifact_ref, each.summary, each.tags, each.created_at_ms, each.machine)
+        for each in client.commit_history(commit).commits
+    ]
+
+
+def said(client: SyncClient, session: str) -> list[object]:
+    return list(client.session_chat(session).turns)
+
+
+@pytest.mark.requirement("HST-14")
+def test_the_commits_of_a_session_move_with_it(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        texts = lived(a.client, "moving", tmp_path / "tree")
+        s = a.client.session("moving")
+        s.set_entry("mode", "Plan only.")
+        root = a.client.commit_checkpoint("claude-code-v1", '{"n":0}\n', template="t").commit.commit
+        own = a.client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="moving", parent=root).commit.commit
+        then = said(a.client, "moving")
+        s.user("after the first commit")
+        held = a.client.artifact_put(data=LARGE.encode()).artifact
+        large = a.client.commit_checkpoint("claude-code-v1", artifact=held, session="moving", parent=own).commit.commit
+        side = a.client.commit_checkpoint("claude-code-v1", '{"n":2}\n', session="moving", parent=own).commit.commit
+        tip = a.client.context_current(session="moving").context_id
+        assert tip is not None
+        a.client.commit_annotate(own, "The first one.")
+        a.client.commit_tag(side, "kept")
+        a.client.object_purge(f"commit:{side}")
+        before = {commit: chain(a.client, commit) for commit in (large, side, tip)}
+        whole = a.client.commit_materialize(large, stop="root", format="narrative-v1").artifact_ref
+        set_aside(a, "moving")
+        b.client.session_resume("moving")
+        same(a.client, b.client, "moving")
+        assert shown(b.client, "moving")[:3] == texts
+        assert {commit: chain(b.client, commit) for commit in before} == before
+        assert b.client.commit_materialize(large, stop="root", format="narrative-v1").artifact_ref == whole
+        assert code_of(lambda: b.client.commit_materialize(side)) == "purged"
+        (tagged,) = b.client.commit_list(tag="kept").commits
+        assert tagged.commit == side
+        # Nothing is committed again, and what is new continues the chain.
+        assert b.client.context_current(session="moving").context_id == tip
+        b.client.session("moving").user("on the other host")
+        newest = b.client.context_current(session="moving").context_id
+        assert newest is not None and chain(b.client, newest)[1:] == before[tip]
+        resolved = b.client.commit_resolve(session="moving").commit
+        assert resolved is not None and resolved.commit == newest
+        # A fork at a commit that was made on the other host is the session of that moment.
+        fork = b.client.session_fork("moving", commit=own).session
+        assert said(b.client, fork) == then
+        b.client.session(fork).user("only in the fork")
+        made = b.client.context_current(session=fork).context_id
+        assert made is not None and [each[0] for each in chain(b.client, made)[1:]] == [own, root]
+        # And back again, with a tag that has moved meanwhile.
+        b.client.commit_tag(newest, "kept")
+        set_aside(b, "moving")
+        a.client.session_resume("moving")
+        assert chain(a.client, newest) == chain(b.client, newest)
+        (tagged,) = a.client.commit_list(tag="kept").commits
+        assert tagged.commit == newest
+        assert a.client.context_current(session="moving").context_id == newest
+        for host in (a, b):
+            host.level()
+            host.agrees()
+
+
+@pytest.mark.requirement("HST-15")
+def test_a_fork_goes_to_another_host_without_the_session_that_it_was_forked_from(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "stays", tmp_path / "tree")
+        tip = a.client.context_current(session="stays").context_id
+        assert tip is not None
+        a.client.session_fork("stays", fork="goes")
+        a.client.session("stays").user("not in the fork")
+        s = a.client.session("goes")
+        s.tool("bash", output="in the fork", id="in-the-fork")
+        s.assemble()
+        assert code_of(lambda: b.client.session_fork("goes")) == "session_not_found"
+        set_aside(a, "goes")
+        b.client.session_resume("goes")
+        same(a.client, b.client, "goes")
+        assert len(shown(b.client, "goes")) == 4
+        assert "stays" not in [row.session for row in b.client.session_list().sessions]
+        made = b.client.context_current(session="goes").context_id
+        assert made is not None and tip in [each[0] for each in chain(b.client, made)]
+        assert code_of(lambda: a.client.session_fork("goes")) == "session_owned_elsewhere"
+        assert code_of(lambda: a.client.session_fork("stays", fork="goes")) == "session_exists"
+        before = b.client.daemon_status().store.head_seq
+        b.client.session_fork("goes", fork="again")
+        assert b.client.daemon_status().store.head_seq == before + 1, "a fork copies nothing"
+        b.client.session("again").user("only here")
+        b.client.session("goes").user("said on the other host")
+        set_aside(b, "goes")
+        a.client.session_resume("goes")
+        same(a.client, b.client, "goes")
+        a.client.session("goes").user("home")
+        set_aside(b, "again")
+        a.client.session_resume("again")
+        same(a.client, b.client, "again")
+        set_aside(a, "stays")
+        b.client.session_resume("stays")
+        same(a.client, b.client, "stays")
+        for host in (a, b):
+            host.kill()
+            host.start()
+            host.level()
+            host.agrees()
+        assert len(shown(a.client, "goes")) == 4
+
+
+@pytest.mark.requirement("HST-15")
+def test_a_fork_of_late_writes_keeps_them_when_its_session_returns(
+    pair: Pair, nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "lost", tmp_path / "tree", turns=1)
+        earlier = a.client.context_current(session="lost").context_id
+        a.level()
+        nodes[0].pause()
+        try:
+            a.client.session("lost").user("late")
+            late = a.client.session("lost").record("late", "bash", "late").object
+            commit = a.client.context_current(session="lost").context_id
+            a.client.session_fork("lost", fork="of-late")
+            taken_over(b, "lost")
+            b.client.session("lost").user("said on beta")
+            others = b.client.context_current(session="lost").context_id
+            set_aside(b, "lost")
+        finally:
+            nodes[0].cont()
+        assert commit is not None and others is not None and earlier is not None
+        block_until(lambda: a.client.session_owner("lost").branch)
+        branch = a.client.session_owner("lost").branch
+        assert branch is not None
+        taken_over(a, "lost")
+        same(a.client, b.client, "lost")
+        # The late commit is the branch's, so that the session goes on from the other host's.
+        assert a.client.context_current(session="lost").context_id == others
+        assert [each[0] for each in chain(a.client, others)] == [others, earlier]
+        assert a.client.commit_show(commit).commit.session == branch
+        assert a.client.context_current(session=branch).context_id == commit
+        for session in ("of-late", branch):
+            assert late in a.client.session_get(session).session.session_index
+            a.client.session(session).user("goes on")
+            set_aside(a, session)
+            b.client.session_resume(session)
+            same(a.client, b.client, session)
+            made = b.client.context_current(session=session).context_id
+            assert made is not None and [each[0] for each in chain(b.client, made)][-2:] == [commit, earlier]
+        for host in (a, b):
+            host.level()
+            host.agrees()
+
+
+def emptied(host: Host, session: str) -> None:
+    """Remove the session for good."""
+    host.client.session_remove(session)
+    done = host.client.session_gc(0, force=True)
+    assert [each.session for each in done.sessions if each.action == "emptied"] == [session]
+
+
+@pytest.mark.requirement("HST-16")
+def test_what_is_collected_on_one_host_stays_on_another(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        texts = lived(a.client, "first", tmp_path / "tree")
+        commit = a.client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="first").commit.commit
+        a.client.context_current(session="first")
+        set_aside(a, "first")
+        b.client.session_resume("first")
+        b.client.session_fork("first", fork="second")
+        b.client.session("second").user("on beta")
+        tip = b.client.context_current(session="second").context_id
+        assert tip is not None
+        b.client.session_create("agent", session="third")
+        b.client.session("third").tool("bash", output="first 0 0", id="another")
+        third = b.client.session("third").assemble().text
+        set_aside(b, "first")
+        a.client.session_resume("first")
+        emptied(a, "first")
+        assert code_of(lambda: a.client.session_get("first")) == "session_not_found"
+        a.level()
+        a.agrees()
+        assert code_of(lambda: b.client.session_resume("first")) in ("session_removed", "session_closed")
+        # What another host has is whole there, and goes on from there.
+        assert shown(b.client, "second") == texts
+        history = chain(b.client, tip)
+        for session in ("second", "third"):
+            set_aside(b, session)
+            a.client.session_resume(session)
+            same(a.client, b.client, session)
+        assert shown(a.client, "third") == [third]
+        assert chain(a.client, tip) == history
+        assert a.client.commit_materialize(tip, stop="root", format="narrative-v1").commit_count >= 2
+        assert a.client.commit_show(commit).commit.session == "first"
+        b.level()
+        b.agrees()
+        a.agrees()
+
+
+@pytest.mark.requirement("HST-16")
+def test_a_session_whose_fork_went_elsewhere_is_kept_and_says_why(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair()
+    with hosts(a, b):
+        lived(a.client, "base", tmp_path / "tree", turns=1)
+        a.client.session_fork("base", fork="gone")
+        set_aside(a, "gone")
+        b.client.session_resume("gone")
+        a.client.session_remove("base")
+        (kept,) = [each for each in a.client.session_gc(0, force=True).sessions if each.session == "base"]
+        assert (kept.action, kept.reason) == ("kept", "forked")
+        with pytest.raises(CallFailed, match="in the trash"):
+            a.client.session_fork("base")
