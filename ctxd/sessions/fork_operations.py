@@ -220,6 +220,8 @@ class ForkOperations(OperationGroup):
         newest = await self.store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
         low = lineage.inherited
         high = number_of(newest[0].document.id) + 1 if newest else low
+        if newest and at.includes(newest[0]):
+            return high
         while low < high:
             middle = (low + high) // 2
             id = lineage.segment_id(middle)

@@ -27,6 +27,13 @@ OF_THE_STORE = (
     "test_assemblies.py",
     "test_notices.py",
 )
+OF_COMMITS = (
+    "test_commits.py",
+    "test_checkpoint_policy.py",
+    "test_context_id.py",
+    "test_forking.py",
+    "test_removal.py",
+)
 RUN_S_MAX = 1800.0
 """Seconds that the spec suite may take on a node, on a busy machine."""
 
@@ -52,9 +59,19 @@ def test_what_concerns_versions_holds_on_a_node(memory_node: Node) -> None:
     assert " skipped" not in done.stdout and "xfailed" not in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(RUN_S_MAX)
+@pytest.mark.requirement("PRJ-7")
+def test_what_concerns_commits_holds_on_a_node(memory_node: Node) -> None:
+    done = run(memory_node, *(SPEC / name for name in OF_COMMITS))
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(RUN_S_MAX)
 @pytest.mark.requirement("PRJ-7")
 def test_everything_else_holds_on_a_node_too(memory_node: Node) -> None:
-    done = run(memory_node, *(path for path in sorted(SPEC.glob("test_*.py")) if path.name not in OF_THE_STORE))
+    done = run(
+        memory_node, *(path for path in sorted(SPEC.glob("test_*.py")) if path.name not in (*OF_THE_STORE, *OF_COMMITS))
+    )
     assert done.returncode == 0, done.stdout[-8000:]
