@@ -5,7 +5,7 @@ the same 4 MiB without it are stored. The bytes are random, so that compression 
 O(1), a few chunks whatever the size, and a manifest of 36 bytes a chunk. Every put is flushed before it counts.
 
 ``artifact_isolation`` is the 99th percentile of recorded tool calls of one client while another one uploads 64 MB in
-pieces of 1 MiB and puts them, over that of the same calls alone. The median of several rounds, alone and beside in
+pieces of 256 KiB and puts them, over that of the same calls alone. The median of several rounds, alone and beside in
 turns. Every call is acknowledged after its flush.
 """
 
@@ -25,7 +25,7 @@ from ctxd.artifacts.store import ArtifactStore
 SIZE = 4 * 1024 * 1024
 SIZES = (SIZE // 4, SIZE, SIZE * 4)
 UPLOAD = 64 * 1024 * 1024
-PIECE = 1024 * 1024
+PIECE = 256 * 1024
 ALONE_S = 3.0
 PAUSE_S = 0.002
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient
     from ctxd_protocol.methods.artifacts import ArtifactPolicy, DamagedArtifact
 
-_PIECE_BYTES: Final = 1024 * 1024
+_PIECE_BYTES: Final = 256 * 1024
 """Longer pieces are no faster, and the calls of others wait for each."""
 _SHORT_DIGITS: Final = 12
 _MS: Final = 1000

