@@ -234,8 +234,7 @@ class ClientMethods(ABC):
         calls as well. A crash or a restart leaves no gap in the chain and commits nothing twice.
 
         Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path, unsupported); ``NotFound``
-        (session_not_found, commit_not_found); ``InvalidState`` (session_removed, session_owned_elsewhere, purged);
-        ``TooLarge`` (too_large).
+        (session_not_found, commit_not_found); ``InvalidState`` (session_removed, session_owned_elsewhere, purged).
 
         Example: ``(await client.session_create("demo", workdir="/workspace")).session.session``
         """

@@ -325,7 +325,6 @@ ROWS: Final = (
             "session_owned_elsewhere",
             "commit_not_found",
             "purged",
-            "too_large",
             "unsupported",
         ),
         example={"agent": "demo", "workdir": "/workspace"},
