@@ -11,6 +11,8 @@ from typing import Final
 import anyio
 import msgspec
 
+from ctxd import limits
+from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
@@ -325,13 +327,14 @@ _KEYS_READ: Final = 5_000
 """Keys of one reading while the filter is filled: how long the end of the store may wait for it."""
 
 
-async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str], None]) -> None:
-    """Add every entity and operation of the database to ``bloom``, which is whole then.
+async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str], None], clock: Clock) -> None:
+    """Add every entity and operation of the database to ``bloom``, which is whole then. Leaves the first calls alone.
 
     The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
     way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
     """
     lane = Lane("operations")
+    await clock.sleep(limits.BLOOM_DELAY_S)
     try:
         last = await lane.run(answered, reader.last_keys)
         for index in KEY_INDEXES:

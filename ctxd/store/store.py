@@ -134,7 +134,7 @@ class VersionStore:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._loader.run, loader)
-                group.start_soon(fill_bloom, self._bloom, sifter, self._note_broken_index)
+                group.start_soon(fill_bloom, self._bloom, sifter, self._note_broken_index, self._clock)
                 if not damage:
                     group.start_soon(self._scrub_all, scrubber, directory)
                     group.start_soon(self._large.collect, self._read, self._reader.referenced)

@@ -1,9 +1,18 @@
 """A sieve never denies what it holds, and soon denies nearly all that it does not."""
 
+import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctxd import limits
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.clock import SystemClock
+from ctxd.store.head_cache import fill_bloom
 from ctxd.store.idempotency import BloomFilter
+from ctxd.store.reads import Reader
+from tests.unit.store.documents import document, write
+from tests.unit.store.running import running
 
 
 @given(texts=st.lists(st.text(max_size=20), max_size=50))
@@ -24,3 +33,34 @@ def test_few_of_those_that_were_never_added_are_left_open():
     sieve.add(f"here {n}" for n in range(100_000))
     sieve.whole = True
     assert sum(not sieve.lacks(f"gone {n}") for n in range(100_000)) < 50
+
+
+class StandingClock(SystemClock):
+    """A clock on which a sleep ends when a test lets it."""
+
+    def __init__(self):
+        self.slept = []
+        self.goes_on = anyio.Event()
+
+    async def sleep(self, seconds):
+        self.slept.append(seconds)
+        await self.goes_on.wait()
+
+
+@pytest.mark.anyio
+async def test_the_filter_is_filled_after_the_first_calls(tmp_path):
+    async with running(tmp_path) as store:
+        await store.submit(write(document("here", "text"))).wait()
+    reader, sieve, clock = (
+        Reader(tmp_path / "state.db", ArtifactStore(tmp_path / "artifacts")),
+        BloomFilter(),
+        StandingClock(),
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(fill_bloom, sieve, reader, pytest.fail, clock)
+        await anyio.wait_all_tasks_blocked()
+        assert (clock.slept, sieve.whole) == ([limits.BLOOM_DELAY_S], False)
+        assert not sieve.lacks("gone")
+        clock.goes_on.set()
+    assert (sieve.lacks("here"), sieve.lacks("gone")) == (False, True)
+    reader.close()
