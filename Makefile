@@ -92,7 +92,13 @@ lock:
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
 	$(LOCK) --upgrade --extra dev --output-file requirements-dev.lock pyproject.toml
 	$(LOCK) --extra build --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+	echo "langgraph-checkpoint-sqlite>=3.1,<4" | $(LOCK) --upgrade --output-file bench/langgraph.lock -
 	rm -rf .venv-lock
+
+# The checkpointer that the bench ``commits`` compares with, in an environment of its own.
+.venv-langgraph: bench/langgraph.lock
+	$(PYTHON) -m venv --clear $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 
 clean:
 	rm -rf $(VENV) .xtdb build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutation

@@ -3,6 +3,10 @@
 Every checkpoint is one call over the socket, acknowledged after its flush (``synchronous=FULL``). Expected order of
 growth: a checkpoint is O(1) in the depth of its chain, storage O(n) in its deltas, a look-up O(log n) in all commits.
 
+``checkpoint_latency`` is the median of a checkpoint of 1.3 KB at depth 1,000 over that of LangGraph's SQLite
+checkpointer with the same messages at that depth, in turns, both flushed: ours is timed at the client, over the socket,
+LangGraph's within its own process. It needs ``make .venv-langgraph``.
+
 ``checkpoint_growth`` is the median at depth 10,000 over that at depth 100, of checkpoints that alternate between both
 chains, so that other work on the machine meets both. ``resolve_cold`` is the first look-up after
 a start over the same query of SQLite on the same rows, by a connection of its own; both with the file's pages out of
@@ -15,8 +19,10 @@ acknowledged after its flush.
 
 import base64
 import contextlib
+import json
 import os
 import socket as socketlib
+import subprocess
 import sys
 import threading
 import time
@@ -40,6 +46,7 @@ SHALLOW = 100
 ROUNDS = 200
 BATCH = 100
 STARTS = 5
+LANGGRAPH = Path(".venv-langgraph/bin/python").absolute()
 AT = "2035-01-01T00:00:00Z"
 
 _BARE = """SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity WHERE c.principal=? AND c.at<=?
@@ -121,6 +128,41 @@ def deep(place: Path) -> Iterator[Figure]:
         yield Figure(name="checkpoint_growth", value=far / shallow, goal=1.2, better="lower", detail=detail)
     add(state, total)
     yield resolved(socket, state, total)
+
+
+def latency(place: Path) -> Figure:
+    """The cost of a checkpoint beside that of LangGraph's SQLite checkpointer."""
+    depth, rounds = 1_000, 50 if quick() else ROUNDS
+    texts = chat()
+    messages = [next(texts) for _ in range(depth + rounds)]
+    socket, ours, theirs, parent = place / "latency.sock", list[float](), list[float](), None
+    with (
+        daemon(socket, place / "latency"),
+        Caller(socket) as caller,
+        subprocess.Popen(
+            [LANGGRAPH, "-I", "bench/langgraph_chain.py", str(place / "langgraph.db")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        synchronous = int(process.stdout.readline())
+        assert synchronous >= 2, f"LangGraph's database is flushed less than ours: synchronous={synchronous}"
+        caller.call("session.create", agent="bench", session="bench")
+        for number, text in enumerate(messages):
+            content = delta(text)
+            began = time.perf_counter()
+            parent = checkpoint(caller, content, parent)
+            taken = 1000 * (time.perf_counter() - began)
+            process.stdin.write(json.dumps(text) + "\n")
+            process.stdin.flush()
+            other = float(process.stdout.readline())
+            if number >= depth:
+                ours.append(taken)
+                theirs.append(other)
+        process.stdin.close()
+    mine, his = median(ours), median(theirs)
+    detail = f"p50 {mine:.2f} ms, LangGraph's SQLite checkpointer {his:.2f} ms, depth {depth:,}; synchronous=FULL both"
+    return Figure(name="checkpoint_latency", value=mine / his, goal=0.5, better="lower", detail=detail)
 
 
 def add(state: Path, commits: int) -> None:
@@ -208,4 +250,8 @@ def run() -> Iterator[Figure]:
     with folder() as place:
         yield isolation(place)
         yield stored(place)
+        if LANGGRAPH.exists():
+            yield latency(place)
+        else:
+            print("  checkpoint_latency is left out: make .venv-langgraph installs what it needs", file=sys.stderr)
         yield from deep(place)

@@ -86,6 +86,7 @@ def tracked() -> list[Path]:
     skipped = {
         ".git",
         ".venv",
+        ".venv-langgraph",
         ".mypy_cache",
         ".ruff_cache",
         ".pytest_cache",
