@@ -165,14 +165,9 @@ class Daemon:
             running.callback(made.close)
             checkpoints = SessionCheckpoints(sessions, made)
             listeners = SandboxListeners(
-                clock,
-                log,
-                sessions=sessions,
-                checkpoints=checkpoints,
-                limits=options.limits,
-                timing=options.timing,
+                clock, log, sessions=sessions, checkpoints=checkpoints, limits=options.limits, timing=options.timing,
                 service_manager=self._service_manager,
-            )
+            )  # fmt: skip
             directories = Directories(options.socket.with_name(sandboxes_name(options.socket.name)))
             sandboxes = Sandboxes(
                 sessions, checkpoints, files.confinement, clock, listeners, directories, log,
@@ -181,8 +176,12 @@ class Daemon:
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
 
             stored = artifacts.ArtifactCalls(sessions, clock, bytes_max=options.artifacts_bytes_max)
-            handlers = self._handlers(store, sessions, indexer, hosts, sandboxes, tracking, made, checkpoints, stored)
+            materializer = Materializer(made)
+            handlers = self._handlers(
+                store, sessions, indexer, hosts, sandboxes, tracking, made, materializer, checkpoints, stored
+            )
             await running.enter_async_context(part(stored.run))
+            await running.enter_async_context(part(materializer.run))
             shared = SharedState()
             running.callback(shared.close)
             listeners.serve(handlers, shared)
@@ -333,6 +332,7 @@ class Daemon:
         sandboxes: Sandboxes,
         tracking: Tracking | None,
         made: Commits,
+        materializer: Materializer,
         checkpoints: SessionCheckpoints,
         stored: artifacts.ArtifactCalls,
     ) -> Mapping[str, Handler]:
@@ -340,7 +340,6 @@ class Daemon:
         options = self._options
         notices = NoticeFeeds(sessions)
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
-        materializer = Materializer(made)
         start = SessionStart(operations, made, checkpoints, materializer)
         models = options.models or read_models()
         archive = Archive(store, sessions, spec, estimate_tokens, models)

@@ -142,7 +142,7 @@ def stat(run: Invocation, artifact: str) -> None:
         run.screen.document(found)
         return
     run.screen.line(found.artifact)
-    run.screen.line(f"size        {found.size:,} bytes")
+    run.screen.line(f"size        {count(found.size, 'byte')}")
     run.screen.line(f"policy      {found.policy or 'none: content of another object'}")
     run.screen.line(f"tags        {', '.join(found.tags) or 'none'}")
     run.screen.line(f"references  {found.references}")
@@ -234,7 +234,7 @@ def gc(run: Invocation, dry_run: bool, grace_s: int, max_bytes: int | None) -> N
     for ref in removed:
         run.screen.line(ref)
     verb = "would be removed" if dry_run else "removed"
-    run.screen.note(f"{count(len(removed), 'artifact')} {verb}, {freed:,} bytes; {left:,} bytes are left")
+    run.screen.note(f"{count(len(removed), 'artifact')} {verb}, {count(freed, 'byte')}; {left:,} left")
 
 
 @artifact.command(cls=Command, examples="ctx artifact fsck\nctx artifact fsck --json")
@@ -266,7 +266,7 @@ def fsck(run: Invocation) -> int:
             run.screen.line(f"{one.artifact}  {one.fault}")
         for fault in faults:
             run.screen.line(fault)
-        run.screen.note(f"{count(checked, 'artifact')} checked, {size:,} bytes, {len(damaged)} damaged")
+        run.screen.note(f"{count(checked, 'artifact')} checked, {count(size, 'byte')}, {len(damaged)} damaged")
     if damaged or faults:
         hint = "put the same bytes again, or restore a backup"
         raise Stop(FAILURE, f"{count(len(damaged), 'artifact')} damaged", hint=hint, symbol="corrupt")

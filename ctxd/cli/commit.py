@@ -275,7 +275,7 @@ def _metadata(commit: Commit) -> list[tuple[str, str]]:
         ("thread", commit.thread_id),
         ("tags", ", ".join(commit.tags)),
         ("created", moment(commit.created_at_ms)),
-        ("messages", f"{count(commit.message_count)}, about {count(commit.token_count)} tokens"),
+        ("messages", f"{count(commit.message_count)}, about {count(commit.token_count, 'token')}"),
         ("artifact", commit.artifact_ref or "purged"),
     ]
     return [(name, value) for name, value in rows if value]
@@ -356,9 +356,9 @@ def _write(
 
 
 def _counts(made: CommitMaterializeResult) -> str:
-    told = f"{made.commit_count} commits back to {made.stop}: {count(made.message_count)} messages"
+    told = f"{count(made.commit_count, 'commit')} back to {made.stop}: {count(made.message_count, 'message')}"
     lost = "".join(f"; lost: {each.times} x {each.part}" for each in made.lost)
-    return f"{told}, about {count(made.token_count)} tokens, {size(made.size)} of {made.format} ({made.tier}){lost}"
+    return f"{told}, about {count(made.token_count, 'token')}, {size(made.size)} of {made.format} ({made.tier}){lost}"
 
 
 @click.command(
@@ -437,7 +437,7 @@ def branch(run: Invocation, everything: bool, session: str | None, limit: int, c
     if run.screen.listing(page.commits, [each.commit for each in page.commits], next_cursor=page.next_cursor):
         return
     for each in page.commits:
-        run.screen.line(f"{_line(run, each)}  ({count(each.depth + 1)} commits)")
+        run.screen.line(f"{_line(run, each)}  ({count(each.depth + 1, 'commit')})")
     note_next_page(run, page.next_cursor)
 
 

@@ -1,6 +1,5 @@
 """Materialisation: the deltas of a chain as one context, made in a thread with memory for a few MiB of deltas."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -10,19 +9,28 @@ from typing import Final
 import anyio
 import anyio.lowlevel
 import msgspec
+from anyio.abc import TaskStatus
 
-from ctxd.commits.commit import read_fields
+from ctxd.commits.chain_walk import (
+    SNAPSHOT_COMMITS_MIN,
+    ChainWalk,
+    SnapshotReader,
+    Walked,
+    included,
+    keep_snapshot,
+    plan,
+)
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.errors import CtxdError
 from ctxd.formats.cbor_array import UnreadableDelta
-from ctxd.formats.translation import TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
-from ctxd.objects.commit_fields import Fields, commit_id, entity_id
-from ctxd.objects.document import Content, Stored, decode_content, encode_content
-from ctxd.objects.kinds import is_purged
+from ctxd.formats.translation import RAW, TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
+from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
+from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.offload import Lane, LoopHandle, in_thread
 from ctxd.store import commit_index
+from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
 from ctxd_protocol.methods import commits as wire
@@ -38,21 +46,11 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 
 _THREADS: Final = 2
 
+_SNAPSHOT_EVERY: Final = 256
+"""Depths at which a snapshot is made before the chain is read, so that the first read is short too."""
 
-class Walked(msgspec.Struct, frozen=True):
-    """A commit of a chain: its fields, and the hash of its content, None once that was purged."""
-
-    commit: str
-    fields: Fields
-    content_ref: str | None
-
-
-def included(chain: Sequence[Walked]) -> list[Walked]:
-    """The commits of ``chain``, newest first, whose contents make up the context, oldest first.
-
-    A compaction or a snapshot repeats what is before it, so it counts only as the first one: each delta is there once.
-    """
-    return [chain[-1], *(each for each in reversed(chain[:-1]) if not each.fields.is_boundary)]
+_WANTED_MAX: Final = 64
+"""Chains that wait for a snapshot; one more is left until it is read."""
 
 
 _Made = CachedContext[wire.CommitMaterializeResult]
@@ -68,6 +66,11 @@ class Materializer:
         self._purges = 0
         # A sandbox may commit deltas that take long to translate.
         self._lanes = Lane("materialize", _THREADS), Lane("sandbox-materialize")
+        self._snapshots = self._store.directory.snapshots
+        self._taking = Lane("chain-snapshot")
+        self._wanted: dict[tuple[str, str], None] = {}
+        self._has_wanted = anyio.Event()
+        self._store.on_durable(self._note_commits, types=("commit",))
         # Without a type: only writes that purge.
         self._store.on_durable(self._note_purge, types=())
 
@@ -103,85 +106,136 @@ class Materializer:
             return figures
         whole_max = WHOLE_BYTES_MAX if bytes_max is None else min(bytes_max, WHOLE_BYTES_MAX)
         if params.limit is not None:
-            # Base64 has four characters for three bytes.
+            # Base64 has four characters for three bytes; msgspec encodes it faster than the standard library.
             limit = min(params.limit, whole_max // 4 * 3)
             read = partial(made.content.read, params.offset, limit)
             piece = read() if made.content.is_in_memory else await in_thread(read)
             end = params.offset + len(piece)
             return msgspec.structs.replace(
-                figures, content_base64=b64encode(piece).decode(), next_offset=end if end < figures.size else None
+                figures, content_base64=msgspec.to_builtins(piece), next_offset=end if end < figures.size else None
             )
         if figures.size > whole_max:
             message = f"the context has {figures.size:,} bytes, {whole_max:,} are returned at once"
             raise CtxdError("too_large", message, hint="Read it in pieces, with limit; or stop at a later commit.")
         content = decode_content(made.content.read(0, figures.size))
         if isinstance(content, bytes):
-            return msgspec.structs.replace(figures, content_base64=b64encode(content).decode())
+            return msgspec.structs.replace(figures, content_base64=msgspec.to_builtins(content))
         return msgspec.structs.replace(figures, content=content)
 
     async def _made(self, viewer: CommitViewer, params: wire.CommitMaterializeParams) -> _Made:
-        assert params.commit is not None, "the empty context is not made"
-        chain = await self._chain(viewer, params.commit, params.stop)
+        # A line for each delta needs them apart.
+        if params.format != RAW:
+            try:
+                return await self._made_of(viewer, params, self._snapshots)
+            except SnapshotGone:
+                pass  # It was dropped meanwhile, or its file is damaged: the deltas themselves are there.
+        return await self._made_of(viewer, params, None)
+
+    async def _made_of(
+        self, viewer: CommitViewer, params: wire.CommitMaterializeParams, snapshots: ChainSnapshots | None
+    ) -> _Made:
+        chain = await self._chain(viewer, params, snapshots)
         parts = included(chain)
         for each in parts:
-            if each.content_ref is None:
+            if isinstance(each, Walked) and each.content_ref is None:
                 raise CtxdError("purged", f"the content of commit {each.commit} was purged")
-        refs = [each.content_ref or "" for each in parts]
-        sizes = await self._store.commits(lambda connection: commit_index.content_sizes(connection, refs))
-        if sum(sizes) > CONTEXT_BYTES_MAX:
-            message = f"the deltas of the context have {sum(sizes):,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
+        if (total := sum(each.size for each in parts)) > CONTEXT_BYTES_MAX:
+            message = f"the deltas of the context have {total:,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
             raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
-        failure: CtxdError | None = None  # A group would wrap it.
+        failure: CtxdError | SnapshotGone | None = None  # A group would wrap it.
         async with anyio.create_task_group() as group:
-            deltas = _Deltas(self._store, refs, sizes)
+            deltas = _Deltas(self._store, [each for each in parts if isinstance(each, Walked)])
             group.start_soon(deltas.serve)
             try:
                 await deltas.begin()
-                made = _joined(parts, deltas, params.format or parts[0].fields.format)
+                made = _joined(parts, deltas, snapshots, params.format)
                 content = await self._lanes[viewer.is_confined].run(_written, made, self._store.root)
-            except CtxdError as error:
+            except (CtxdError, SnapshotGone) as error:
                 failure = error
             group.cancel_scope.cancel()
         if failure is not None:
             await anyio.lowlevel.checkpoint()  # A cancelled call ends as one.
             raise failure
+        walked = [each for each in chain if isinstance(each, Walked)]
+        if len(walked) >= SNAPSHOT_COMMITS_MIN and params.stop in ("compaction", "root"):
+            self._want_snapshot(entity_id(params.commit or ""), params.stop)
         figures = wire.CommitMaterializeResult(
             commit=params.commit,
-            stop=chain[-1].commit,
+            stop=_oldest(chain),
             format=made.format,
             tier=made.tier,
             lost=tuple(wire.LostPart(*each) for each in made.lost),
             artifact_ref=content.artifact_ref,
             size=content.size,
-            commit_count=len(chain),
+            commit_count=sum(1 if isinstance(each, Walked) else each.commits for each in chain),
             message_count=made.messages,
             token_count=made.tokens,
-            chain_message_count=sum(each.fields.message_count for each in chain),
+            chain_message_count=sum(
+                each.fields.message_count if isinstance(each, Walked) else each.messages for each in chain
+            ),
             cached=False,
         )
         return _Made(content, figures)
 
-    async def _chain(self, viewer: CommitViewer, tip: str, stop: str) -> list[Walked]:
-        """The commits from ``tip`` back to ``stop``, newest first. Raises: CtxdError."""
-        last = "" if stop in ("compaction", "root") else entity_id(stop)
-        ids = await self._store.commits(
-            lambda connection: commit_index.chain(
-                connection, entity_id(tip), to_boundary=stop == "compaction", last=last
-            )
-        )
-        if last and (not ids or ids[-1] != last):
-            message = f"commit {stop} is no ancestor of {tip}: {len(ids)} commits were followed"
-            raise CtxdError("invalid_params", message, hint="commit.history has the ancestors.")
-        return [_walked(stored) for stored in await self._commits.find_all(viewer, ids)]
+    async def _chain(
+        self, viewer: CommitViewer, params: wire.CommitMaterializeParams, snapshots: ChainSnapshots | None
+    ) -> list[Walked | ChainSnapshot]:
+        """The commits of a context, newest first. Raises: CtxdError, also for an ancestor that ``viewer`` may not
+        see."""
+        assert params.commit is not None, "the empty context has no chain"
+        tip, stop = entity_id(params.commit), params.stop
+        chain = await ChainWalk(tip, stop, snapshots).run(self._store)
+        if viewer.is_confined:
+            last = "" if stop in ("compaction", "root") else entity_id(stop)
+            ids = partial(commit_index.chain, tip=tip, to_boundary=stop == "compaction", last=last)
+            await self._commits.find_all(viewer, await self._store.commits(ids))
+        return chain
+
+    # --- snapshots ---
+
+    def _note_commits(self, landed: Landed) -> None:
+        for write, _ in landed:
+            for put in write.puts:
+                depth = put.payload.get(STORED_NAMES["depth"], 0) if put.type == "commit" else 0
+                if depth and depth % _SNAPSHOT_EVERY == 0:
+                    self._want_snapshot(put.id, "root")
+
+    def _want_snapshot(self, tip: str, stop: str) -> None:
+        if len(self._wanted) < _WANTED_MAX:
+            self._wanted[tip, stop] = None
+            self._has_wanted.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Make snapshots of chains in the background, until cancelled."""
+        task_status.started()
+        while True:
+            await self._has_wanted.wait()
+            self._has_wanted = anyio.Event()
+            while self._wanted:
+                tip, stop = next(iter(self._wanted))
+                try:
+                    await self._take(ChainWalk(tip, stop, self._snapshots))
+                except (CtxdError, SnapshotGone, UnreadableDelta):
+                    pass  # The chain is damaged, or was purged meanwhile: a call that reads it reports that.
+                except OSError as error:
+                    self._store.note_fault(error)
+                del self._wanted[tip, stop]
+
+    async def _take(self, walk: ChainWalk) -> None:
+        drops = self._snapshots.drops
+        for part in plan(await walk.run(self._store)):
+            refs = [each.content_ref for each in part if isinstance(each, Walked) and not each.fields.is_boundary]
+            contents = await self._store.contents(ref for ref in refs if ref is not None)
+            await self._taking.run(keep_snapshot, self._snapshots, part, contents, drops)
 
 
 class _Deltas:
     """The contents of a chain for a thread that reads them in order, fetched by the loop a few MiB at a time."""
 
-    def __init__(self, store: VersionStore, refs: Sequence[str], sizes: Sequence[int]) -> None:
+    def __init__(self, store: VersionStore, commits: Sequence[Walked]) -> None:
         self._store = store
-        self._refs = refs
-        self._sizes = sizes
+        self._refs = [each.content_ref or "" for each in commits]
+        self._sizes = [each.size for each in commits]
         self._loop = LoopHandle()
         self._held: dict[str, Content] = {}
         self._wanted: tuple[list[str], Future[dict[str, Content]]] | None = None
@@ -242,14 +296,23 @@ def _over() -> CtxdError:
     return CtxdError("cancelled", "the call was cancelled")
 
 
-def _joined(parts: Sequence[Walked], contents: _Deltas, wanted: str) -> Materialization:
-    """The context of ``parts`` in the format ``wanted``. Raises: CtxdError ``unsupported``."""
-    deltas = [
-        Delta(each.fields.format, partial(contents.read, number), each.fields.message_count, each.fields.token_count)
-        for number, each in enumerate(parts)
-    ]
+def _joined(
+    parts: Sequence[Walked | ChainSnapshot], contents: _Deltas, snapshots: ChainSnapshots | None, wanted: str | None
+) -> Materialization:
+    """The context of ``parts`` in the format ``wanted``, None for that of the first. Raises: CtxdError
+    ``unsupported``."""
+    deltas: list[Delta] = []
+    number, reader = 0, None if snapshots is None else SnapshotReader(snapshots)
+    for each in parts:
+        if isinstance(each, Walked):
+            read = partial(contents.read, number)
+            deltas.append(Delta(each.fields.format, read, each.fields.message_count, each.fields.token_count))
+            number += 1
+        else:
+            assert reader is not None, "found among the snapshots"
+            deltas += reader.deltas(each)
     try:
-        return Materialization(deltas, wanted)
+        return Materialization(deltas, wanted or deltas[0].format)
     except UntranslatableFormat as error:
         raise CtxdError("unsupported", str(error), hint="Leave format out for that of the chain.") from error
 
@@ -268,9 +331,10 @@ def _written(made: Materialization, folder: Path) -> ContextContent:
     return content
 
 
-def _walked(stored: Stored) -> Walked:
-    ref = None if is_purged(stored.document) else stored.content_ref
-    return Walked(commit_id(stored.document.id), read_fields(stored), ref)
+def _oldest(chain: Sequence[Walked | ChainSnapshot]) -> str:
+    """The commit where a walk has stopped: never within a snapshot, unless that begins at the root."""
+    last = chain[-1]
+    return last.commit if isinstance(last, Walked) else commit_id(last.oldest)
 
 
 _EMPTY: Final = wire.CommitMaterializeResult(

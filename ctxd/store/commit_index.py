@@ -153,12 +153,18 @@ def _conditions(wanted: CommitFilter) -> tuple[str, list[Any]]:
     return " AND ".join(where), values
 
 
-_CHAIN: Final = """WITH RECURSIVE chain(entity, parent, boundary) AS (
+_WALK: Final = """WITH RECURSIVE chain(entity, parent, boundary) AS (
     SELECT entity, parent, boundary FROM context_commit WHERE entity=(SELECT n FROM entity WHERE id=:tip)
     UNION ALL SELECT up.entity, up.parent, up.boundary FROM chain JOIN context_commit AS up ON up.entity=chain.parent
-        WHERE up.entity<chain.entity AND NOT (chain.boundary AND :to_boundary) AND chain.entity IS NOT :last)
-SELECT e.id FROM chain JOIN entity AS e ON e.n=chain.entity LIMIT :limit"""
+        WHERE up.entity<chain.entity AND NOT (chain.boundary AND :to_boundary) AND chain.entity IS NOT :last
+    LIMIT :limit)"""
 """A parent has a smaller number than its children: the walk ends also in a damaged index."""
+
+_CHAIN: Final = f"{_WALK} SELECT e.id FROM chain JOIN entity AS e ON e.n=chain.entity"
+
+_CHAIN_VERSIONS: Final = f"""{_WALK} SELECT {COLUMNS}, (SELECT size FROM content WHERE hash=v.content)
+    FROM chain CROSS JOIN entity AS e ON e.n=chain.entity CROSS JOIN version AS v ON v.rowid=(
+        SELECT rowid FROM version WHERE entity=chain.entity ORDER BY vt DESC, tx DESC LIMIT 1)"""
 
 
 def chain(
@@ -166,21 +172,25 @@ def chain(
 ) -> list[str]:
     """The ids of ``tip`` and its ancestors, in that order: up to the root, to the nearest ``boundary``, or to ``last``,
     each included."""
+    return [id for (id,) in connection.execute(_CHAIN, _place(connection, tip, to_boundary, last, limit))]
+
+
+def chain_versions(
+    connection: dbfile.Connection, tip: str, *, to_boundary: bool = False, last: str = "", limit: int = -1
+) -> list[tuple[Stored, int]]:
+    """As ``chain``, with one read: the newest version of each commit, and the bytes of its content, 0 without one.
+
+    Raises: CtxdError ``corrupt``; DamagedVersion.
+    """
+    rows = list(connection.execute(_CHAIN_VERSIONS, _place(connection, tip, to_boundary, last, limit)))
+    stored = all_stored(to_versions(row[:-1] for row in rows))
+    return [(each, row[-1] or 0) for each, row in zip(stored, rows, strict=True)]
+
+
+def _place(connection: dbfile.Connection, tip: str, to_boundary: bool, last: str, limit: int) -> dict[str, Any]:
     number = connection.execute("SELECT n FROM entity WHERE id=?", (last,)).fetchone()
-    bindings = {
-        "tip": tip,
-        "to_boundary": to_boundary,
-        "last": None if number is None else number[0],
-        "limit": limit,
-    }
-    return [id for (id,) in connection.execute(_CHAIN, bindings)]
-
-
-def content_sizes(connection: dbfile.Connection, refs: Sequence[str]) -> list[int]:
-    """The bytes of each content, by its hash; 0 of a missing one."""
-    query = "SELECT size FROM content WHERE hash=?"
-    found = (connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in refs)
-    return [0 if size is None else int(size[0]) for size in found]
+    end = None if number is None else number[0]
+    return {"tip": tip, "to_boundary": to_boundary, "last": end, "limit": limit}
 
 
 class SessionCommit(NamedTuple):

@@ -71,6 +71,7 @@ class JournalWriter:
         self._path = directory.database
         self._key = directory.key
         self._artifacts = artifacts
+        self._snapshots = directory.snapshots
         self._witness = WitnessFile(directory.witness)
         self._clock = clock
         self._looked = -limits.WITNESS_S
@@ -119,8 +120,13 @@ class JournalWriter:
                 self.incarnation += 1
                 self._count_start()
                 self.purging = purging.is_unfinished(self._connection)
+                if self.purging:
+                    self._snapshots.drop()
                 self._finish_purges_waiting()
                 self._note_place()
+            else:
+                # A purge may be unfinished.
+                self._snapshots.drop()
         return damage
 
     def _close_to_others(self) -> None:
@@ -239,6 +245,8 @@ class JournalWriter:
             pending = entries[-1].pending
             self.head, self.head_vt = Head(pending.seq, chains[-1]), pending.vt
             self.commits += 1
+        if purges and any(id.startswith(COMMIT_PREFIX) for entry in entries for id in _purged(entry)):
+            self._snapshots.drop()
         # The commit stands: from here on, a full disk is not its failure.
         try:
             with dbfile.faults(self._connection):
@@ -323,6 +331,7 @@ class JournalWriter:
             hit("purge.unlink")
             left = ()
             self._artifacts.remove_unused(refs, ())
+            self._snapshots.erase()
             for copy in self._path.parent.glob(migrations.COPIES):
                 erase(copy)
         except BaseException:
@@ -462,6 +471,12 @@ class JournalWriter:
             return False
         self.shortage = None
         return True
+
+
+def _purged(entry: QueuedWrite) -> tuple[str, ...]:
+    """The ids of all entities of which the write has purged something."""
+    purge = entry.prepared.write.purge
+    return () if purge is None or purge.done is None else purge.done.ids
 
 
 def _runs(entries: Sequence[QueuedWrite]) -> Iterator[Sequence[QueuedWrite]]:

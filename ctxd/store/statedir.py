@@ -14,6 +14,7 @@ from typing import Final
 
 from ctxd.artifacts.disk import make_folder, sync_folder
 from ctxd.errors import StateDirError
+from ctxd.store.chain_snapshots import ChainSnapshots
 
 _EXIT_NO_STATE: Final = 10
 _EXIT_NO_PLACE: Final = 73
@@ -22,10 +23,11 @@ _EXIT_UNSAFE: Final = 78
 
 
 class StateDir:
-    """A directory held by this process until ``close``. ``root`` is where it is."""
+    """A directory held by this process until ``close``. ``root`` is where it is, ``snapshots`` are those in it."""
 
     def __init__(self, root: Path, lock: int, *, ephemeral: bool) -> None:
         self.root = root
+        self.snapshots = ChainSnapshots(root)
         self._lock = lock
         self._ephemeral = ephemeral
 

@@ -25,7 +25,7 @@ from ctxd.objects.commit_fields import commit_hash
 from ctxd.objects.document import Content, Document, decode_content, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
-from ctxd.store import commit_index, damage_checks, journal
+from ctxd.store import chain_snapshots, commit_index, damage_checks, journal
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
 
@@ -173,6 +173,12 @@ def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
             continue
         if path == root / "state.db" and _in_compressed_content(path, wanted):
             found.append(str(path.relative_to(root)))
+            continue
+        if path.suffix == chain_snapshots.SUFFIX:
+            with suppress(FileNotFoundError):
+                joined = chain_snapshots.contents(path)
+                if any(part in joined for part in wanted):
+                    found.append(str(path.relative_to(root)))
             continue
         with suppress(FileNotFoundError), path.open("rb") as file:
             kept = b""
