@@ -142,3 +142,91 @@ def judge(wire: Wire, writer: Writer) -> None:
         story += found["content"]
     places = [id for id, text in writer.answered.items() if len(text) < 1000]
     assert story.count("said ") == len(places), "each event of the chat once"
+
+
+class Forker(Writer):
+    """A client of a session that is committed soon after its tool calls, and that is forked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: dict[str, int] = {}
+
+    def plan(self, place: str) -> None:
+        """Add a prompt, a tool call, a fork, and sessions from a commit of the session and from a captured one."""
+        said = [{"role": "user", "content": f"said {place}"}]
+        self.calls.append(("session.append", {"session": "s", "messages": said, "op_id": f"{place}-said"}))
+        call = {"session": "s", "id": f"call-{place}", "tool": "bash", "content": "ok", "op_id": f"{place}-call"}
+        self.calls.append(("toolcall.record", call))
+        self.calls.append(("context.current", {"session": "s"}))
+        self.calls.append(("session.fork", {"session": "s", "op_id": f"{place}-fork"}))
+        self.calls.append(("session.create", {"op_id": f"{place}-start"}))
+        captured = {"format": "claude-code-v1", "delta": delta(place), "template": "a", "op_id": f"{place}-captured"}
+        self.calls.append(("commit.checkpoint", captured))
+        self.calls.append(("session.create", {"op_id": f"{place}-restore"}))
+
+    def go_on(self, wire: Wire) -> None:
+        """Make the calls that are left. Raises: Lost."""
+        while self.calls:
+            method, params = self.calls[0]
+            if method == "session.create":
+                params.setdefault("context", {"commit": self.tip})
+            result = wire.ask(method, **params)
+            if method == "context.current":
+                self.tip = result["context_id"]
+            elif method == "commit.checkpoint":
+                self.tip = result["commit"]["commit"]
+            elif method == "session.fork":
+                self.turns[result["session"]] = result["turn"]
+            elif method == "session.create":
+                self.turns[result["session"]["session"]] = result["session"]["turn_count"]
+            del self.calls[0]
+
+
+@pytest.mark.requirement("SES-30")
+@pytest.mark.requirement("SES-40")
+async def test_no_fork_is_lost_or_doubled_and_no_event_is_committed_twice_over_a_kill_at_every_place(
+    tmp_path: Path,
+) -> None:
+    forker = Forker()
+    places = [name for name in PLACES if name.startswith("journal.")] + ["rpc.reply"]
+    with daemon_process(tmp_path) as daemon:
+        await daemon.start()
+        wire = Wire(daemon)
+        wire.ask("session.create", agent="a", session="s", checkpoint="tool")
+        wire.close()
+        for turn, place in enumerate(places):
+            await daemon.kill()
+            forker.plan(place)
+            try:
+                await daemon.start(failpoints=f"{place}=kill@{1 + turn % 5}")
+            except NotReady:
+                assert daemon.exit_code == -signal.SIGKILL, daemon.said()
+            else:
+                wire = Wire(daemon)
+                try:
+                    forker.go_on(wire)
+                except Lost:
+                    assert await daemon.ended() == -signal.SIGKILL, daemon.said()
+                wire.close()
+            await daemon.kill()
+            await daemon.start()
+            wire = Wire(daemon)
+            forker.go_on(wire)
+            judge_forks(wire, forker, turn + 1)
+            wire.close()
+        await daemon.stop()
+        code, report = await daemon.verify()
+        assert code == 0, report
+
+
+def judge_forks(wire: Wire, forker: Forker, rounds: int) -> None:
+    """Check the sessions and the chain of the store against what was acknowledged."""
+    sessions = {each["session"]: each["turn_count"] for each in wire.ask("session.list", limit=1000)["sessions"]}
+    assert sessions.pop("s") == rounds
+    assert sessions == forker.turns and len(sessions) == 3 * rounds, "each once, with its chat"
+    tip = wire.ask("context.current", session="s")["context_id"]
+    chain = wire.ask("commit.history", commit=tip, depth=1000)["commits"]
+    own = wire.ask("commit.list", session="s", limit=1000)["commits"]
+    assert [each["commit"] for each in chain] == [each["commit"] for each in own], "one chain"
+    text = wire.ask("commit.materialize", commit=tip, stop="root", format="narrative-v1")["content"]
+    assert text.count("said ") == rounds, "each event once"
