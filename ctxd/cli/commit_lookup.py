@@ -64,6 +64,8 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
     session. Raises: ``Stop`` if it names none."""
     if text is None:
         return StartContext(session=session_id(client, None))
+    if not text:
+        raise Stop(USAGE, "an empty name names no commit", hint=_FORMS)
     if is_context_id(text):
         with suppress(NotFound):
             return StartContext(commit=client.commit_show(text).commit.commit)

@@ -58,12 +58,6 @@ class Lineage:
         """The id of the record of assembly ``number``."""
         return assembly_id(self.recorder(number).session, number)
 
-    def up_to(self, segments: int, assemblies: int) -> list[Part]:
-        """The parts of a fork at that many segments and assemblies, without its own."""
-        return [
-            Part(part.session, min(part.segments, segments), min(part.assemblies, assemblies)) for part in self.parts
-        ]
-
     async def newest_assembly(self, store: VersionStore) -> Stored | None:
         """The newest record of an assembly, None without any. Raises: CtxdError store_failed. Cancel: safe."""
         own = self.parts[-1].session

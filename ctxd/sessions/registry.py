@@ -363,12 +363,15 @@ class Sessions:
 
     def lineage(self, session: str) -> Lineage:
         """The lineage of ``session``, of which the head is durable if it is a fork."""
-        newest = self.catalog.newest(session)
-        head = self.emptied.get(session) if newest is None else newest[0]
-        base = None if head is None else head.settings.base
-        if base is None:
-            return Lineage((Part(session),))
-        return Lineage((*self.lineage(base.session).up_to(base.segments, base.assembly), Part(session)))
+        parts = [Part(session)]
+        while True:
+            _, segments, assemblies = parts[-1]
+            newest = self.catalog.newest(parts[-1].session)
+            head = self.emptied.get(parts[-1].session) if newest is None else newest[0]
+            if head is None or (base := head.settings.base) is None:
+                return Lineage(tuple(reversed(parts)))
+            # What a session has of its ancestors is what every session in between has of them.
+            parts.append(Part(base.session, min(segments, base.segments), min(assemblies, base.assembly)))
 
     async def create(
         self,
