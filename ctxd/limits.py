@@ -56,8 +56,8 @@ SCRUB_STEP_ROWS: Final = 64
 """Journal rows of one step at most."""
 
 BLOOM_DELAY_S: Final = 0.5
-"""Seconds from the start until the Bloom filter is filled: it takes the interpreter from the calls of clients that have
-waited for the start."""
+"""Seconds from the start until the Bloom filter of a large store is filled: it takes the interpreter from the calls of
+clients that have waited for the start."""
 
 SCRUB_DELAY_S: Final = 60.0
 """Seconds from the start to the first step, so that a start is left alone."""

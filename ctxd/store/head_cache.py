@@ -324,19 +324,22 @@ class HeadLoader:
 
 
 _KEYS_READ: Final = 5_000
-"""Keys of one reading while the filter is filled: how long the end of the store may wait for it."""
+"""Keys of one reading while the filter is filled: how long the end of the store may wait for it. A store with no more
+is filled at once."""
 
 
 async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str], None], clock: Clock) -> None:
-    """Add every entity and operation of the database to ``bloom``, which is whole then. Leaves the first calls alone.
+    """Add every entity and operation of the database to ``bloom``, which is whole then. A large store waits with it
+    until the first calls are answered.
 
     The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
     way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
     """
     lane = Lane("operations")
-    await clock.sleep(limits.BLOOM_DELAY_S)
     try:
         last = await lane.run(answered, reader.last_keys)
+        if max(last) > _KEYS_READ:
+            await clock.sleep(limits.BLOOM_DELAY_S)
         for index in KEY_INDEXES:
             sums = []
             for by_index in (False, True):
