@@ -80,6 +80,9 @@ _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _SHORT_MAX: Final = 2 * DEPTH_MAX + 1
 """Bytes of the longest line that cannot nest too deep: each level takes two brackets."""
 
+_LONG_MIN: Final = 16 * 1024
+"""Bytes of a line from which on a pass over all of it is worth avoiding."""
+
 _HEAD_BYTES: Final = 4096
 """Bytes at the start of a frame whose nesting is checked first."""
 
@@ -274,7 +277,10 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
 
     ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
     """
-    if len(frame) >= _SHORT_MAX and _has_many_brackets(frame) and _is_too_deep(frame):
+    has_many_brackets = len(frame) >= _SHORT_MAX and (
+        frame.count(b"{") + frame.count(b"[") > DEPTH_MAX if len(frame) < _LONG_MIN else _has_many_brackets(frame)
+    )
+    if has_many_brackets and _is_too_deep(frame):
         message = f"the frame nests deeper than {DEPTH_MAX} levels, or its brackets do not match"
         return refuse(None, error_object("parse_error", message))
     if not frame.isascii() and not _is_utf8(frame):
@@ -323,8 +329,8 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
 
 def has_unsafe_integer(text: bytes) -> bool:
     """True if valid JSON ``text`` has an integer beyond ``SAFE_INTEGER_MAX`` outside of strings."""
-    # Without escapes the contents of strings, as of bytes in base64, are left out before each digit is looked at.
-    is_outside = b"\\" not in text
+    # Without escapes the long contents of strings, as of bytes in base64, are left out before each digit is looked at.
+    is_outside = len(text) >= _LONG_MIN and b"\\" not in text
     if is_outside:
         text = _outside_strings(text)
     if _LONG_NUMBER not in text.translate(_DIGITS):
