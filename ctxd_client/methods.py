@@ -736,6 +736,8 @@ class ClientMethods(ABC):
     ) -> UsageTotalsResult:
         """Get the tokens and the price of a session's requests.
 
+        The requests before a fork count in the session that made them, not in the fork.
+
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
         Example: ``(await client.session_usage_totals("s1")).total.price.total``
@@ -2068,6 +2070,8 @@ class SessionMethods:
 
     async def usage_totals(self, *, valid_time: int | None = None, tx: int | None = None) -> UsageTotalsResult:
         """Get the tokens and the price of a session's requests.
+
+        The requests before a fork count in the session that made them, not in the fork.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 

@@ -250,11 +250,14 @@ class UsageOperations(OperationGroup):
         """
         at = AsOf.given(params.valid_time, params.tx)
         live = await (self.sessions.as_of(params.session, at) if at.is_past else self.sessions.live(params.session))
+        # The requests that a fork inherits count where they were made: the sums of all sessions add up.
+        inherited = 0 if live.settings.base is None else live.settings.base.assembly
+        own = [usage for number, usage in live.state.usage.items() if number > inherited]
         by_model: dict[str, list[RecordUsage]] = {}
-        for usage in live.state.usage.values():
+        for usage in own:
             by_model.setdefault(usage.model, []).append(usage)
         result = wire.UsageTotalsResult(
-            total=usage_sum(live.state.usage.values(), self._models),
+            total=usage_sum(own, self._models),
             models={name: usage_sum(usages, self._models) for name, usages in sorted(by_model.items())},
         )
         return Accepted(live.barrier, lambda _: result)

@@ -734,6 +734,8 @@ class SyncClientMethods(ABC):
     ) -> UsageTotalsResult:
         """Get the tokens and the price of a session's requests.
 
+        The requests before a fork count in the session that made them, not in the fork.
+
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
         Example: ``client.session_usage_totals("s1").total.price.total``
@@ -2050,6 +2052,8 @@ class SyncSessionMethods:
 
     def usage_totals(self, *, valid_time: int | None = None, tx: int | None = None) -> UsageTotalsResult:
         """Get the tokens and the price of a session's requests.
+
+        The requests before a fork count in the session that made them, not in the fork.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 

@@ -110,6 +110,8 @@ def test_the_text_of_an_inherited_assembly_is_shown_byte_for_byte(s: SyncSession
     assert fork.usage({"input": 5, "output": 1}, context_id=made.context_id, model="claude-sonnet-5").receipt
     assert s.usage({"input": 7, "output": 1}, model="claude-sonnet-5").receipt
     assert client.session_usage_totals(fork.id).total.input == 5
+    again = client.session(fork.fork().session)
+    assert client.session_usage_totals(again.id).total.requests == 0, "they count where they were made"
 
 
 @pytest.mark.requirement("SES-29")

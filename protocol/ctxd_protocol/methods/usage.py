@@ -35,7 +35,10 @@ class UsageResult(Result, frozen=True, kw_only=True):
 
 
 class UsageTotalsParams(SessionParams, frozen=True, kw_only=True):
-    """A session, as it was at ``valid_time`` and journal sequence ``tx``; without them as it is."""
+    """A session, as it was at ``valid_time`` and journal sequence ``tx``; without them as it is.
+
+    The requests before a fork count in the session that made them, not in the fork.
+    """
 
     valid_time: Milliseconds | None = None
     tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
