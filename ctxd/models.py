@@ -79,7 +79,7 @@ class Models:
             raise CtxdError(
                 "invalid_params",
                 f"unknown model {name!r}; known are {known}",
-                hint=f"{hint}; the fields are explained in {self._files[0]}.",
+                hint=f"{hint}, whose fields {self._files[0]} explains, and restart the daemon.",
             )
         return model
 
