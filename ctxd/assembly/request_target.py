@@ -1,16 +1,21 @@
 """Target of a request: the provider's API, model, tools and length of the answer."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.models import Models
+from ctxd.models import Model, Models
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
 from ctxd_protocol.secrets import Secrets
 
 MAX_TOKENS: Final = 8_192
 """Tokens that an answer may have where an API wants a number and the caller gives none."""
+
+
+_TOKENS_MIN: Final[dict[RequestFormat, int]] = {"openai-responses": 16}
+"""Fewest tokens that an answer may be given, where that is not one."""
 
 
 PROVIDERS: Final[dict[RequestFormat, str | None]] = {
@@ -50,7 +55,8 @@ def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Model
     """The target that ``wanted`` means, None for text. ``spoken``: the model that answered last. ``cache_key``: the
     session that began the conversation.
 
-    Raises: CtxdError invalid_params if no model is known, or its provider does not take the format.
+    Raises: CtxdError invalid_params if no model is known, or the provider would refuse its format, its ``max_tokens``
+    or the declarations of its tools.
     """
     if wanted.format is None:
         return None
@@ -71,7 +77,33 @@ def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Model
             hint=f"Give the format {' or '.join(formats)}, or a model of another provider.",
             outcome="not_applied",
         )
+    _require_declarable(wanted.tools)
+    _require_answerable(wanted, model, known)
     most = wanted.max_tokens
     if most is None and wanted.format == "anthropic-messages":
-        most = MAX_TOKENS
+        most = MAX_TOKENS if known is None else min(MAX_TOKENS, known.output_tokens_max)
     return RequestTarget(format=wanted.format, model=model, max_tokens=most, tools=wanted.tools, cache_key=cache_key)
+
+
+def _require_answerable(wanted: Wanted, model: str, known: Model | None) -> None:
+    """Raises: CtxdError invalid_params if ``wanted`` gives an answer more or fewer tokens than the provider takes."""
+    assert wanted.format is not None, "text has no answer"
+    least, most = _TOKENS_MIN.get(wanted.format, 1), None if known is None else known.output_tokens_max
+    given = wanted.max_tokens
+    if given is None or (given >= least and (most is None or given <= most)):
+        return
+    bound = f"at least {least}" if given < least else f"at most {most:,}"
+    message = f"max_tokens is {given:,}, but {wanted.format} takes {bound} for {model}"
+    hint = f"Give {bound}, or leave it out." if given < least else f"Give {bound}, see `ctxd config --models`."
+    raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
+
+
+def _require_declarable(tools: Sequence[ToolDeclaration]) -> None:
+    """Raises: CtxdError invalid_params for a name that two ``tools`` have, and for arguments that are no object."""
+    names: set[str] = set()
+    for tool in tools:
+        if tool.name in names or tool.input_schema.get("type") != "object":
+            fault = "is declared twice" if tool.name in names else 'has an input_schema whose "type" is not "object"'
+            hint = "Providers want every name once, and a JSON Schema of an object."
+            raise CtxdError("invalid_params", f"the tool {tool.name} {fault}", hint=hint, outcome="not_applied")
+        names.add(tool.name)

@@ -10,7 +10,7 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.errors import InvalidCall, InvalidState
 from ctxd_client.sync import SyncSession
-from ctxd_protocol.context_types import AssembledContext, Omitted
+from ctxd_protocol.context_types import AssembledContext, Layout, Omitted, ToolDeclaration
 from ctxd_protocol.event_types import (
     Attachment,
     PromptEvent,
@@ -228,6 +228,26 @@ def test_a_request_without_a_known_model_is_refused_with_the_remedy(s: SyncSessi
     s.user("Hello.")
     with pytest.raises(InvalidCall, match="no model is given"):
         s.assemble(format="openai-chat")
+
+
+@pytest.mark.requirement("REQ-9")
+@pytest.mark.parametrize("layout", ["append", "spec"])
+def test_what_a_provider_would_refuse_in_a_request_is_refused_and_changes_no_window(
+    s: SyncSession, layout: Layout
+) -> None:
+    s.user("Hello.")
+    before = s.assemble(format="openai-responses", model="gpt-5", layout=layout)
+    tool = ToolDeclaration(name="run", input_schema={"type": "object"})
+    for given, reason in (
+        ({"max_tokens": 128_001}, "takes at most 128,000 for gpt-5"),
+        ({"max_tokens": 15}, "takes at least 16 for gpt-5"),
+        ({"tools": (tool, tool)}, "the tool run is declared twice"),
+        ({"tools": (ToolDeclaration(name="run", input_schema={}),)}, "whose .type. is not .object."),
+    ):
+        with pytest.raises(InvalidCall, match=reason):
+            s.assemble(format="openai-responses", model="gpt-5", layout=layout, **given)
+    after = s.assemble(format="openai-responses", model="gpt-5", layout=layout)
+    assert (after.number, after.request) == (before.number, before.request)
 
 
 @pytest.mark.requirement("REQ-2")

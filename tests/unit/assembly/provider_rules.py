@@ -75,6 +75,7 @@ def _check_messages(body: dict[str, Any]) -> None:
     assert not asked, "the last call has its output"
     assert all(part["text"].strip() for part in body.get("system", ()))
     assert body["tools"], "calls need declarations"
+    assert len({tool["name"] for tool in body["tools"]}) == len(body["tools"]), "names of tools are unique"
     assert sum("cache_control" in part for part in _parts(body)) <= 4, "at most four cache markers"
 
 
