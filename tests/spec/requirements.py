@@ -147,7 +147,7 @@ CTX-8 | An active file that changed on disk is read again before it is shown. | 
 CTX-9 | A deleted object keeps its place in the sets and is shown as a metadata line without content. | ctxd
 CTX-11 | `context.assemble` accepts an `op_id`: a resend gets the assembly that the first call recorded, or, until the daemon restarts, the one that it found unchanged. | ctxd
 CTX-10 | The id of the current context can be read for a session, and for the only session if none is given; reading it again without anything new is a look-up. | ctxd
-REQ-1 | A request body is valid for its provider in every state of the session: types, order and alternation of roles, each call followed by its output, unique ids of calls, no blank text, at most four cache markers. | ctxd
+REQ-1 | A request body is valid for its provider in every state of the session: types, order and alternation of roles, each call followed by its output, unique ids of calls, no blank text, at most four cache markers, one of which stands at the end of the last request. | ctxd
 REQ-2 | In the layout `append`, a request begins with all bytes of the one before it, cache markers not counted, until a repack; a restart of the daemon between two requests changes nothing. | ctxd
 REQ-3 | Looking at a window as text repacks nothing, and leaves the next request what it would have been. | ctxd
 REQ-4 | Reasoning is sent only to the provider and model that wrote it and behind the messages that it was written for; `omitted` lists what was left out. | ctxd

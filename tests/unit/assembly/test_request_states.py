@@ -97,13 +97,15 @@ operations = st.one_of(
 
 class Branch(msgspec.Struct):
     """A session: its last request for each format and model, whether its chat was compacted since, the words that were
-    written to it or to what it goes on from, and its requests by number. ``moments``: copies of it, by journal
+    written to it or to what it goes on from, its requests by number, and for what the last one was, with the numbers of
+    the blocks that have a cache marker. ``moments``: copies of it, by journal
     sequence."""
 
     last: dict[tuple[str, str], bytes] = {}
     compacted: bool = False
     words: frozenset[str] = frozenset()
     sent: dict[int, dict[str, Any]] = {}
+    marks: tuple[tuple[str, str], list[int]] | None = None
     moments: list[tuple[int, "Branch"]] = []
 
     def copy(self) -> "Branch":
@@ -250,6 +252,12 @@ class Life:
         before = branch.last.get((format, model), b"")
         is_new = branch.compacted or made.repacked is not None
         assert is_new or body.startswith(before), (before, body)
+        marks = marked(made.request) if format == "anthropic-messages" else []
+        assert marks or format != "anthropic-messages"
+        if not is_new and branch.marks is not None and branch.marks[0] == (format, model):
+            # The provider looks for an older prefix a few blocks before a marker: it is at one.
+            assert branch.marks[1][-1:] in (marks[-2:-1], marks[-1:]), "the end of the last request is marked"
+        branch.marks = (format, model), marks
         if is_new:
             branch.last.clear()
             branch.compacted = False
@@ -293,6 +301,12 @@ async def ask(
     if assembled.pending is not None:
         await assembled.pending.wait()
     return assembled.context
+
+
+def marked(body: dict[str, Any]) -> list[int]:
+    """The numbers of the content blocks of a request to Anthropic that have a cache marker."""
+    blocks = [block for message in body["messages"] for block in message["content"]]
+    return [nth for nth, block in enumerate(blocks) if "cache_control" in block]
 
 
 def plain(format: str, body: dict[str, Any]) -> bytes:
