@@ -36,8 +36,8 @@ ARGUMENTS_KEPT: Final = 20
 LIFETIME_S: Final = 300
 
 MODEL: Final = Model(
-    provider="anthropic", context_tokens=200_000, output_tokens_max=64_000, cache_min_tokens=0, cache_breakpoints=4,
-    cache_lookback=20, input=1_000_000, output=5_000_000, cache_read=100_000, cache_write={LIFETIME_S: 1_250_000},
+    provider="anthropic", context_tokens=200_000, output_tokens_max=64_000, cache_min_tokens=0,
+    input=1_000_000, output=5_000_000, cache_read=100_000, cache_write={LIFETIME_S: 1_250_000},
     system_updates=False,
 )  # fmt: skip
 READ, WRITE, OUTPUT = (price / MODEL.input for price in (MODEL.cache_read, MODEL.cache_write[LIFETIME_S], MODEL.output))

@@ -19,6 +19,9 @@ BUILT_IN: Final = Path(__file__).with_suffix(".toml")
 
 _DATE: Final = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2})\Z")
 
+_RETIRED: Final = frozenset({"cache_breakpoints", "cache_lookback"})
+"""Fields in files of earlier versions, which nothing read."""
+
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 
@@ -31,8 +34,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One model. Prices are integers: micro-dollars per million tokens.
 
     ``cache_write`` is the price of a token written to the prompt cache by the cache's lifetime in seconds, never empty.
-    ``cache_breakpoints`` 0: the provider caches every prefix. ``cache_lookback``: blocks before a marker in which the
-    provider looks for an older prefix, 0 for any number. ``context_tokens``: input and output together.
+    ``context_tokens``: input and output together.
     ``system_updates``: the model takes system messages in the conversation.
     """
 
@@ -44,8 +46,6 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cache_read: _Count
     cache_write: Annotated[dict[_Positive, _Count], msgspec.Meta(min_length=1)]
     cache_min_tokens: _Count
-    cache_breakpoints: _Count
-    cache_lookback: _Count
     system_updates: bool
 
     @property
@@ -120,7 +120,8 @@ def read_models(path: Path | None = None) -> Models:
         default = {"system_updates": fields.get("provider") == "openai"}
         tables[name] = {**tables.get(name, default), **fields}
     models = {}
-    for name, fields in tables.items():
+    for name, given in tables.items():
+        fields = {field: value for field, value in given.items() if field not in _RETIRED}
         try:
             models[name] = msgspec.convert(fields, Model, strict=True, str_keys=True)
         except msgspec.ValidationError as error:

@@ -45,7 +45,8 @@ SYSTEM_UPDATES_SINCE: Final = 4
 
 
 BREAKPOINTS_MAX: Final = 4
-"""Cache markers that the Messages API takes in one request."""
+"""Cache markers that the Messages API takes in one request. It looks for an older prefix in the 20 blocks before each;
+one marker stands where the last request ended, however many blocks came since."""
 
 UNDECLARED: Final = ToolDeclaration(
     name="undeclared_tools",

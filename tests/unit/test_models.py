@@ -20,8 +20,6 @@ output = 5
 cache_read = 2
 cache_write = { 60 = 4 }
 cache_min_tokens = 0
-cache_breakpoints = 0
-cache_lookback = 0
 """
 
 
@@ -48,6 +46,13 @@ def test_an_operators_file_changes_fields_of_models_and_adds_models(tmp_path):
     assert models.get("own/model:1").cache_write == {60: 4}
     assert models.get("own/model:1").system_updates, "as all models of OpenAI"
     assert models.get("gpt-5") == read_models().get("gpt-5")
+
+
+@pytest.mark.requirement("OPS-4")
+def test_fields_that_earlier_versions_had_are_read_and_ignored(tmp_path):
+    old = f"{NEW}cache_breakpoints = 0\ncache_lookback = 0\n"
+    made = read_models(written(tmp_path / "old.toml", f"[models.mine]{old}")).get("mine")
+    assert made == read_models(written(tmp_path / "new.toml", f"[models.mine]{NEW}")).get("mine")
 
 
 @pytest.mark.parametrize("dated", ["claude-sonnet-4-5-20250929", "gpt-5-2025-08-07"])

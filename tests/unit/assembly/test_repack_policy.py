@@ -28,7 +28,7 @@ FOREVER = Rules(budget_tokens=None, worth_tokens=1e18, file_tokens=10**9, output
 def model(read=100, write=1250, lifetime_s=LIFETIME_S):
     return Model(
         provider="anthropic", context_tokens=10**6, output_tokens_max=1, input=1000, output=5000, cache_read=read,
-        cache_write={lifetime_s: write}, cache_min_tokens=0, cache_breakpoints=4, cache_lookback=20,
+        cache_write={lifetime_s: write}, cache_min_tokens=0,
         system_updates=False,
     )  # fmt: skip
 
