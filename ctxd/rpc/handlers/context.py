@@ -66,7 +66,9 @@ class ContextCalls:
             tools, secrets = await declarations_captured(guard, live.settings.secrets, params.tools, confined=confined)
             form = msgspec.structs.replace(form, tools=tools, secrets=secrets)
         layout = params.layout or ("spec" if wanted is None else "append")
-        target = target_for(live.lineage.root, form, None, self._archive.models) if layout == "spec" else None
+        target = None
+        if layout == "spec" and wanted is not None:
+            target = target_for(live.lineage.root, form, None, self._archive.models)
         assembled = await (self._assembler.look if params.dry_run else self._assembler.assemble)(
             live,
             call,
