@@ -76,6 +76,7 @@ DAMAGE = {
     "version": "UPDATE version SET body=zeroblob(length(body)) WHERE tx=2",
     "missing version": "DELETE FROM version WHERE tx=2",
     "text": "UPDATE content SET bytes=zeroblob(size) WHERE size=6",
+    "compressed text": "UPDATE content SET bytes=x'00' WHERE size=6",
     "missing text": "DELETE FROM content WHERE size=6",
     "artifact": None,
 }
