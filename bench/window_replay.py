@@ -24,7 +24,7 @@ from bench.window import HARNESSES, LIFETIME_S, LIMITS, MODEL, NAIVE, PREFIX, RE
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.repack_policy import Aim
 from ctxd.assembly.request_target import Wanted
-from ctxd.assembly.stored_items import call_name
+from ctxd.assembly.window_references import call_name
 from ctxd.models import Models
 from ctxd.sessions import chat_operations
 from ctxd.sessions.session import WriteRequest

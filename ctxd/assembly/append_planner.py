@@ -18,7 +18,8 @@ import msgspec
 from ctxd.assembly.repack_policy import Kind
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, SYSTEM_UPDATES_SINCE, WINDOW_RENDERER
 from ctxd.assembly.request_target import PROVIDERS
-from ctxd.assembly.stored_items import (
+from ctxd.assembly.window_items import SystemUpdates, WindowItem
+from ctxd.assembly.window_references import (
     WHOLE,
     CallFacts,
     EpochRef,
@@ -37,7 +38,6 @@ from ctxd.assembly.stored_items import (
     short_id,
     tool_name,
 )
-from ctxd.assembly.window_items import SystemUpdates, WindowItem
 from ctxd.epochs.component_changes import Differences
 from ctxd.epochs.epoch_state import Begin, ComponentText, EpochEvent, EpochState, begun, folded
 from ctxd.objects.document import Stored

@@ -10,10 +10,10 @@ from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.request_bodies import RequestBody, request_body
 from ctxd.assembly.request_target import RequestTarget
-from ctxd.assembly.stored_items import Material
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import WindowItem
 from ctxd.assembly.window_loading import WindowReader, window_blocks
+from ctxd.assembly.window_references import Material
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestCost, SectionSize
 from ctxd_protocol.ids import chat_id, system_prompt_id

@@ -16,8 +16,8 @@ from ctxd.assembly.calibration import Measure
 from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.spec_layout import Composition
-from ctxd.assembly.stored_items import Ref
 from ctxd.assembly.token_budget import sha256
+from ctxd.assembly.window_references import Ref
 from ctxd.epochs.epoch_state import EpochEvent
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored, sourceless

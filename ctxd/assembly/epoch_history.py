@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Recorded
-from ctxd.assembly.stored_items import Place, TextRef
+from ctxd.assembly.window_references import Place, TextRef
 from ctxd.epochs.epoch_state import PURGED_PART, Part, fold
 from ctxd.errors import CtxdError
 from ctxd.objects.generated_ids import component_text_id

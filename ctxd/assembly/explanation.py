@@ -13,7 +13,7 @@ import msgspec
 from ctxd.assembly.append_planner import Level
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Recorded, read_record
-from ctxd.assembly.stored_items import STUB, WHOLE, ObjectRef
+from ctxd.assembly.window_references import STUB, WHOLE, ObjectRef
 from ctxd.objects.document import Stored
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import RepackReason, ShownAs, WhyRule

@@ -15,7 +15,19 @@ from ctxd.assembly.append_planner import AppendWindow, Planned
 from ctxd.assembly.append_window import Grown
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
-from ctxd.assembly.stored_items import (
+from ctxd.assembly.window_items import (
+    AssistantText,
+    ImageItem,
+    Reasoning,
+    SystemText,
+    ToolOutput,
+    ToolUse,
+    Update,
+    UserText,
+    WindowItem,
+    stubbed,
+)
+from ctxd.assembly.window_references import (
     IMAGE_TOKENS,
     ITEM_TOKENS,
     STUB,
@@ -30,18 +42,6 @@ from ctxd.assembly.stored_items import (
     items_of,
     late_without_call,
     short_use,
-)
-from ctxd.assembly.window_items import (
-    AssistantText,
-    ImageItem,
-    Reasoning,
-    SystemText,
-    ToolOutput,
-    ToolUse,
-    Update,
-    UserText,
-    WindowItem,
-    stubbed,
 )
 from ctxd.epochs.epoch_state import Begin, EpochEvent, begun
 from ctxd.models import Model

@@ -15,18 +15,6 @@ import msgspec
 from ctxd.assembly.append_planner import AppendWindow, Arrivals, FileState, Planned
 from ctxd.assembly.assembly_record import Recorded, note_request
 from ctxd.assembly.render import SEPARATOR
-from ctxd.assembly.stored_items import (
-    WHOLE,
-    CallFacts,
-    EpochRef,
-    EventRef,
-    Material,
-    ObjectRef,
-    Place,
-    Ref,
-    call_facts,
-    items_of,
-)
 from ctxd.assembly.token_budget import TokenCounter
 from ctxd.assembly.window_items import (
     AssistantText,
@@ -38,6 +26,18 @@ from ctxd.assembly.window_items import (
     Update,
     UserText,
     WindowItem,
+)
+from ctxd.assembly.window_references import (
+    WHOLE,
+    CallFacts,
+    EpochRef,
+    EventRef,
+    Material,
+    ObjectRef,
+    Place,
+    Ref,
+    call_facts,
+    items_of,
 )
 from ctxd.epochs.component_loading import read_text
 from ctxd.epochs.epoch_state import ComponentText

@@ -40,7 +40,7 @@ _COMMANDS: Final = {
     "tracker": "ctxd.cli.tracker:tracker",
     "current": "ctxd.cli.current:current",
     "sandbox": "ctxd.cli.sandbox:sandbox",
-    "install": "ctxd.cli.integrations:install_group",
+    "install": "ctxd.cli.install:install_group",
     "capture": "ctxd.cli.capture:capture",
     "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",

@@ -88,7 +88,7 @@ def _to_current_schema(root: Path, as_json: bool, *, dry_run: bool) -> NoReturn:
 
 def _to_xtdb(at: Place, as_json: bool) -> NoReturn:
     from ctxd.clock import SystemClock
-    from ctxd.projection.offline import rebuild
+    from ctxd.projection.node_maintenance import rebuild
 
     report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted))
     end(as_json, report, f'{at.url}: set store = "xtdb" and start the daemon', store_url=at.url)

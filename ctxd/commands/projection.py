@@ -50,7 +50,7 @@ def place(state_dir: Path | None, store_url: str | None, config: Path | None) ->
 
 def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return the result of ``work``; exit with its error."""
-    from ctxd.projection.offline import GivenUp
+    from ctxd.projection.node_maintenance import GivenUp
 
     try:
         return anyio.run(work)
@@ -108,7 +108,7 @@ def rebuild_xtdb(
       ctxd rebuild-xtdb --store-url unix:/run/ctxd/xtdb.sock --json
     """
     from ctxd.clock import SystemClock
-    from ctxd.projection.offline import rebuild
+    from ctxd.projection.node_maintenance import rebuild
 
     at = place(state_dir, store_url, config)
     report = perform(lambda: rebuild(at.root, at.url, SystemClock(), projected, counted, force=force))
@@ -133,7 +133,7 @@ def requeue(
       ctxd requeue
       ctxd requeue 4711
     """
-    from ctxd.projection.offline import put_back
+    from ctxd.projection.node_maintenance import put_back
 
     at = place(state_dir, store_url, config)
     outcome = perform(lambda: put_back(at.root, at.url, rows))

@@ -65,7 +65,7 @@ def verify(
 
 def _compare(at: Place, as_json: bool) -> NoReturn:
     from ctxd.projection.node_connection import connect
-    from ctxd.projection.offline import compared
+    from ctxd.projection.node_maintenance import compared
 
     report = perform(lambda: compared(at.url, at.root, connect, counted))
     end(as_json, report, store_url=at.url)

@@ -25,7 +25,7 @@ from ctxd.rpc.grants import granted
 from ctxd.rpc.listener_state import ListenerIdentity, SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.socket_server import Server
-from ctxd.sandboxes.cbor_question import SandboxConnection
+from ctxd.sandboxes.cbor_query import SandboxConnection
 from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration
 from ctxd.service.service_manager_client import KEPT_PREFIX, ServiceManager

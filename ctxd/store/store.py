@@ -24,7 +24,7 @@ from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, 
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.offload import Lane, NoThread, in_thread
 from ctxd.store import statedir
-from ctxd.store.commit_queue import CommitQueue
+from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
 from ctxd.store.idempotency import BloomFilter, Operation, replay_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 
 from ctxd.projection.node_connection import connect
-from ctxd.projection.offline import compared
+from ctxd.projection.node_maintenance import compared
 from ctxd.store.verify import verify
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.retry import Retry

@@ -20,7 +20,7 @@ from anyio.to_thread import run_sync
 from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.projection.comparison import Comparison
-from ctxd.projection.offline import put_back
+from ctxd.projection.node_maintenance import put_back
 from ctxd.sessions.segments import SessionHead, head_document
 from ctxd.sessions.settings import SessionSettings
 from ctxd_client import connect_sync

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from ctxd.assembly.explanation import explain
-from ctxd.assembly.stored_items import EventRef, Material, items_of
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.window_items import Update
+from ctxd.assembly.window_references import EventRef, Material, items_of
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.sessions import membership_operations, toolcall_operations

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from ctxd.store.commit_queue import CommitThread
+from ctxd.store.group_commit import CommitThread
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.clock import SystemClock
 from ctxd.errors import StateDirError
 from ctxd.objects.document import AsOf
-from ctxd.projection import offline, projection_loop
-from ctxd.projection.offline import GivenUp, put_back
-from ctxd.projection.offline import rebuild as make
+from ctxd.projection import node_maintenance, projection_loop
+from ctxd.projection.node_maintenance import GivenUp, put_back
+from ctxd.projection.node_maintenance import rebuild as make
 from ctxd.store.rebuild import checked
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import compared, level, projecting
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(projection_loop, "BACKOFF_MAX_S", 0.05)
-    monkeypatch.setattr(offline, "POLL_S", 0.005)
+    monkeypatch.setattr(node_maintenance, "POLL_S", 0.005)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def test_a_node_that_holds_something_else_is_refused_unless_forced(root, n
         database.commit()
     with pytest.raises(GivenUp, match="--force") as given_up:
         await rebuilt(root, node)
-    assert given_up.value.exit_code == offline.EXIT_REFUSED
+    assert given_up.value.exit_code == node_maintenance.EXIT_REFUSED
 
 
 async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_again(root, node):
@@ -128,9 +128,9 @@ async def test_forced_it_takes_a_new_name_and_what_was_there_is_not_looked_at_ag
 async def test_the_watermark_of_a_former_writer_id_does_not_come_back_with_a_power_cut(root, node):
     await rebuilt(root, node)
     assert (root / "projection.json").exists()
-    async with offline.held(root) as state:
+    async with node_maintenance.held(root) as state:
         with noting_syncs() as synced:
-            offline.become_another_writer(state)
+            node_maintenance.become_another_writer(state)
     assert [names for folder, names in synced.seen if folder == root and "projection.json" not in names]
 
 
@@ -138,14 +138,14 @@ async def test_it_gives_up_when_nobody_answers_or_the_node_gets_no_further(root,
     node.down = True
     with pytest.raises(GivenUp) as given_up:
         await rebuilt(root, node)
-    assert given_up.value.exit_code == offline.EXIT_UNAVAILABLE
+    assert given_up.value.exit_code == node_maintenance.EXIT_UNAVAILABLE
     node.down = False
     node.refuses = lambda op: True
     with pytest.raises(GivenUp), anyio.fail_after(30):
-        async with offline.held(root) as state:
-            target = offline.Target(url="")
+        async with node_maintenance.held(root) as state:
+            target = node_maintenance.Target(url="")
             clock = SystemClock()
-            await offline.project(state, target, clock, node.connect, lambda s: None, patience_s=0.2)
+            await node_maintenance.project(state, target, clock, node.connect, lambda s: None, patience_s=0.2)
 
 
 async def test_a_state_that_a_daemon_uses_is_refused(root, node):
@@ -155,7 +155,7 @@ async def test_a_state_that_a_daemon_uses_is_refused(root, node):
         assert refused.value.exit_code == 75
     with pytest.raises(StateDirError) as refused:
         await rebuilt(root.parent / "none", node)
-    assert refused.value.exit_code == offline.EXIT_NO_STATE
+    assert refused.value.exit_code == node_maintenance.EXIT_NO_STATE
 
 
 async def test_rows_that_were_left_out_are_put_back_once_the_node_takes_them(root, node):
