@@ -1695,7 +1695,7 @@ class ClientMethods(ABC):
         numbers it; by default the caller's.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_closed, session_removed,
-        session_in_sandbox); ``Conflict`` (principal_exists); ``InvalidCall`` (invalid_path).
+        session_in_sandbox); ``Conflict`` (principal_exists); ``InvalidCall`` (invalid_path, unsupported).
 
         Example: ``(await client.sandbox_register(["s1"])).sandbox.directory``
         """

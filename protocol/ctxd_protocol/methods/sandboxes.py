@@ -68,6 +68,7 @@ ROWS: Final = (
             "session_in_sandbox",
             "principal_exists",
             "invalid_path",
+            "unsupported",
         ),
         example={"sessions": ["s1"]},
         shows=".sandbox.directory",
