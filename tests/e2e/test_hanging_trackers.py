@@ -28,6 +28,7 @@ async def trackers_of(client: Client) -> dict[str, Tracker]:
     return {os.path.basename(tracker.path): tracker for tracker in (await client.tracker_list()).trackers}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("TRK-9")
 async def test_a_mount_that_hangs_is_told_and_left_alone_and_its_files_come_back(tmp_path: Path) -> None:
     root = tmp_path.resolve()

@@ -249,14 +249,15 @@ def test_a_purge_of_a_turn_takes_copies_of_its_attachments_and_leaves_the_others
 ) -> None:
     link = Attachment(media_type="text/html", url="http://x")
     copy = msgspec.structs.replace(PICTURE, name="copy.png", media_type="image/*")
+    purged = Attachment(media_type="application/octet-stream", name="[purged]")
     s.append(events=[PromptEvent(text="first", attachments=(PICTURE,))])
     s.append(events=[PromptEvent(text="second", attachments=(link, copy, link)), ResponseEvent(attachments=(copy,))])
     s.append(events=[PromptEvent(text="third", attachments=(link,))])
     assert client.object_purge(f"chat:{s.id}", turns=(1,)).complete
     assert [event for *_, event in log(s)] == [
         PromptEvent(text="[purged]"),
-        PromptEvent(text="second", attachments=(link, link)),
-        ResponseEvent(),
+        PromptEvent(text="second", attachments=(link, purged, link)),
+        ResponseEvent(attachments=(purged,)),
         PromptEvent(text="third", attachments=(link,)),
     ]
     assert client.object_purge(f"chat:{s.id}", turns=(1,)).texts == 0, "a purge that is repeated has nothing left"

@@ -117,6 +117,7 @@ class TestKills:
         assert found.problems == [] and found.equal
         assert found.seq == found.head_seq > 100
 
+    @pytest.mark.slow
     @pytest.mark.requirement("PRJ-1")
     async def test_over_kills_at_each_place_of_the_projection_everything_gets_there_once(
         self, daemon: DaemonProcess, kept: Node

@@ -87,6 +87,7 @@ async def newest_tx(at: Node) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRJ-10")
 async def test_what_is_purged_is_gone_from_a_node_that_was_there_away_or_is_made_anew(
     tmp_path: Path, kept: Node

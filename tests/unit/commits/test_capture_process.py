@@ -136,6 +136,7 @@ async def test_a_delta_whose_process_ends_twice_is_refused(
     assert SECRET not in await kept(process, Capture(GUARD, "redact"), large(SECRET))
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_delta_that_takes_too_much_memory_is_refused_and_the_next_one_is_searched(
     process: CaptureProcess,
 ) -> None:
