@@ -209,21 +209,27 @@ class TaskPool:
     Before each first step a task must be idle; where none is, ``grow`` and wait for an iteration.
     """
 
-    __slots__ = ("_entered", "_loop", "_spawn", "_starting", "idle")
+    __slots__ = ("_closed", "_entered", "_loop", "_spawn", "_starting", "idle")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, spawn: Callable[..., Any]) -> None:
         self._loop = loop
         self._spawn = spawn
         self._starting = 0
+        self._closed = False
         self._entered: asyncio.Task[Any] | None = None
         self.idle: list[PooledTask] = []
 
     def grow(self) -> None:
         """Start more tasks, unless some start already; they are idle one iteration of the loop later."""
-        if not self._starting:
+        if not self._starting and not self._closed:
             self._starting = GROWTH
             for _ in range(GROWTH):
                 self._spawn(self.serve)
+
+    def close(self) -> None:
+        """Start no more tasks. Required once the group is cancelled: a task that starts later may never be cancelled,
+        as it waits for a bare future, and the group would wait for it."""
+        self._closed = True
 
     def enter(self) -> None:
         """Become the next idle task, until ``leave``, unless that is done: first steps run as this task."""

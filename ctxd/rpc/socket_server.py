@@ -120,9 +120,15 @@ class Server:
                 await group.start(tasks.serve)
                 context = self._listening = self._context(tasks, shared)
                 loop: Any = asyncio.get_running_loop()
-                self._listener = await loop.create_unix_server(lambda: self._accept(context), sock=bound, backlog=1024)
-                task_status.started()
-                await anyio.sleep_forever()
+                try:
+                    self._listener = await loop.create_unix_server(
+                        lambda: self._accept(context), sock=bound, backlog=1024
+                    )
+                    task_status.started()
+                    await anyio.sleep_forever()
+                finally:
+                    # Connections read on until the group has ended.
+                    tasks.close()
         finally:
             self._end()
             shared.listeners -= 1
