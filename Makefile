@@ -32,19 +32,22 @@ python:
 demo: run-time
 	$(BIN)/python -m ctxd.examples.demo
 
+# Processes of a test run: three keep two processors busy, as half of a run is waiting.
+WORKERS ?= 3
+
 # With REPORTS=folder, the suites write their results there and print what took longest.
 REPORTED = $(if $(REPORTS),--durations=25 --durations-min=1 --junitxml=$(REPORTS)/$@.xml)
 
 test: check
-	$(BIN)/python -m pytest $(REPORTED) -n 3 --dist loadfile --no-loadscope-reorder -m "not nightly and not slow"
+	$(BIN)/python -m pytest $(REPORTED) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not nightly and not slow"
 
 # Storms of kills and faults, and suites that run a second time: what a change seldom breaks. CI runs them too.
 slow: setup
-	$(BIN)/python -m pytest $(REPORTED) -n 3 --dist loadfile --no-loadscope-reorder -m "slow and not nightly"
+	$(BIN)/python -m pytest $(REPORTED) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not nightly"
 
 # What other versions of Python could break: the programs, the client, the protocol, start and durability.
 compat: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not nightly" tests/client tests/unit/cli tests/unit/protocol \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not nightly" tests/client tests/unit/cli tests/unit/protocol \
 		tests/unit/test_ctxd_commands.py tests/spec/test_operation.py tests/spec/test_durability.py
 
 nightly: setup
