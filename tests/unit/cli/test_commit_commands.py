@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.cli.commit import drawn
 from ctxd.cli.commit_lookup import instant
-from ctxd_client import connect_sync
+from ctxd_client import CallFailed, connect_sync
 from ctxd_protocol.methods.commits import Commit
 
 LINES = "claude-code-v1"
@@ -224,6 +224,28 @@ def test_every_command_takes_the_id_of_a_commit_or_of_an_assembly(real, own, run
     for words in (("show", "ctx-00000000"), ("context", "ctx-00000000"), ("context", "--commit", "ctx-00000000")):
         assert real(*words).code == 3, words
     assert real("context", "--commit", commit, "--text").code == 2
+
+
+@pytest.mark.requirement("CMT-21")
+def test_the_commit_before_an_assembly_is_the_one_the_journal_has_before_it(real, own):
+    """Neither an imported commit with an earlier time that was made later, nor one of the same millisecond."""
+    client = own.client
+    own.user("first")
+    before = real("current", "-s", own.id).out.strip()
+    assembled = own.assemble()
+    given = {"session": own.id, "parent": before}
+    client.commit_checkpoint(LINES, line("later"), valid_time=assembled.assembled_at, **given)
+    own.user("second")
+    after = real("current", "-s", own.id).out.strip()
+    assert after != before
+    assert real("log", assembled.context_id, "-q").out.split() == [before]
+    assert client.commit_resolve(session=own.id, assembly=assembled.number).commit.commit == before
+    fork = client.session_fork(own.id).session
+    assert client.commit_resolve(session=fork, assembly=assembled.number).commit.commit == before, "it shares it"
+    for params, code in (({"session": own.id, "assembly": 9}, "assembly_not_found"), ({"assembly": 1}, "invalid_params")):
+        with pytest.raises(CallFailed) as failed:
+            client.commit_resolve(**params)
+        assert failed.value.code == code
 
 
 @pytest.mark.requirement("CMT-22")
