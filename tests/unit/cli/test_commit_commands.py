@@ -86,6 +86,36 @@ def test_the_log_shows_a_chain_or_all_branches(real, chain):
 
 
 @pytest.mark.requirement("CMT-17")
+def test_the_graph_of_a_fork_has_the_chain_that_it_goes_on_from(real, own):
+    client = own.client
+    tips = []
+    for n in range(5):
+        own.user(f"turn {n}")
+        tips.append(real("current", "-s", own.id).out.strip())
+    fork = client.session(client.session_fork(own.id, commit=tips[2]).session)
+    inherited = tips[2::-1]
+    assert real("log", "--graph", "-s", fork.id, "-q").out.split() == inherited, "it has no commit of its own"
+    fork.user("another way")
+    first = real("current", "-s", fork.id).out.strip()
+    side = client.commit_checkpoint(LINES, line("side"), session=fork.id, parent=first).commit.commit
+    whole = [side, first, *inherited]
+    assert real("log", "--graph", "-s", fork.id, "-q").out.split() == whole
+    drawing = [row.split()[0] for row in real("log", "--graph", "-s", fork.id).out.splitlines()]
+    assert drawing == ["*"] * 5
+    for limit in (1, 2, 3):
+        pages, cursor = [], None
+        while True:
+            words = () if cursor is None else ("--cursor", cursor)
+            page = real("log", "--graph", "-s", fork.id, "--limit", str(limit), "--json", *words).json
+            assert 0 < len(page["items"]) <= limit
+            pages += [each["commit"] for each in page["items"]]
+            if (cursor := page.get("next_cursor")) is None:
+                break
+        assert pages == whole, limit
+    assert real("log", "--graph", "-q").out.split() == tips[::-1]
+
+
+@pytest.mark.requirement("CMT-17")
 def test_a_commit_is_named_by_id_head_tag_session_and_time(real, own, chain):
     one, two, three, side = chain
     principal = real("show", one, "--json").json["commit"]["principal"]
