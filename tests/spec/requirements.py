@@ -350,7 +350,7 @@ FMT-5 | Equal deltas give equal bytes; deltas of 64 MB and chains of 10,000 delt
 FMT-6 | `ctx transcript --as` writes a transcript in another format to standard output, and lists what that loses. | ctxd
 CAP-1 | `ctx capture` understands stream-json of Claude Code, nested or flat: prompts, text, reasoning with its signature, tool calls and results, also those of the provider and of sub-agents. A line that it does not understand is kept word for word; lines of any length, and events larger than a delta, are kept whole. | spec 3
 CAP-2 | The figures of a captured session are those of its result line, with all four kinds of tokens; the cost is also kept in whole millionths of a dollar. | ctxd
-CAP-3 | Captured events become a chain of commits, cut where the policy says: at turn boundaries (before tools run; each, or each Nth), tool results, the end of the session, and SIGUSR1. No event is in two deltas or in none. | spec 3
+CAP-3 | Captured events become a chain of commits, cut where the policy says: at turn boundaries (before tools run; each, or each Nth), tool results, the end of the session, and SIGUSR1. Beside a running capture the current context has all events that were delivered, and SIGUSR1 delivers the rest. No event is in two deltas or in none. | spec 3
 CAP-4 | A compaction cuts the delta before it, and is a compaction commit with its summary where the output has one. | spec 3
 CAP-5 | The output of a captured agent passes through unchanged; its exit code is returned, and it receives the signals. Its output may also come on standard input. | ctxd
 CAP-6 | Secrets in captured output are subject to the session's policy, and redacted before anything is stored. | ctxd

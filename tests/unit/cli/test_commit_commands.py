@@ -272,7 +272,10 @@ def test_the_commit_before_an_assembly_is_the_one_the_journal_has_before_it(real
     assert client.commit_resolve(session=own.id, assembly=assembled.number).commit.commit == before
     fork = client.session_fork(own.id).session
     assert client.commit_resolve(session=fork, assembly=assembled.number).commit.commit == before, "it shares it"
-    for params, code in (({"session": own.id, "assembly": 9}, "assembly_not_found"), ({"assembly": 1}, "invalid_params")):
+    for params, code in (
+        ({"session": own.id, "assembly": 9}, "assembly_not_found"),
+        ({"assembly": 1}, "invalid_params"),
+    ):
         with pytest.raises(CallFailed) as failed:
             client.commit_resolve(**params)
         assert failed.value.code == code
