@@ -10,7 +10,7 @@ from typing import BinaryIO, Final, TypedDict, get_args
 import click
 import msgspec
 
-from ctxd.cli.artifact import sent_upload
+from ctxd.cli.artifact import sent_upload, show_progress
 from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
@@ -368,10 +368,15 @@ def _content(
 def _write(
     client: SyncClient, commit: str, stop: str, format: str | None, write: Callable[[bytes], object]
 ) -> CommitMaterializeResult:
-    """Write a context piece by piece; memory for one. Raises: Stop if it changes meanwhile, as by an update."""
+    """Write a context piece by piece, with progress on a terminal if there are several; memory for one.
+
+    Raises: Stop if it changes meanwhile, as by an update.
+    """
     first = made = client.commit_materialize(commit, stop=stop, format=format, limit=PIECE_BYTES_MAX)
     while True:
         write(b64decode(made.content_base64 or ""))
+        if first.next_offset is not None:
+            show_progress(made.size if made.next_offset is None else made.next_offset, made.size)
         if made.next_offset is None:
             return first
         made = client.commit_materialize(

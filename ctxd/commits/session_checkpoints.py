@@ -130,7 +130,7 @@ class SessionCheckpoints:
         if settings.state == "closed":
             self._note_due(session, "session_end")
         else:
-            # Whoever pauses a session requests the checkpoint: the session does not end.
+            # A pause is a request for a checkpoint: the session does not end.
             self._note_due(session, "turn_boundary" if is_active else "explicit")
 
     def _note_calls(self, landed: Landed) -> None:

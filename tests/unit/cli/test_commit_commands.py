@@ -186,6 +186,25 @@ def test_a_context_is_printed_compared_and_written_to_a_file(real, own, chain, t
     assert real("diff", one, one).err == "no difference\n"
 
 
+@pytest.mark.requirement("CMT-17")
+def test_long_contexts_are_read_with_progress_on_a_terminal(real, own, tmp_path, monkeypatch):
+    file = tmp_path / "delta"
+    for text in ("word " * 1_000_000, "one more"):
+        file.write_text(line(text))
+        assert real("checkpoint", "--format", LINES, str(file)).code == 0
+    for words in (("diff", "HEAD~1"), ("materialize", "-o", str(tmp_path / "back"))):
+        assert "bytes" not in real(*words).err, "not on a pipe"
+        with monkeypatch.context() as patched:
+            patched.setattr("sys.stderr.isatty", lambda: True)
+            ran = real(*words)
+        steps = [part.split(" bytes")[0] for part in ran.err.split("\r")[1:]]
+        done = [[int(number.replace(",", "")) for number in step.split(" of ")] for step in steps]
+        assert ran.code == 0 and len(done) >= 2, ran.err
+        assert all(one[0] < two[0] for one, two in zip(done, done[1:], strict=False) if one[1] == two[1])
+        assert done[-1][0] == done[-1][1] > 5_000_000
+    assert "one more" in real("diff", "HEAD~1").out
+
+
 @pytest.mark.requirement("CMT-9")
 def test_a_tag_moves_by_force_alone(real, chain):
     one, two, three, side = chain
