@@ -79,13 +79,12 @@ def sent_upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: b
         first = file.read(_PIECE_BYTES)
     while first:
         offset = client.artifact_upload(name, offset=offset, data=first).offset
-        show_progress(offset, size)
+        _progress(offset, size)
         first = file.read(_PIECE_BYTES)
     return name
 
 
-def show_progress(done: int, size: int) -> None:
-    """Write the progress of a transfer to a terminal, over the last one."""
+def _progress(done: int, size: int) -> None:
     if sys.stderr.isatty():
         of = f" of {size:,}" if size else ""
         click.echo(f"\r{done:,}{of} bytes", err=True, nl=done >= size > 0)
@@ -127,7 +126,7 @@ def _download(client: "SyncClient", artifact: str, target: IO[bytes]) -> int:
         # A tag may move meanwhile.
         artifact, size = part.artifact, part.size
         target.write(part.data)
-        show_progress(part.offset + len(part.data), size)
+        _progress(part.offset + len(part.data), size)
         offset = part.next_offset
     return size
 

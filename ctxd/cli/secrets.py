@@ -16,8 +16,10 @@ from ctxd.cli.common_options import Invocation, common, object_argument, session
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK, USAGE
 from ctxd.cli.object_by_path import object_id
 from ctxd.cli.revision_lookup import session_id, session_if_any
+from ctxd.cli.waiting_events import erase
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short
+from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
@@ -159,11 +161,20 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
     if turns and not object.startswith("chat:"):
         raise click.UsageError("--turn is of a chat: give chat:SESSION")
     with run.client() as client:
-        id, what = _target(client, session, object, turns)
+        socket = run.socket_path()
+        try:
+            id, what = _target(client, session, object, turns)
+        except (NotFound, Stop):
+            # Known to a hook alone, which the daemon did not answer.
+            if not turns and yes and (waiting := erase(socket, (object, os.path.abspath(object)))):
+                return _erased_waiting(run, waiting)
+            raise
         if not yes and not sys.stdin.isatty():
             raise Stop(USAGE, f"standard input is no terminal to confirm the erasure of {what}", hint="add --yes")
         if not yes and not click.confirm(f"Erase {what}?", err=True):
             raise Stop(FAILURE, "nothing was purged", hint="answer y, or add --yes")
+        quoted = (id, object, os.path.abspath(object) if "/" in object else "")
+        waiting = 0 if turns else erase(socket, quoted)
         done = client.object_purge(id, turns=turns or None)
     if run.screen.as_json:
         run.screen.document(done)
@@ -172,10 +183,20 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         run.screen.line(f"purged {short(id)}: {count(done.versions, 'version')}, {count(done.texts, 'text')}")
         if others:
             run.screen.line(f"the same text was also in: {', '.join(others)}")
+        if waiting:
+            run.screen.line(f"{count(waiting, 'event')} that waited for the daemon quoted it, and were erased")
         run.screen.line("nothing of it is left" if done.complete else f"not yet erased: {', '.join(done.residue)}")
     if not done.complete:
         hint = "a verification or a backup still reads it; the rest is erased when that ends"
         raise Stop(FAILURE, "something of it is left", hint=hint, symbol="residue")
+    return OK
+
+
+def _erased_waiting(run: Invocation, waiting: int) -> int:
+    if run.screen.as_json:
+        run.screen.document({"waiting": waiting})
+    else:
+        run.screen.line(f"erased {count(waiting, 'event')} that waited for the daemon; it has no such object")
     return OK
 
 

@@ -8,6 +8,7 @@ from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.file_operations import FileOperations
 from ctxd.sessions.fork_operations import ForkOperations
+from ctxd.sessions.hook_operations import HookOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.membership_operations import MembershipOperations
 from ctxd.sessions.operation_steps import Operation
@@ -29,6 +30,7 @@ class Operations:
         self.membership = MembershipOperations(sessions, indexer)
         self.toolcalls = ToolcallOperations(sessions, indexer)
         self.files = FileOperations(sessions, indexer)
+        self.hooks = HookOperations(sessions, self.lifecycle, self.chat, self.toolcalls)
 
     def by_method(self) -> dict[str, Operation]:
         """Every operation under the name of its method."""
@@ -51,6 +53,7 @@ class Operations:
             "session.unpin": self.membership.unpin,
             "session.pool_add": self.membership.pool_add,
             "session.pool_remove": self.membership.pool_remove,
+            "session.hook": self.hooks.hook,
             "toolcall.record": self.toolcalls.record,
             "file.index": self.files.index,
             "file.discover": self.files.discover,

@@ -84,6 +84,7 @@ from ctxd_protocol.methods.files import (
     FileResolveParams,
     FileResolveResult,
 )
+from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
 from ctxd_protocol.methods.mounts import MountDetectParams, MountDetectResult
 from ctxd_protocol.methods.objects import (
     ObjectBulkParams,
@@ -822,6 +823,37 @@ class SyncClientMethods(ABC):
             )
         )
 
+    def session_hook(
+        self,
+        harness: Literal["claude-code", "codex", "pi", "opencode"],
+        input: str,
+        *,
+        at: int | None = None,
+        shorten_chars: int | None = None,
+        op_id: str | None = None,
+    ) -> SessionHookResult:
+        """Record an event of a harness in the session that captures it.
+
+        The session is created on first sight, with the harness and its own id of the session as labels, and is paused
+        at the end of the harness's session; the next event resumes it. Prompts, tool calls and responses are recorded
+        once, by the harness's own ids, from however many hooks they come.
+
+        ``shorten_chars``: an output of a tool with more characters is kept whole, and ``output`` of the result makes
+        the harness show the model its beginning, its end and the id of the whole.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
+        session_closed, session_removed); ``InvalidCall`` (invalid_path).
+
+        Example: ``client.session_hook("codex", "{\\"session_id\\": \\"n1\\", \\"cwd\\": \\"/src\\", \\"hook_event_name\\": \\"UserPromptSubmit\\", \\"prompt\\": \\"fix it\\"}").session``
+        """
+        return self.call(
+            Call(
+                "session.hook",
+                SessionHookParams(harness=harness, input=input, at=at, shorten_chars=shorten_chars, op_id=op_id),
+                SessionHookResult,
+            )
+        )
+
     def file_index(
         self,
         session: str,
@@ -1402,25 +1434,21 @@ class SyncClientMethods(ABC):
         session: str | None = None,
         template: str | None = None,
         turn: int | None = None,
-        assembly: int | None = None,
     ) -> CommitResolveResult:
-        """Find the newest commit of a principal or of a session at a moment.
+        """Find the newest commit of a principal at an instant, or of a session at a turn.
 
         ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``.
         ``session`` and ``template``: only commits that have it. A session that has none by then has the one that it
-        began with. ``turn``: only commits that hold nothing behind this turn of ``session``. ``assembly``: only commits
-        that were made before this assembly of ``session``, by the journal and not by the clock.
+        began with. ``turn``: only commits that hold nothing behind this turn of ``session``.
 
-        Raises: ``NotFound`` (session_not_found, commit_not_found, turn_not_found, assembly_not_found).
+        Raises: ``NotFound`` (session_not_found, commit_not_found, turn_not_found).
 
         Example: ``client.commit_resolve(at="2026-05-01T12:00:00Z")``
         """
         return self.call(
             Call(
                 "commit.resolve",
-                CommitResolveParams(
-                    principal=principal, at=at, session=session, template=template, turn=turn, assembly=assembly
-                ),
+                CommitResolveParams(principal=principal, at=at, session=session, template=template, turn=turn),
                 CommitResolveResult,
             )
         )

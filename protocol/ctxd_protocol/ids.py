@@ -5,6 +5,7 @@ in theirs, so those may be any printable text of at most 1,024 characters.
 """
 
 import hashlib
+import re
 from typing import Annotated, Final, NewType
 
 import msgspec
@@ -58,6 +59,20 @@ def toolcall_alias(session: str, toolcall: str) -> ObjectId:
     A colon in the session's id is written as ``~``, which none holds: the colon behind it is then the first one.
     """
     return ObjectId(f"toolcall:{session.replace(':', '~')}:{toolcall}")
+
+
+def captured_session_id(harness: str, native: str) -> str:
+    """The id of the session that captures the session ``native`` of ``harness``; that of an id with other characters
+    than ours is made of its hash."""
+    id = f"{harness}-{native}"
+    return id if re.fullmatch(ID_PATTERN, id) else f"{harness}-{hashlib.sha256(native.encode()).hexdigest()[:32]}"
+
+
+def native_op_id(session: str, kind: str, *key: str) -> str:
+    """The operation id under which ``session`` records the event of ``kind`` that the harness's own ids ``key`` name:
+    the second record of it writes nothing."""
+    digest = hashlib.sha256("\0".join((session, kind, *key)).encode()).hexdigest()
+    return f"native-{kind}-{digest[:32]}"
 
 
 def context_id(parent: str, artifact: str, created_at: str, template: str, *, digits: int = 8) -> ContextId:

@@ -46,6 +46,7 @@ SECTIONS: dict[str, str] = {
     "CLT": "Client library",
     "FMT": "Delta formats",
     "CAP": "Capture",
+    "HOK": "Hooks of harnesses",
     "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
     "PRJ": "The projection to it",
@@ -126,7 +127,7 @@ SES-26 | An age counts as far as the journal confirms it: a time without any wri
 SES-27 | A kill while a session is emptied leaves it either in the trash, whole, or gone; the next collection goes on. | ctxd
 SES-28 | `session.fork` starts a session with the sets, chat, system prompt and entries that another had at a commit, a journal sequence or a time, without copying: what it writes does not depend on the length. Two branches never see each other; a purge reaches all that share a text. | spec3 Branching and Forking
 SES-29 | A fork goes on from the requests and the context epoch of its parent: its next request begins with the bytes of the parent's at that moment, states the system prompt again only if it changed, and is for the parent's prompt cache; earlier ones can be shown from it byte for byte. | ctxd
-SES-30 | A session with the checkpoint policy `turn`, `tool` or `compaction` is committed by the daemon: at the end of each turn, soon after tool calls, or at each compaction; at a pause and at its end. Each commit names its trigger: `turn_boundary`, `tool_call` (also for the current context), `compaction`, `explicit` at a pause, and `session_end`. The chain has each event once, also over crashes and restarts, and the write that ended the turn does not wait for it. A fork continues the chain of its parent. | ctxd
+SES-30 | A session with the checkpoint policy `turn`, `tool` or `compaction` is committed by the daemon: at the end of each turn, soon after tool calls, or at each compaction; at a pause and at its end. The chain has each event once, also over crashes and restarts, and the write that ended the turn does not wait for it. A fork continues the chain of its parent. | ctxd
 SES-40 | Fresh start, resumption and fork are one operation: `session.create` with a template and a context, which is empty, a moment of a session, a commit, or the newest commit of a principal. The new session has the sets, the chat and the settings of that moment but for those that are given, and its chain of commits goes on there. | spec3 Instantiation
 SES-41 | A commit that is of no session here, or of one without a chat of its own (captured, imported), is a context as well: the new session begins with its materialised conversation, from the nearest compaction on. A purged one is refused. | spec3 Instantiation
 SES-42 | After a crash the newest work of a principal is found: what its newest session had acknowledged is committed, and the session that `ctx resume` starts goes on from there. Commits of sessions in the trash are passed over. | spec3 Fresh Start vs. Resume vs. Fork
@@ -350,7 +351,7 @@ FMT-5 | Equal deltas give equal bytes; deltas of 64 MB and chains of 10,000 delt
 FMT-6 | `ctx transcript --as` writes a transcript in another format to standard output, and lists what that loses. | ctxd
 CAP-1 | `ctx capture` understands stream-json of Claude Code, nested or flat: prompts, text, reasoning with its signature, tool calls and results, also those of the provider and of sub-agents. A line that it does not understand is kept word for word; lines of any length, and events larger than a delta, are kept whole. | spec 3
 CAP-2 | The figures of a captured session are those of its result line, with all four kinds of tokens; the cost is also kept in whole millionths of a dollar. | ctxd
-CAP-3 | Captured events become a chain of commits, cut where the policy says: at turn boundaries (before tools run; each, or each Nth), tool results, the end of the session, and SIGUSR1. Beside a running capture the current context has all events that were delivered, and SIGUSR1 delivers the rest. No event is in two deltas or in none. | spec 3
+CAP-3 | Captured events become a chain of commits, cut where the policy says: at turn boundaries (before tools run; each, or each Nth), tool results, the end of the session, and SIGUSR1. No event is in two deltas or in none. | spec 3
 CAP-4 | A compaction cuts the delta before it, and is a compaction commit with its summary where the output has one. | spec 3
 CAP-5 | The output of a captured agent passes through unchanged; its exit code is returned, and it receives the signals. Its output may also come on standard input. | ctxd
 CAP-6 | Secrets in captured output are subject to the session's policy, and redacted before anything is stored. | ctxd
@@ -358,6 +359,15 @@ CAP-7 | After a kill of the agent, of `ctx capture` or of the daemon, the newest
 CAP-8 | A captured agent never waits for the daemon. Commits that cannot be delivered are in a file, of at most 256 MiB and readable by the user alone, and the next capture delivers them, each once; a message names the file and the reason. | ctxd
 CAP-9 | A capture of a session continues the newest commit of the session, unless another parent or a new chain is requested. | ctxd
 CAP-10 | `ctx capture --from FILE` commits a whole transcript of any harness that is read: each event once and in order, at the times of the transcript, with a chain for each sub-agent that begins at the commit with the call that spawned it. Repeated, it makes no commit twice. | ctxd
+HOK-1 | `ctx-hook` records each event of a harness in a session of its own, created on first sight and named by the harness's id: prompts, tool calls with their outputs, failures, sub-agents, compactions, responses and ends, in order. An end pauses the session, the next event resumes it. | ctxd
+HOK-2 | An event is recorded once, from however many hooks it comes and however often it is sent: by the harness's own id of the prompt, the call or the turn, else by the operation id of the hook. | ctxd
+HOK-3 | While the daemon does not answer, events wait in files of mode 0600, and the next hook delivers them in order, before its own; no kill of the daemon and no lost reply loses or repeats one. | ctxd
+HOK-4 | A hook exits with 0, within four seconds, and prints nothing but what the daemon has for the harness: with input that is none, a daemon that hangs, a session in the trash, an event beyond the bound of a call, or a directory of waiting events that is a link or open to others, which it does not use. | ctxd
+HOK-5 | Waiting events are bounded; of those beyond the bound the newest are dropped, and `ctx doctor` reports how many and why. | ctxd
+HOK-6 | `ctx purge` also erases the waiting events that quote the object, and of an object that only they know. | ctxd
+HOK-7 | A hundred sessions whose hooks run at once lose nothing, also when the daemon is killed meanwhile. | ctxd
+HOK-8 | On request, a large output of a tool reaches the model as its beginning, its end and the id of the whole, which is kept. | ctxd
+HOK-9 | The commands that Claude Code runs have the session in `$CTXD_SESSION`, from the start of the session on. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

@@ -127,6 +127,8 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield box.receipt
     yield client.sandbox_renew(box.sandbox.sandbox).receipt
     yield client.sandbox_release(box.sandbox.sandbox).receipt
+    hooked = {"session_id": "w", "hook_event_name": "UserPromptSubmit", "prompt": "go"}
+    yield client.session_hook("pi", json.dumps(hooked)).receipt
     yield s.fork(fork="w-fork").receipt
     yield s.pause().receipt
     yield s.resume().receipt

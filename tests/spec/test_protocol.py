@@ -158,6 +158,7 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         commit = host.commit_checkpoint("codex-v9", "before").commit.commit
         artifact = host.artifact_put(data=b"before").artifact
     user, assistant = [{"role": "user", "content": "x"}], [{"role": "assistant", "content": "y"}]
+    hooked = json.dumps({"session_id": s.id, "hook_event_name": "SessionStart", "source": "startup"})
     used = {"session": s.id, "context_id": s.assemble().context_id, "model": "claude-sonnet-5"}
     calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("session.create", {"agent": "a", "session": f"{s.id}-made"}, {"agent": "b"}),
@@ -187,6 +188,7 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("sandbox.register", {"sessions": [s.id], "grants": [], "ttl_s": 600}, {"ttl_s": 60}),
         ("sandbox.renew", box, {"sandbox": "x"}),
         ("sandbox.release", box, {"sandbox": "x"}),
+        ("session.hook", {"harness": "pi", "input": hooked}, {"input": hooked.replace("startup", "resume")}),
         ("session.fork", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.pause", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.resume", {"session": s.id}, {"session": f"{s.id}-made"}),

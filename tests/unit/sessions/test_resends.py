@@ -46,6 +46,7 @@ FIRST_PARAMETERS = {
     "session.deactivate": "session object",
     "session.delete_entry": "session key",
     "session.fork": "session commit fork",
+    "session.hook": "harness input at shorten_chars",
     "session.pause": "session",
     "session.pin": "session object",
     "session.pool_add": "session object",

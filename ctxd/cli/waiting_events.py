@@ -1,0 +1,97 @@
+"""Events that hooks keep for the daemon: those that quote an object, which a purge erases, and their state for
+``ctx doctor``. ``ctxd.hook.delivery`` writes and delivers them."""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.doctor_findings import Finding, fail, ok, warn
+from ctxd.formatting import count
+from ctxd.hook import delivery
+from ctxd.transcripts.records import decoded
+from ctxd_client.socket_lookup import find_socket
+from ctxd_protocol.ids import captured_session_id
+
+_CHAT: Final = "chat:"
+
+
+def erase(socket: str | None, names: Iterable[str]) -> int:
+    """Erase the events waiting for the daemon at ``socket`` that quote one of ``names``: an object's id, a path, or
+    ``chat:SESSION`` for all of that session. Returns their number. Raises: OSError."""
+    wanted = [name for name in names if name]
+    erased = 0
+    with _waiting(socket) as waiting:
+        if waiting is None:
+            return 0
+        for name in waiting.names():
+            with suppress(FileNotFoundError):
+                if _quotes(waiting.read(name), wanted):
+                    waiting.erase(name)
+                    erased += 1
+    return erased
+
+
+def finding(socket: str) -> Finding:
+    """Check that no event waits for a daemon that answers, and that none was dropped."""
+    name = "hooks"
+    try:
+        with _waiting(socket) as waiting:
+            if waiting is None:
+                return ok(name, "no event waits")
+            number, lost = len(waiting.names()), waiting.lost()
+    except OSError as error:
+        folder = delivery.waiting_root(os.environ)
+        return fail(name, f"{error.filename or folder}: {error.strerror or error}", f"make {folder} yours, mode 0700")
+    if lost:
+        remedy = f"ctx import reads them from the transcripts; then remove {waiting.path}/{delivery.LOST}"
+        return warn(name, f"{count(len(lost), 'event')} dropped, the last one: {lost[-1]}", remedy)
+    if number:
+        return warn(name, f"{count(number, 'event')} waiting", "the next hook delivers them once the daemon answers")
+    return ok(name, "no event waits")
+
+
+@contextmanager
+def _waiting(socket: str | None) -> Iterator[delivery.EventSpool | None]:
+    """The events for ``socket``, with no hook delivering them meanwhile; None where none ever waited."""
+    waiting = delivery.EventSpool.at(find_socket(socket).path, os.environ)
+    if waiting is None:
+        yield None
+        return
+    try:
+        with waiting.opened("lock", os.O_RDWR | os.O_CREAT) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield waiting
+    finally:
+        waiting.close()
+
+
+def _quotes(frame: bytes, names: list[str]) -> bool:
+    """True if the event quotes one of ``names``, or cannot be read: what cannot be read cannot be cleared either."""
+    try:
+        params = msgspec.json.decode(frame)["params"]
+        event = decoded(params["input"].encode())
+        session = captured_session_id(params["harness"], event["session_id"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return True
+    if f"{_CHAT}{session}" in names:
+        return True
+    texts = list(_texts(event))
+    return any(name in text for name in names if not name.startswith(_CHAT) for text in texts)
+
+
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                yield text
+            case list() as items:
+                waiting += items
+            case dict() as members:
+                waiting += [*members, *members.values()]
+            case _:
+                pass

@@ -1,0 +1,401 @@
+"""Program of ``ctx-hook``: passes a hook's standard input to the daemon, or keeps it for the next hook to pass on.
+
+It exits with 0, within ``BOUND_S``, and prints nothing but what the daemon has for the harness. It runs at every tool
+call, and most of its time is the start of the process: hence only modules of the standard library that load fast, and
+those in C beneath ``socket``, ``json`` and ``signal``. ``ctx-hook`` imports it without the package around it.
+
+While the daemon is not there, each event waits in a file of its own in the user's state directory, and the next hook
+delivers all of them in order. An event whose reply was lost is sent again under the same operation id.
+"""
+
+import os
+import sys
+import time
+from _json import encode_basestring  # type: ignore[import-not-found,unused-ignore]
+from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
+from _socket import AF_UNIX, SOCK_STREAM, socket
+from io import FileIO
+
+BOUND_S = 4.0
+"""Seconds after which the process ends whatever it is doing."""
+
+DELIVERY_S = 1.5
+"""Seconds for delivering: the event that is new, and those that wait."""
+
+HELD_S = 5.0
+"""Seconds in which no hook tries a daemon that did not answer in time: a harness must not wait at each tool call."""
+
+INPUT_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of the standard input of a hook that are read."""
+
+FRAME_BYTES_MAX = 15 * 1024 * 1024
+"""Bytes of a call, below the daemon's bound of a line. Of a larger event the long texts are cut."""
+
+WAITING_MAX = 20_000
+WAITING_BYTES_MAX = 256 * 1024 * 1024
+"""Events that wait, and their bytes. Where there are more, the newest is dropped, and ``LOST`` notes it."""
+
+SUFFIX = ".event"
+LOST = "lost"
+"""Name of the file with a line for each event that was dropped: its time in ms and the reason."""
+
+HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
+SYSTEM_SOCKET = "/run/ctxd/ctxd.sock"
+
+DELIVERED, REFUSED, UNREACHABLE, UNANSWERED = range(4)
+
+
+def main(arguments: list[str]) -> None:
+    """Deliver the event on standard input, and exit with 0."""
+    try:
+        signal(SIGALRM, lambda *_: os._exit(0))
+        setitimer(ITIMER_REAL, BOUND_S)
+        _run(arguments)
+    except BaseException as error:  # noqa: BLE001 - a hook that fails must not disturb the harness
+        if os.environ.get("CTXD_HOOK_DEBUG"):
+            sys.stderr.write(f"ctx-hook: {error!r}\n")
+    os._exit(0)
+
+
+def _run(arguments: list[str]) -> None:
+    options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+    harness = HARNESSES[arguments[0]]
+    path = options.get("--socket") or socket_path(os.environ)
+    at_ns = time.time_ns()
+    try:
+        raw = _input()
+    except EOFError:
+        EventSpool.made(path, os.environ).note_lost("too_large")
+        return
+    if harness == "claude-code" and "CLAUDE_ENV_FILE" in os.environ:
+        _name_session(os.environ, options.get("--socket"))
+    frame = _frame(harness, raw, at_ns, options.get("--shorten"))
+    try:
+        folder = EventSpool.at(path, os.environ)
+    except OSError:
+        folder = None  # What cannot wait can still be delivered.
+    try:
+        reply = _deliver(path, folder, frame, f"{at_ns:020}-{os.getpid()}{SUFFIX}")
+    finally:
+        if folder is not None:
+            folder.close()
+    if b'"output":"' in reply:
+        import json
+
+        os.write(1, json.loads(reply)["result"]["output"].encode())
+
+
+def socket_path(environ: "os._Environ[str] | dict[str, str]") -> str:
+    """The socket that ``ctxd_client.socket_lookup`` finds, without its imports."""
+    if named := environ.get("CTXD_SOCKET"):
+        return named
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    places = [SYSTEM_SOCKET, *([f"{runtime}/ctxd/ctxd.sock"] if runtime else []), f"{_state(environ)}/ctxd/ctxd.sock"]
+    existing = [place for place in places if os.path.exists(place)]
+    for place in existing:
+        if os.access(place, os.W_OK, effective_ids=True):
+            return place
+    return (existing or [places[0 if os.geteuid() == 0 else 1]])[0]
+
+
+def waiting_root(environ: "os._Environ[str] | dict[str, str]") -> str:
+    """The directory with a directory of waiting events for each socket."""
+    return f"{_state(environ)}/ctx-hook"
+
+
+def _state(environ: "os._Environ[str] | dict[str, str]") -> str:
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
+
+
+def _input() -> bytes:
+    pieces, size = [], 0
+    while piece := os.read(0, 1 << 20):
+        pieces.append(piece)
+        size += len(piece)
+        if size > INPUT_BYTES_MAX:
+            raise EOFError
+    return b"".join(pieces)
+
+
+def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:
+    """The call that records the event ``raw``, one line."""
+    if len(raw) > FRAME_BYTES_MAX // 2:
+        raw = _cut(raw)
+    text = encode_basestring(raw.decode("utf-8", "replace")).encode()
+    if len(text) > FRAME_BYTES_MAX:
+        text = encode_basestring(_cut(raw).decode("utf-8", "replace")).encode()
+    op_id = f"hook-{at_ns:x}-{os.getpid()}-{os.urandom(6).hex()}"
+    limit = f',"shorten_chars":{int(shorten)}' if shorten else ""
+    head = (
+        '{"jsonrpc":"2.0","id":1,"method":"session.hook","params":'
+        f'{{"harness":"{harness}","op_id":"{op_id}","at":{at_ns // 1_000_000}{limit},"input":'
+    )
+    return head.encode() + text + b"}}\n"
+
+
+def _cut(raw: bytes) -> bytes:
+    """``raw`` with its long texts cut, such that it fits in a call."""
+    import json
+
+    def short(value: object, most: int) -> object:
+        if isinstance(value, str) and len(value) > most:
+            return f"{value[:most]}\n[{len(value) - most} characters were cut by ctx-hook: the event is too large]"
+        if isinstance(value, list):
+            return [short(item, most) for item in value]
+        if isinstance(value, dict):
+            return {name: short(item, most) for name, item in value.items()}
+        return value
+
+    event, most = json.loads(raw.decode("utf-8", "replace")), 1 << 20
+    while len(cut := json.dumps(short(event, most), ensure_ascii=False).encode("utf-8", "replace")) > (
+        FRAME_BYTES_MAX // 3
+    ):
+        if most < 16:
+            raise ValueError("the event is too large")
+        most //= 4
+    return cut
+
+
+def _deliver(path: str, waiting: "EventSpool | None", frame: bytes, name: str) -> bytes:
+    """Send ``frame``, after all that waits, or let it wait. Return the daemon's reply, empty for none."""
+    ends = _now() + DELIVERY_S
+    if waiting is None or waiting.is_empty():
+        sent, reply = DaemonConnection(path, ends).call(frame)
+        if sent == DELIVERED:
+            return reply
+        waiting = waiting or EventSpool.made(path, os.environ)
+        if sent == REFUSED:
+            waiting.note_lost(_code(reply))
+            return b""
+        waiting.add(name, frame)
+        if sent == UNANSWERED:
+            waiting.hold()
+        return b""
+    waiting.add(name, frame)
+    return b"" if waiting.is_held() else waiting.deliver(path, name, ends)
+
+
+class DaemonConnection:
+    """A connection to the daemon at ``path``, opened by the first call, for use until ``ends``."""
+
+    def __init__(self, path: str, ends: float) -> None:
+        self._path = path
+        self._ends = ends
+        self._wire: socket | None = None
+
+    def call(self, frame: bytes) -> tuple[int, bytes]:
+        """Send ``frame`` and receive the reply: DELIVERED, or REFUSED for good, else UNREACHABLE or UNANSWERED."""
+        try:
+            if self._wire is None:
+                wire = socket(AF_UNIX, SOCK_STREAM)
+                wire.settimeout(self._left())
+                wire.connect(self._path)
+                self._wire = wire
+        except TimeoutError:
+            return UNANSWERED, b""
+        except OSError:
+            return UNREACHABLE, b""
+        reply = b""
+        try:
+            self._wire.settimeout(self._left())
+            self._wire.sendall(frame)
+            while not reply.endswith(b"\n"):
+                self._wire.settimeout(self._left())
+                received = self._wire.recv(1 << 16)
+                if not received:
+                    return UNREACHABLE, b""
+                reply += received
+        except TimeoutError:
+            return UNANSWERED, b""
+        except OSError:
+            return UNREACHABLE, b""
+        if b'"error":{' not in reply[:64]:
+            return DELIVERED, reply
+        return (UNREACHABLE if b'"retryable":true' in reply else REFUSED), reply
+
+    def _left(self) -> float:
+        return max(0.001, self._ends - _now())
+
+
+class EventSpool:
+    """The directory of events for one socket that no daemon has yet, each in a file of mode 0600 named by its time."""
+
+    def __init__(self, path: str, folder: int) -> None:
+        self.path = path
+        self._folder = folder
+
+    @classmethod
+    def at(cls, path: str, environ: "os._Environ[str] | dict[str, str]") -> "EventSpool | None":
+        """The directory for the socket at ``path``; None if it does not exist. Raises: OSError for one that is another
+        user's, writable by others, or a symbolic link."""
+        place = _folder_of(path, environ)
+        try:
+            folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        found = os.fstat(folder)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            os.close(folder)
+            raise PermissionError(1, "belongs to another user, or others may write to it", place)
+        return cls(place, folder)
+
+    @classmethod
+    def made(cls, path: str, environ: "os._Environ[str] | dict[str, str]") -> "EventSpool":
+        """The directory for the socket at ``path``, created if it does not exist. Raises: OSError."""
+        os.makedirs(waiting_root(environ), 0o700, exist_ok=True)
+        try:
+            os.mkdir(_folder_of(path, environ), 0o700)
+        except FileExistsError:
+            pass
+        found = cls.at(path, environ)
+        assert found is not None, "it was there a moment ago"
+        return found
+
+    def close(self) -> None:
+        """Close the directory."""
+        os.close(self._folder)
+
+    def names(self) -> list[str]:
+        """The events that wait, oldest first."""
+        return sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
+
+    def is_empty(self) -> bool:
+        """True if no event waits."""
+        return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
+
+    def add(self, name: str, frame: bytes) -> None:
+        """Keep ``frame``, durable, or note that there is no room for it. Raises: OSError."""
+        with os.scandir(self._folder) as entries:
+            sizes = [entry.stat(follow_symlinks=False).st_size for entry in entries if entry.name.endswith(SUFFIX)]
+        if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
+            self.note_lost("full")
+            raise OSError("too many events wait for the daemon")
+        draft = name.removesuffix(SUFFIX) + ".draft"
+        try:
+            with open(
+                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder), "wb", 0
+            ) as file:
+                view = memoryview(frame)
+                while view:
+                    view = view[file.write(view) :]
+                os.fsync(file.fileno())
+            os.rename(draft, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            os.unlink(draft, dir_fd=self._folder)
+            self.note_lost("disk")
+            raise
+
+    def deliver(self, path: str, own: str, ends: float) -> bytes:
+        """Deliver all that waits, oldest first, until ``ends``; return the reply to the event ``own``, empty for none.
+
+        Another hook that delivers at the same time is waited for: of one session all events arrive in order.
+        """
+        with open(
+            os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=self._folder), "r+b", 0
+        ) as lock:
+            if not _locked(lock.fileno(), ends):
+                return b""
+            found, connection = b"", DaemonConnection(path, ends)
+            while names := self.names():
+                for name in names:
+                    sent, reply = connection.call(self.read(name)) if _now() < ends else (UNREACHABLE, b"")
+                    if sent == UNANSWERED:
+                        self.hold()
+                    if sent in (UNREACHABLE, UNANSWERED):
+                        return found
+                    if sent == REFUSED:
+                        self.note_lost(_code(reply))
+                    elif name == own:
+                        found = reply
+                    self.erase(name)
+            return found
+
+    def opened(self, name: str, flags: int) -> FileIO:
+        """Open the file ``name`` of the directory, never through a symbolic link. Raises: OSError."""
+        mode = "ab" if flags & os.O_APPEND else "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb"
+        return FileIO(os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._folder), mode)
+
+    def read(self, name: str) -> bytes:
+        """The event ``name``. Raises: OSError."""
+        with self.opened(name, os.O_RDONLY) as file:
+            return file.read()
+
+    def erase(self, name: str) -> None:
+        """Remove the event ``name``. Raises: OSError."""
+        os.unlink(name, dir_fd=self._folder)
+
+    def lost(self) -> list[str]:
+        """The reasons for which events were dropped, oldest first. Raises: OSError."""
+        try:
+            return [line.partition(" ")[2] for line in self.read(LOST).decode("utf-8", "replace").splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def hold(self) -> None:
+        """Let the hooks of the next ``HELD_S`` seconds wait without trying."""
+        self.opened("held", os.O_WRONLY | os.O_CREAT).close()
+        os.utime("held", dir_fd=self._folder, follow_symlinks=False)
+
+    def is_held(self) -> bool:
+        """True if a hook was not answered in time a moment ago."""
+        try:
+            return (
+                abs(time.time_ns() / 1e9 - os.stat("held", dir_fd=self._folder, follow_symlinks=False).st_mtime)
+                < HELD_S
+            )
+        except FileNotFoundError:
+            return False
+
+    def note_lost(self, reason: str) -> None:
+        """Note that an event was dropped, for ``ctx doctor``. Raises: OSError."""
+        with self.opened(LOST, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+            if file.tell() < 65_536:
+                file.write(f"{time.time_ns() // 1_000_000} {reason}\n".encode())
+
+
+def _locked(file: int, ends: float) -> bool:
+    """Lock ``file`` for this process; False if another one has it until ``ends``."""
+    import fcntl
+
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if _now() > ends:
+                return False
+            time.sleep(0.01)
+
+
+def _folder_of(path: str, environ: "os._Environ[str] | dict[str, str]") -> str:
+    quoted = os.path.abspath(path).replace("%", "%25").replace("/", "%2F")
+    return f"{waiting_root(environ)}/{quoted}"
+
+
+def _code(reply: bytes) -> str:
+    """The symbolic code of an error."""
+    import json
+
+    try:
+        return str(json.loads(reply)["error"]["data"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return "refused"
+
+
+def _name_session(environ: "os._Environ[str] | dict[str, str]", path: str | None) -> None:
+    """Let the commands that Claude Code runs know their session: it sources the file before each of them."""
+    session = environ.get("CLAUDE_CODE_SESSION_ID", "")
+    if not session.replace("-", "").isalnum() or not session.isascii():
+        return
+    lines = f"export CTXD_SESSION=claude-code-{session}\n"
+    if path is not None:
+        lines += "export CTXD_SOCKET='" + path.replace("'", "'\\''") + "'\n"
+    with open(environ["CLAUDE_ENV_FILE"], "a+") as file:
+        file.seek(0)
+        if lines not in file.read():
+            file.write(lines)
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)

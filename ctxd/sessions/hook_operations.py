@@ -1,0 +1,119 @@
+"""Operation that records an event of a harness: creates its session on first sight, resumes and pauses it, and passes
+what the hook reported to the operation on tool calls or on the chat."""
+
+from typing import Final
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.sessions.chat_operations import ChatOperations
+from ctxd.sessions.lifecycle_operations import LifecycleOperations
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import Accepted, Actor, WriteRequest, write_request
+from ctxd.sessions.toolcall_operations import ToolcallOperations
+from ctxd.transcripts.hooks import HookInput, read_hook, shortened
+from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
+from ctxd_protocol.methods.sessions import (
+    SessionAppendParams,
+    SessionCreateParams,
+    SessionPauseParams,
+    SessionWriteParams,
+)
+from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
+from ctxd_protocol.object_types import Receipt
+
+_KNOWN: Final = frozenset({"toolcall_conflict", "purged"})
+"""Errors of the record of a tool call whose id the session has already."""
+
+
+class HookOperations:
+    """The operation ``session.hook``, made of the operations on sessions, tool calls and the chat."""
+
+    def __init__(
+        self, sessions: Sessions, lifecycle: LifecycleOperations, chat: ChatOperations, toolcalls: ToolcallOperations
+    ) -> None:
+        self._sessions = sessions
+        self._lifecycle = lifecycle
+        self._chat = chat
+        self._toolcalls = toolcalls
+
+    async def hook(self, actor: Actor, params: SessionHookParams, request: WriteRequest | None = None) -> Accepted:
+        """Record the event in the session of the harness's own session; once, if the harness gives it an id.
+
+        Raises: CtxdError invalid_params, session_closed, session_removed, and those of the store.
+        """
+        request = request or write_request("session.hook", actor.principal, params)
+        try:
+            found = read_hook(params.harness, params.input, params.at)
+        except ValueError as error:
+            hint = "Pass the hook's standard input unchanged."
+            raise CtxdError("invalid_params", f"input: {error}", hint=hint, outcome="not_applied") from None
+        result = SessionHookResult(session=found.session, outcome="captured", receipt=None)
+        if found.call is None and not found.events:
+            return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
+        output = None if params.shorten_chars is None else shortened(params.harness, found, params.shorten_chars)
+        result = msgspec.structs.replace(result, output=output)
+        await self._open(actor, params, found)
+        own = msgspec.structs.replace(request, op_id=found.native or request.op_id)
+        try:
+            accepted = await self._record(actor, found, own)
+        except CtxdError as error:
+            is_known = error.code in _KNOWN or (error.code == "idempotency_mismatch" and found.native is not None)
+            if not is_known:
+                raise
+            live = await self._sessions.live(found.session)
+            accepted = Accepted(live.barrier, lambda _: None)
+            result = msgspec.structs.replace(result, outcome="known")
+        finally:
+            request.submitted = request.submitted or own.submitted
+        if found.is_end:
+            paused = await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
+            accepted = accepted if paused.pending is None else paused
+
+        def answer(receipt: Receipt | None) -> SessionHookResult:
+            # Of a write that comes again, the result has the receipt of the first time.
+            written = accepted.result(receipt)
+            return msgspec.structs.replace(result, receipt=None if written is None else written.receipt)
+
+        return Accepted(accepted.pending, answer)
+
+    async def _open(self, actor: Actor, params: SessionHookParams, found: HookInput) -> None:
+        """Make the session exist and be active. Raises: as ``hook``."""
+        session = found.session
+        state = self._sessions.catalog.state(session)
+        if state is None and self._sessions.peek(session) is None:
+            template = SessionCreateParams(
+                agent=params.harness,
+                session=session,
+                workdir=found.cwd,
+                labels={"harness": params.harness, "native_session": found.native_session[:256]},
+                checkpoint="turn",
+            )
+            try:
+                await self._lifecycle.create(actor, template)
+            except CtxdError as error:
+                # Two hooks of a session that begins may come at once.
+                if error.code != "session_exists":
+                    raise
+        elif state == "paused":
+            await self._lifecycle.resume(actor, SessionWriteParams(session=session))
+
+    async def _record(self, actor: Actor, found: HookInput, request: WriteRequest) -> Accepted:
+        call = found.call
+        if call is None:
+            return await self._chat.append(
+                actor, SessionAppendParams(session=found.session, events=found.events), request
+            )
+        return await self._toolcalls.record(
+            actor,
+            ToolcallRecordParams(
+                session=found.session,
+                id=call.call,
+                tool=call.tool,
+                content=call.text,
+                args=call.args,
+                status=call.status,
+                chat="call_and_result",
+            ),
+            request,
+        )

@@ -1,0 +1,221 @@
+"""Input of a harness's hook to the step that records it. Pure.
+
+Claude Code and codex give a hook one JSON object; the extension for pi and the plugin for opencode send the same form.
+The transcript of the same session has the same ids: of a prompt, of a tool call, of a sub-agent.
+"""
+
+import hashlib
+import re
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ctxd.transcripts.records import Record, decoded, record_of, records_of, text_of
+from ctxd_protocol import event_types as typed
+from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
+from ctxd_protocol.object_types import ToolcallStatus
+from ctxd_protocol.session_types import Harness
+
+_ENVELOPE: Final = ("session_id", "transcript_path", "cwd", "hook_event_name", "agent_id")
+_STATED: Final = {
+    "SessionStart": "source",
+    "SessionEnd": "reason",
+    "PreCompact": "trigger",
+    "SubagentStart": "agent_type",
+}
+"""Events of which the conversation keeps a notice, and the member with the text of that."""
+
+_UNRECORDED: Final = frozenset(
+    {"PreToolUse", "PostToolBatch", "PermissionRequest", "InstructionsLoaded", "MessageDisplay"}
+)
+"""Events whose content another event has as well."""
+
+
+class HookedCall(NamedTuple):
+    """One call of a tool in the main conversation, with its output as text."""
+
+    call: str
+    tool: str
+    args: dict[str, Any]
+    text: str
+    status: ToolcallStatus
+
+
+class HookInput(NamedTuple):
+    """One event of a harness for ``session``: a tool call with its output, or ``events``; neither for some hooks.
+
+    ``native``: the operation id made of the harness's own ids; None where the harness gives none. ``response``: the
+    output of the tool in the harness's own shape.
+    """
+
+    session: str
+    native_session: str
+    cwd: str
+    event: str
+    call: HookedCall | None = None
+    events: tuple[typed.Event, ...] = ()
+    native: str | None = None
+    response: object = None
+
+    @property
+    def is_end(self) -> bool:
+        """True for the end of the harness's session."""
+        return self.event == "SessionEnd"
+
+
+def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
+    """Read the input of a hook that ran ``at`` a time in ms. Raises: ValueError, with the reason."""
+    record = decoded(text.encode("utf-8", "replace"))
+    if not isinstance(record, dict):
+        raise ValueError("the input of a hook is a JSON object")
+    native, event = text_of(record.get("session_id")), text_of(record.get("hook_event_name"))
+    if not native or not event:
+        raise ValueError("the input of a hook names its session_id and its hook_event_name")
+    cwd = text_of(record.get("cwd"))
+    found = HookInput(
+        captured_session_id(harness, native),
+        native,
+        cwd if cwd.startswith("/") and len(cwd) <= 4096 and "\0" not in cwd else "/",
+        event,
+    )
+    place: dict[str, Any] = {"at": at, "sidechain": text_of(record.get("agent_id")) or None}
+    match event:
+        case "PostToolUse" | "PostToolUseFailure":
+            return _tool(found, record, place)
+        case "UserPromptSubmit":
+            return _prompt(found, record, place)
+        case "Stop" | "SubagentStop":
+            return _response(found, record, place)
+        case "PostCompact":
+            return _compaction(found, record, place)
+        case _ if event in _UNRECORDED:
+            return found
+        case _ if event in _STATED:
+            stated = text_of(record.get(_STATED[event]))
+            notice = typed.SystemEvent(text=stated, kind=_kind(event), meta=_rest(record), **place)
+            return found._replace(events=(notice,))
+        case _:
+            return found._replace(events=(typed.OpaqueEvent(kind=event, data=_rest(record), **place),))
+
+
+def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+    text, id = text_of(record.get("prompt")), _turn(record)
+    if not text:
+        return found._replace(events=(typed.SystemEvent(kind="empty_prompt", meta=_rest(record), **place),))
+    prompt = typed.PromptEvent(id=id, text=text, meta=_rest(record, "prompt", "prompt_id", "turn_id"), **place)
+    # codex takes several prompts in one turn.
+    native = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
+    return found._replace(events=(prompt,), native=native)
+
+
+def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+    call, tool = text_of(record.get("tool_use_id")), text_of(record.get("tool_name"))[:128] or "unnamed"
+    given, failed = record.get("tool_input"), record.get("hook_event_name") == "PostToolUseFailure"
+    response = record.get("error") if failed else record.get("tool_response")
+    text = output_text(response)
+    failed = failed or record.get("is_error") is True
+    status: ToolcallStatus = "aborted" if record.get("is_interrupt") is True else "fail" if failed else "ok"
+    if not re.fullmatch(TOOLCALL_ID_PATTERN, call):
+        call = f"call-{_digest(call or msgspec.json.encode(record).decode())}"
+    if place["sidechain"] is None:
+        args = given if isinstance(given, dict) else {} if given is None else {"input": given}
+        return found._replace(call=HookedCall(call, tool, args, text, status), response=response)
+    # The objects of a window are the main conversation's: those of a sub-agent stay in its own events.
+    events = (
+        typed.ToolCallEvent(call=call, tool=tool, args=given, **place),
+        typed.ToolResultEvent(call=call, text=text, is_error=status != "ok", **place),
+    )
+    return found._replace(events=events, native=native_op_id(found.session, "call", call), response=response)
+
+
+def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+    text = text_of(record.get("last_assistant_message"))
+    meta = _rest(record, "last_assistant_message", "prompt_id", "turn_id", "model")
+    if not text:
+        return found._replace(events=(typed.SystemEvent(kind=_kind(found.event), meta=meta, **place),))
+    turn = _turn(record)
+    event = typed.ResponseEvent(text=text, model=text_of(record.get("model")) or None, parent=turn, meta=meta, **place)
+    # A turn that a hook continues has several responses.
+    key = (
+        None if turn is None else native_op_id(found.session, "response", turn, place["sidechain"] or "", _digest(text))
+    )
+    return found._replace(events=(event,), native=key)
+
+
+def _compaction(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+    summary, meta = text_of(record.get("compact_summary")), _rest(record, "compact_summary")
+    if not summary:
+        # codex keeps its summary to itself: a compaction without one would leave the window empty.
+        return found._replace(events=(typed.SystemEvent(kind="post_compact", meta=meta, **place),))
+    kept, before = text_of(record.get("kept_from")) or None, record.get("tokens_before")
+    tokens = before if isinstance(before, int) and not isinstance(before, bool) and before >= 0 else None
+    event = typed.CompactionEvent(summary=summary, kept_from=kept, tokens_before=tokens, meta=meta, **place)
+    return found._replace(events=(event,))
+
+
+def output_text(response: object) -> str:
+    """The output of a tool as the model reads it, of the shapes that harnesses give their hooks; others as JSON."""
+    match response:
+        case None:
+            return ""
+        case str():
+            return response
+        case {"stdout": str(out)}:
+            return "\n".join(part for part in (out, text_of(record_of(response).get("stderr"))) if part)
+        case {"file": {"content": str(content)}}:
+            return content
+        case {"content": [*blocks]} | [*blocks] if blocks and all(_is_text(block) for block in blocks):
+            return "\n".join(text_of(block.get("text")) for block in records_of(blocks))
+        case _:
+            return msgspec.json.encode(response).decode()
+
+
+def shortened(harness: Harness, found: HookInput, chars: int) -> str | None:
+    """The text that a hook of ``harness`` prints so that the model sees an output of more than ``chars`` cut, with the
+    id of the whole; None for a shorter output, or one of a shape that the harness does not replace."""
+    call = found.call
+    if call is None or call.status != "ok" or len(call.text) <= chars:
+        return None
+    note = f"\n[… {len(call.text) - chars:,} characters are left out; all of it: ctx object cat {call.call} …]\n"
+    text = call.text[: chars // 2] + note + call.text[len(call.text) - chars // 2 :]
+    if harness == "codex":
+        return _json({"decision": "block", "reason": text})
+    if harness != "claude-code":
+        return _json({"text": text})
+    # Claude Code takes the shape of the tool's own output alone.
+    updated: object
+    match found.response:
+        case {"stdout": str()}:
+            updated = {**record_of(found.response), "stdout": text, "stderr": ""}
+        case {"file": {"content": str()}}:
+            whole = record_of(found.response)
+            updated = {**whole, "file": {**record_of(whole["file"]), "content": text}}
+        case str():
+            updated = text
+        case _:
+            return None
+    return _json({"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": updated}})
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _is_text(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
+
+
+def _turn(record: Record) -> str | None:
+    return text_of(record.get("prompt_id")) or text_of(record.get("turn_id")) or None
+
+
+def _rest(record: Record, *used: str) -> dict[str, Any] | None:
+    return {name: value for name, value in record.items() if name not in (*_ENVELOPE, *used)} or None
+
+
+def _kind(event: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event).lower()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]

@@ -1,0 +1,423 @@
+"""``ctx-hook`` in processes of its own, with the input that the real harnesses give their hooks, and a real daemon."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ctxd_client import connect_sync
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from ctxd_protocol.ids import captured_session_id
+from tests.client.running import Running
+
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+HOOK = SCRIPTS / "ctx-hook"
+NATIVE = "11111111-2222-4333-8444-555555555555"
+
+
+class Harness:
+    """A harness that runs hooks: its home, its own id of the session, the working directory."""
+
+    def __init__(self, daemon: Running, home: Path, name: str = "claude", native: str = NATIVE) -> None:
+        self.daemon = daemon
+        self.home = home
+        self.name = name
+        self.native = native
+        self.options: tuple[str, ...] = ()
+        self.environ: dict[str, str] = {}
+        home.mkdir(exist_ok=True)
+
+    @property
+    def session(self) -> str:
+        return captured_session_id({"claude": "claude-code"}.get(self.name, self.name), self.native)
+
+    def run(self, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+        environ = {"PATH": "/usr/bin:/bin", "HOME": str(self.home), "CTXD_SOCKET": self.daemon.socket, **self.environ}
+        words = [str(HOOK), self.name, *self.options]
+        return subprocess.run(words, input=stdin, capture_output=True, timeout=60, env=environ)
+
+    def hook(self, event: str, **members: Any) -> bytes:
+        """Run the hook of ``event``. Returns: what it printed for the harness."""
+        record = {
+            "session_id": self.native,
+            "transcript_path": f"{self.home}/t.jsonl",
+            "cwd": str(self.home),
+            "hook_event_name": event,
+            **members,
+        }
+        done = self.run(json.dumps(record).encode())
+        assert (done.returncode, done.stderr) == (0, b""), done
+        return done.stdout
+
+    def tool(self, call: str, output: str = "a.txt\n") -> bytes:
+        response = {"stdout": output, "stderr": "", "interrupted": False}
+        return self.hook(
+            "PostToolUse", tool_name="Bash", tool_input={"command": "ls"}, tool_response=response, tool_use_id=call
+        )
+
+    def waiting(self) -> list[Path]:
+        return sorted(self.home.glob(".local/state/ctx-hook/*/*.event"))
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, keep_state=True) as running:
+        yield running
+
+
+@pytest.fixture
+def harness(running: Running, tmp_path: Path) -> Harness:
+    return Harness(running, tmp_path / "home")
+
+
+def events(harness: Harness) -> list[Event]:
+    with connect_sync(harness.daemon.socket) as client:
+        return [msgspec.convert(logged.event, Event) for logged in client.session_events(harness.session).events]
+
+
+def texts(found: list[Event]) -> list[str]:
+    return [getattr(event, "text", "") for event in found if isinstance(event, PromptEvent)]
+
+
+def content(client: SyncClient, session: str, call: str) -> str | None:
+    text: str | None = client.object_get(call, session=session).object.payload["content"]
+    return text
+
+
+@pytest.mark.requirement("HOK-1")
+def test_every_event_of_a_session_is_recorded_in_order(harness: Harness) -> None:
+    harness.hook("SessionStart", source="startup")
+    harness.hook("UserPromptSubmit", prompt="fix it", prompt_id="p1")
+    harness.tool("toolu_1")
+    file = {"type": "text", "file": {"filePath": "/a.txt", "content": "hello\n"}}
+    harness.hook(
+        "PostToolUse", tool_name="Read", tool_input={"file_path": "/a.txt"}, tool_response=file, tool_use_id="toolu_2"
+    )
+    harness.hook(
+        "PostToolUseFailure",
+        tool_name="Bash",
+        tool_input={"command": "exit 3"},
+        error="Exit code 3",
+        is_interrupt=False,
+        tool_use_id="toolu_3",
+    )
+    harness.hook("SubagentStart", agent_id="agent1", agent_type="explore", prompt_id="p1")
+    harness.hook(
+        "PostToolUse",
+        tool_name="Bash",
+        tool_input={"command": "id"},
+        tool_response="root",
+        tool_use_id="toolu_4",
+        agent_id="agent1",
+    )
+    harness.hook("SubagentStop", agent_id="agent1", prompt_id="p1", last_assistant_message="found it")
+    harness.hook("PreCompact", trigger="manual", prompt_id="p1")
+    harness.hook("PostCompact", trigger="manual", prompt_id="p1", compact_summary="they fixed it")
+    harness.hook("Stop", prompt_id="p1", last_assistant_message="All done.")
+    harness.hook("SessionEnd", reason="other")
+
+    found = events(harness)
+    kinds = [type(event).__name__.removesuffix("Event") for event in found]
+    assert kinds == (
+        ["System", "Prompt", *["ToolCall", "ToolResult"] * 3, "System", "ToolCall", "ToolResult", "Response"]
+        + ["System", "Compaction", "Response", "System"]
+    )
+    assert isinstance(found[1], PromptEvent) and (found[1].text, found[1].id) == ("fix it", "p1")
+    assert [event.call for event in found if isinstance(event, ToolCallEvent)] == [f"toolu_{n}" for n in range(1, 5)]
+    results = [event for event in found if isinstance(event, ToolResultEvent)]
+    assert [event.is_error for event in results] == [False, False, True, False]
+    assert {event.sidechain for event in found[8:12]} == {"agent1"}
+    assert results[3].text == "root"
+    assert isinstance(found[11], ResponseEvent) and found[11].text == "found it"
+    assert isinstance(found[13], CompactionEvent) and found[13].summary == "they fixed it"
+    assert isinstance(found[14], ResponseEvent) and found[14].text == "All done."
+    assert isinstance(found[15], SystemEvent) and (found[15].kind, found[15].text) == ("session_end", "other")
+    with connect_sync(harness.daemon.socket) as client:
+        outputs = [content(client, harness.session, f"toolu_{n}") for n in range(1, 4)]
+        session = client.session_get(harness.session).session
+    assert outputs == ["a.txt\n", "hello\n", "Exit code 3"]
+    assert session.state == "paused" and session.agent == "claude-code" and session.workdir == str(harness.home)
+    assert session.labels == {"harness": "claude-code", "native_session": NATIVE}
+
+
+@pytest.mark.requirement("HOK-1")
+def test_a_session_of_codex_goes_on_when_it_is_resumed(running: Running, tmp_path: Path) -> None:
+    harness = Harness(running, tmp_path / "home", "codex", "01a203ab-b617-74c3-8c72-359424c2f211")
+    harness.hook("SessionStart", source="startup", model="gpt-5.5")
+    harness.hook("UserPromptSubmit", turn_id="t1", prompt="first", model="gpt-5.5")
+    mcp = {"content": [{"type": "text", "text": "x=42"}]}
+    harness.hook(
+        "PostToolUse", turn_id="t1", tool_name="mcp__p__p", tool_input={"x": "42"}, tool_response=mcp, tool_use_id="c1"
+    )
+    harness.hook("Stop", turn_id="t1", model="gpt-5.5", last_assistant_message="Done.")
+    harness.hook("PostCompact", turn_id="t1", trigger="auto")
+    harness.hook("SessionEnd", reason="other")
+    harness.hook("SessionStart", source="resume")
+    # A prompt that steers the turn under way has that turn's id.
+    harness.hook("UserPromptSubmit", turn_id="t2", prompt="second")
+    harness.hook("UserPromptSubmit", turn_id="t2", prompt="no, third")
+
+    found = events(harness)
+    assert texts(found) == ["first", "second", "no, third"]
+    assert [event.model for event in found if isinstance(event, ResponseEvent)] == ["gpt-5.5"]
+    with connect_sync(running.socket) as client:
+        assert content(client, harness.session, "c1") == "x=42"
+        assert client.session_get(harness.session).session.state == "active"
+
+
+@pytest.mark.requirement("HOK-2")
+def test_an_event_that_comes_twice_is_recorded_once(harness: Harness) -> None:
+    for _ in range(2):
+        harness.hook("UserPromptSubmit", prompt="fix it", prompt_id="p1")
+        harness.tool("toolu_1")
+        harness.hook("Stop", prompt_id="p1", last_assistant_message="Done.")
+    assert [type(event).__name__ for event in events(harness)] == [
+        "PromptEvent",
+        "ToolCallEvent",
+        "ToolResultEvent",
+        "ResponseEvent",
+    ]
+
+
+@pytest.mark.requirement("HOK-2")
+def test_an_event_without_an_id_is_recorded_once_under_its_operation(running: Running) -> None:
+    text = json.dumps({"session_id": "n1", "hook_event_name": "SessionEnd", "reason": "other"})
+    with connect_sync(running.socket) as client:
+        for _ in range(2):
+            client.session_hook("codex", text, op_id="hook-1")
+        found = client.session_events("codex-n1").events
+    assert [logged.event["kind"] for logged in found] == ["session_end"]
+
+
+@pytest.mark.requirement("HOK-3")
+def test_events_wait_for_the_daemon_and_the_next_hook_delivers_them_in_order(harness: Harness) -> None:
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    harness.daemon.kill()
+    harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+    harness.tool("toolu_1", "kept")
+    waiting = harness.waiting()
+    assert len(waiting) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in waiting} == {0o600}
+    assert stat.S_IMODE(waiting[0].parent.stat().st_mode) == 0o700
+    harness.daemon.start()
+    harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
+    found = events(harness)
+    assert texts(found) == ["one", "two", "three"]
+    assert isinstance(found[2], ToolCallEvent) and isinstance(found[-1], PromptEvent)
+    assert harness.waiting() == []
+
+
+@pytest.mark.requirement("HOK-3")
+def test_an_event_whose_reply_was_lost_is_recorded_once(harness: Harness) -> None:
+    """The daemon has the event, and the hook is not answered: it waits, and comes again."""
+    lost = harness.daemon.socket
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as threads:
+        harness.environ["CTXD_SOCKET"] = path = str(harness.home / "front.sock")
+        listener.bind(path)
+        listener.listen()
+
+        def forward() -> bytes:
+            wire, _ = listener.accept()
+            with wire, wire.makefile("rb") as lines, socket.socket(socket.AF_UNIX) as behind:
+                line = lines.readline()
+                behind.connect(lost)
+                behind.sendall(line)
+                return behind.makefile("rb").readline()
+
+        answered = threads.submit(forward)
+        harness.hook("SessionStart", source="startup")
+        assert b'"outcome":"captured"' in answered.result(60)
+    assert len(harness.waiting()) == 1
+    os.unlink(path)
+    os.symlink(lost, path)
+    harness.hook("UserPromptSubmit", prompt="go on", prompt_id="p1")
+    assert [type(event).__name__ for event in events(harness)] == ["SystemEvent", "PromptEvent"]
+
+
+@pytest.mark.requirement("HOK-4")
+@pytest.mark.parametrize("stdin", [b"", b"{", b"[1]", b"\xff\x00", b'{"session_id": 1}', b"[" * 100_000])
+def test_a_hook_with_input_that_is_none_ends_well_and_prints_nothing(harness: Harness, stdin: bytes) -> None:
+    done = harness.run(stdin)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    harness.hook("UserPromptSubmit", prompt="go on", prompt_id="p1")
+    assert texts(events(harness)) == ["go on"]
+
+
+@pytest.mark.requirement("HOK-4")
+def test_a_daemon_that_hangs_holds_up_one_hook_and_loses_nothing(harness: Harness) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        harness.environ["CTXD_SOCKET"] = path = str(harness.home / "hung.sock")
+        listener.bind(path)
+        listener.listen()
+        harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+        listener.settimeout(0)
+        listener.accept()[0].close()
+        harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+        # The second hook did not try: nothing else is connected.
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert len(harness.waiting()) == 2
+    (harness.waiting()[0].parent / "held").unlink()
+    os.unlink(path)
+    os.symlink(harness.daemon.socket, path)
+    harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
+    assert texts(events(harness)) == ["one", "two", "three"]
+
+
+@pytest.mark.requirement("HOK-4")
+def test_a_directory_of_waiting_events_that_is_a_link_or_open_to_others_is_not_used(harness: Harness) -> None:
+    harness.daemon.kill()
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    folder = harness.waiting()[0].parent
+    elsewhere = harness.home / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+    assert len(list(elsewhere.glob("*.event"))) == 1
+    folder.unlink()
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o777)
+    harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
+    assert list(folder.iterdir()) == []
+    harness.daemon.start()
+    harness.hook("UserPromptSubmit", prompt="four", prompt_id="p4")
+    assert texts(events(harness)) == ["four"]
+
+
+@pytest.mark.requirement("HOK-4")
+def test_a_session_in_the_trash_takes_no_events_and_the_next_session_is_captured(harness: Harness) -> None:
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    with connect_sync(harness.daemon.socket) as client:
+        client.session_remove(harness.session)
+    harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+    assert harness.waiting() == []
+    harness.native = "another"
+    harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
+    assert texts(events(harness)) == ["three"]
+
+
+@pytest.mark.requirement("HOK-4")
+def test_an_event_beyond_the_bound_of_a_call_is_recorded_cut(harness: Harness) -> None:
+    harness.tool("toolu_1", "é\n" * 3_000_000)
+    with connect_sync(harness.daemon.socket) as client:
+        found = content(client, harness.session, "toolu_1")
+    assert found is not None and found.startswith("é\n") and "cut by ctx-hook" in found
+
+
+@pytest.mark.requirement("HOK-5")
+def test_events_that_wait_are_bounded_and_a_dropped_one_is_reported(harness: Harness) -> None:
+    harness.daemon.kill()
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    folder = harness.waiting()[0].parent
+    with (folder / "00000000000000000000-0.event").open("wb") as file:
+        file.truncate(256 << 20)
+    harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+    assert len(harness.waiting()) == 2
+    done = ctx(harness, "doctor", "--json")
+    found = {item["name"]: item for item in json.loads(done.stdout)["items"]}["hooks"]
+    assert found["verdict"] == "warn" and "1 event dropped, the last one: full" in found["found"]
+
+
+@pytest.mark.requirement("HOK-6")
+def test_a_purge_erases_the_events_that_wait(harness: Harness) -> None:
+    harness.tool("toolu_known", "known")
+    harness.daemon.kill()
+    harness.tool("toolu_known", "SECRET one")
+    harness.tool("toolu_other", "SECRET two")
+    harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
+    harness.daemon.start()
+    assert ctx(harness, "purge", "toolu_known", "-s", harness.session, "--yes").returncode == 0
+    assert not any(b"SECRET one" in path.read_bytes() for path in harness.waiting())
+    assert len(harness.waiting()) == 2
+    assert ctx(harness, "purge", "toolu_other", "-s", harness.session, "--yes").returncode == 0
+    assert not any(b"SECRET" in path.read_bytes() for path in harness.waiting())
+    harness.hook("UserPromptSubmit", prompt="four", prompt_id="p4")
+    assert texts(events(harness)) == ["three", "four"]
+
+
+@pytest.mark.requirement("HOK-7")
+def test_a_hundred_sessions_at_once_lose_nothing(running: Running, tmp_path: Path) -> None:
+    """Their hooks run at the same time, and the daemon is killed while they do."""
+    names = [f"native-{number}" for number in range(100)]
+
+    def session(native: str) -> None:
+        harness = Harness(running, tmp_path / "home", "claude", native)
+        for number in range(4):
+            harness.hook("UserPromptSubmit", prompt=f"{native} {number}", prompt_id=f"p{number}")
+
+    with ThreadPoolExecutor(16) as threads:
+        running_sessions = [threads.submit(session, native) for native in names]
+        running_sessions[10].result(120)
+        running.kill()
+        running_sessions[30].result(120)
+        running.start()
+        for each in running_sessions:
+            each.result(120)
+    last = Harness(running, tmp_path / "home", "claude", "last")
+    while last.waiting():
+        last.hook("UserPromptSubmit", prompt="last", prompt_id="p1")
+    for native in names:
+        found = texts(events(Harness(running, tmp_path / "home", "claude", native)))
+        assert found == [f"{native} {number}" for number in range(4)]
+
+
+@pytest.mark.requirement("HOK-8")
+def test_a_large_output_is_shortened_for_the_model_on_request(harness: Harness) -> None:
+    large = "begin " + "x" * 5_000 + " end"
+    assert harness.tool("toolu_1", large) == b""
+    harness.options = ("--shorten", "1000")
+    assert harness.tool("toolu_2", "short") == b""
+    printed = json.loads(harness.tool("toolu_3", large))["hookSpecificOutput"]
+    shown = printed["updatedToolOutput"]["stdout"]
+    assert printed["hookEventName"] == "PostToolUse"
+    assert shown.startswith("begin ") and shown.endswith(" end") and "ctx object cat toolu_3" in shown
+    assert len(shown) < 1_200
+    codex = Harness(harness.daemon, harness.home, "codex", "n1")
+    codex.options = harness.options
+    printed = json.loads(
+        codex.hook("PostToolUse", tool_name="Bash", tool_input={}, tool_response=large, tool_use_id="c1")
+    )
+    assert printed["decision"] == "block" and "ctx object cat c1" in printed["reason"]
+    with connect_sync(harness.daemon.socket) as client:
+        assert content(client, harness.session, "toolu_3") == large
+
+
+@pytest.mark.requirement("HOK-9")
+def test_commands_of_claude_code_know_their_session(harness: Harness) -> None:
+    file = harness.home / "env.sh"
+    harness.environ |= {"CLAUDE_ENV_FILE": str(file), "CLAUDE_CODE_SESSION_ID": NATIVE}
+    for source in ("startup", "resume"):
+        harness.hook("SessionStart", source=source)
+    assert file.read_text() == f"export CTXD_SESSION={harness.session}\n"
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    done = subprocess.run(
+        ["sh", "-c", f'. "{file}"; "{SCRIPTS / "ctx"}" current'],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket},
+    )
+    assert done.returncode == 0 and done.stdout.startswith("ctx-"), done
+
+
+def ctx(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket}
+    environ.pop("XDG_STATE_HOME", None)
+    return subprocess.run([SCRIPTS / "ctx", *words], capture_output=True, text=True, timeout=60, env=environ)
