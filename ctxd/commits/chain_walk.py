@@ -78,9 +78,14 @@ class ChainWalk(msgspec.Struct, frozen=True):
     def _step(
         self, connection: dbfile.Connection, at: str, last: str, inside: frozenset[str] | None
     ) -> tuple[list[Walked | ChainSnapshot], str]:
-        """The snapshot that ends with ``at``, or the commits from there on up to the next one; and where to go on."""
-        if (snapshot := self._found(at, inside)) is not None:
-            return [snapshot], snapshot.parent
+        """The snapshots from ``at`` on that follow each other, or the commits up to the next one; and where to go
+        on."""
+        joined: list[Walked | ChainSnapshot] = []
+        while len(joined) < _BATCH and (snapshot := self._found(at, inside)) is not None:
+            joined.append(snapshot)
+            at = snapshot.parent
+        if joined:
+            return joined, at
         to_boundary = self.stop == "compaction"
         rows = commit_index.chain_versions(connection, at, to_boundary=to_boundary, last=last, limit=_BATCH)
         if not rows:

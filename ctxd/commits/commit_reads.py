@@ -112,6 +112,24 @@ class CommitReads:
                 seen |= await self.store.bulk(rest, AsOf(tx=chain.tx))
         return seen
 
+    async def require_chain(self, viewer: CommitViewer, tip: str, *, to_boundary: bool = False, last: str = "") -> None:
+        """Refuse a chain, as ``commit_index.chain`` has it, of which ``viewer`` may not read each commit: the check of
+        ``visible`` in one read, however long the chain is.
+
+        Raises: CtxdError ``commit_not_found`` for the first one; those of the store.
+        """
+        if viewer.sessions is None:
+            return
+        query = partial(
+            commit_index.chain_beyond, tip=tip, sessions=viewer.sessions, to_boundary=to_boundary, last=last
+        )
+        beyond = await self.store.commits(query)
+        for session in viewer.sessions if beyond else ():
+            chain = await self._inherited(session)
+            beyond = [(id, tx) for id, tx in beyond if id not in chain.ids or tx > chain.tx]
+        if beyond:
+            raise _no_commit(commit_id(beyond[0][0]))
+
     async def _inherited(self, session: str) -> _Inherited:
         """The commits that ``session`` began with. Raises: those of the store."""
         if (known := self._inheritances.get(session)) is not None:

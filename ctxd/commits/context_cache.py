@@ -31,7 +31,8 @@ class ContextContent:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._held: list[bytes] = []
+        self._held: list[bytes | memoryview] = []
+        self._whole = b""
         self._file = -1
         self._hash = blake3()
         self.size = 0
@@ -50,7 +51,7 @@ class ContextContent:
         """The BLAKE3 of all bytes."""
         return self._hash.hexdigest()
 
-    def write(self, piece: bytes) -> None:
+    def write(self, piece: bytes | memoryview) -> None:
         """Add bytes. Raises: OSError."""
         self._hash.update(piece)
         self.size += len(piece)
@@ -67,18 +68,18 @@ class ContextContent:
 
     def end(self) -> None:
         """Declare that nothing is added any more."""
-        self._held = [b"".join(self._held)] if self._file < 0 else []
+        self._whole, self._held = b"".join(self._held), []
 
     def read(self, offset: int, limit: int) -> bytes:
         """At most ``limit`` bytes from ``offset`` on; fewer at the end only. Raises: OSError."""
         if self._file < 0:
-            return self._held[0][offset : offset + limit]
+            return self._whole[offset : offset + limit]
         found = bytearray()
         while len(found) < limit and (piece := os.pread(self._file, limit - len(found), offset + len(found))):
             found += piece
         return bytes(found)
 
-    def _append(self, piece: bytes) -> None:
+    def _append(self, piece: bytes | memoryview) -> None:
         view = memoryview(piece)
         while view:
             view = view[os.write(self._file, view) :]

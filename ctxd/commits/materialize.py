@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import anyio
 import anyio.lowlevel
@@ -25,11 +25,11 @@ from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.errors import CtxdError
 from ctxd.formats.cbor_array import UnreadableDelta
+from ctxd.formats.delta_formats import is_array
 from ctxd.formats.translation import RAW, TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.offload import Lane, LoopHandle, in_thread
-from ctxd.store import commit_index
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
@@ -90,37 +90,43 @@ class Materializer:
         """
         if params.commit is None:
             return _EMPTY
-        await self._commits.find(viewer, params.commit)
-        # Callers that see the same commits share results: those of others may have ancestors that they do not see.
-        key = (viewer.sessions, params.commit, params.stop, params.format, TRANSLATOR_VERSION)
-        made = self._cache.get(key)
-        if made is None:
-            purges = self._purges
-            made = await self._made(viewer, params)
-            if purges == self._purges:
-                self._cache.put(key, made)
-            figures = made.figures
-        else:
-            figures = msgspec.structs.replace(made.figures, cached=True)
+        made = await self.context(viewer, params)
+        figures, size = made.figures, made.figures.size
         if not params.content:
             return figures
         whole_max = WHOLE_BYTES_MAX if bytes_max is None else min(bytes_max, WHOLE_BYTES_MAX)
         if params.limit is not None:
-            # Base64 has four characters for three bytes; msgspec encodes it faster than the standard library.
+            # Base64 has four characters for three bytes.
             limit = min(params.limit, whole_max // 4 * 3)
             read = partial(made.content.read, params.offset, limit)
             piece = read() if made.content.is_in_memory else await in_thread(read)
             end = params.offset + len(piece)
-            return msgspec.structs.replace(
-                figures, content_base64=msgspec.to_builtins(piece), next_offset=end if end < figures.size else None
-            )
-        if figures.size > whole_max:
-            message = f"the context has {figures.size:,} bytes, {whole_max:,} are returned at once"
+            next_offset = end if end < size else None
+            return msgspec.structs.replace(figures, content_base64=_base64(piece), next_offset=next_offset)
+        if size > whole_max:
+            message = f"the context has {size:,} bytes, {whole_max:,} are returned at once"
             raise CtxdError("too_large", message, hint="Read it in pieces, with limit; or stop at a later commit.")
-        content = decode_content(made.content.read(0, figures.size))
-        if isinstance(content, bytes):
-            return msgspec.structs.replace(figures, content_base64=msgspec.to_builtins(content))
-        return msgspec.structs.replace(figures, content=content)
+        content = made.content.read(0, size)
+        if not is_array(figures.format or "") and isinstance(text := decode_content(content), str):
+            return msgspec.structs.replace(figures, content=text)
+        return msgspec.structs.replace(figures, content_base64=_base64(content))
+
+    async def context(
+        self, viewer: CommitViewer, params: wire.CommitMaterializeParams
+    ) -> CachedContext[wire.CommitMaterializeResult]:
+        """The whole context of the commit that ``params`` name, from the cache if it is there. Raises and cancel: as
+        ``materialize``."""
+        assert params.commit is not None, "the empty context is not made"
+        await self._commits.find(viewer, params.commit)
+        # Callers that see the same commits share results: those of others may have ancestors that they do not see.
+        key = (viewer.sessions, params.commit, params.stop, params.format, TRANSLATOR_VERSION)
+        if (made := self._cache.get(key)) is not None:
+            return msgspec.structs.replace(made, figures=msgspec.structs.replace(made.figures, cached=True))
+        purges = self._purges
+        made = await self._made(viewer, params)
+        if purges == self._purges:
+            self._cache.put(key, made)
+        return made
 
     async def _made(self, viewer: CommitViewer, params: wire.CommitMaterializeParams) -> _Made:
         # A line for each delta needs them apart.
@@ -185,10 +191,8 @@ class Materializer:
         assert params.commit is not None, "the empty context has no chain"
         tip, stop = entity_id(params.commit), params.stop
         chain = await ChainWalk(tip, stop, snapshots).run(self._store)
-        if viewer.is_confined:
-            last = "" if stop in ("compaction", "root") else entity_id(stop)
-            ids = partial(commit_index.chain, tip=tip, to_boundary=stop == "compaction", last=last)
-            await self._commits.find_all(viewer, await self._store.commits(ids))
+        last = "" if stop in ("compaction", "root") else entity_id(stop)
+        await self._commits.require_chain(viewer, tip, to_boundary=stop == "compaction", last=last)
         return chain
 
     # --- snapshots ---
@@ -329,6 +333,11 @@ def _written(made: Materialization, folder: Path) -> ContextContent:
         raise CtxdError("disk_full", f"the context cannot be kept in {folder}: {error.strerror}") from error
     content.end()
     return content
+
+
+def _base64(content: bytes) -> str:
+    """``content`` for an answer: the encoder of answers writes bytes as base64, with no other copy of them."""
+    return cast("str", content)
 
 
 def _oldest(chain: Sequence[Walked | ChainSnapshot]) -> str:

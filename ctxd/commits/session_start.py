@@ -5,7 +5,6 @@ commit of a session that is here stands for the moment of that session. Any othe
 session that is gone, is materialised and becomes the chat of the new session. Either way its chain continues there.
 """
 
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -185,7 +184,8 @@ class SessionStart:
         """Start a session whose chat is the context of ``commit``. Raises: PurgedMeanwhile."""
         purges = self._purges
         wanted = CommitMaterializeParams(commit=commit, format=events_v1.NAME, content=False)
-        size = (await self._materializer.materialize(viewer, wanted)).size
+        made = await self._materializer.context(viewer, wanted)
+        size = made.figures.size
         if size > CHAT_BYTES_MAX:
             message = f"the context of {commit} has {size:,} bytes, a session begins with {CHAT_BYTES_MAX:,} at most"
             hint = "Commit a compaction behind it, and start from that."
@@ -198,10 +198,7 @@ class SessionStart:
             prompt = await self._store.get(system_prompt_id(fields.session), content=True)
             if prompt is not None and prompt.document.content is not None:
                 params = msgspec.structs.replace(params, system_prompt=text_of(prompt.document.content))
-        wanted = msgspec.structs.replace(wanted, content=True)
-        made = await self._materializer.materialize(viewer, wanted)
-        content = b64decode(made.content_base64) if made.content_base64 is not None else (made.content or "").encode()
-        events = await off_loop(size, lambda: tuple(events_v1.events(items(content))))
+        events = await off_loop(size, lambda: tuple(events_v1.events(items(made.content.read(0, size)))))
         policy = params.secrets or (self._operations.lifecycle.policy if like is None else like.secrets)
         events = await captured(self._sessions.guard, policy, events)
         deltas = list(_segments(*await self._with_calls(events)))

@@ -67,6 +67,12 @@ def count(format: str, content: bytes) -> Counts:
     return Counts(messages, tokens_of(size))
 
 
+def is_array(format: str) -> bool:
+    """True for a format whose deltas are CBOR arrays, which are never UTF-8."""
+    known = DELTA_FORMATS.get(format)
+    return known is not None and not known.is_lines
+
+
 def measured(event: Event) -> tuple[int, int]:
     """Return whether an event counts as a message, and the bytes of its text."""
     if not isinstance(event, _CONVERSATION):

@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative
 from ctxd.formats.cbor_array import array_head, encoded, joinable
-from ctxd.formats.delta_formats import DELTA_FORMATS, measured, tokens_of
+from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measured, tokens_of
 from ctxd.formats.losses import Loss, Losses
 from ctxd_protocol.event_types import Event, SystemEvent
 
@@ -80,10 +80,9 @@ class Materialization:
         """Media type of the content."""
         if self.format == narrative.NAME:
             return "text/markdown"
-        known = DELTA_FORMATS.get(self.format)
-        return "application/cbor" if known is not None and not known.is_lines else "application/jsonl"
+        return "application/cbor" if is_array(self.format) else "application/jsonl"
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[Buffer]:
         """Yield the content, in pieces of some 64 KiB or one delta. Memory: one delta, and 8 MiB.
 
         Raises: UnreadableDelta.
@@ -105,13 +104,13 @@ class Materialization:
 
     def _array(self) -> Iterator[Buffer]:
         """Yield an array. It begins with its length: a short one is held until its end, a longer one made twice."""
-        held: list[bytes] = []
+        held: list[Buffer] = []
         length = size = 0
         for number, part in self._array_parts():
             length += number
             size += len(part)
             if size <= _HELD_BYTES_MAX:
-                held.append(bytes(part))
+                held.append(part)
             else:
                 held.clear()
         yield array_head(length)
@@ -242,7 +241,7 @@ def _complete_lines(content: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _gathered(pieces: Iterable[Buffer]) -> Iterator[bytes]:
+def _gathered(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
     """Join small pieces, so that a consumer handles few of them."""
     held = bytearray()
     for piece in pieces:
@@ -250,7 +249,7 @@ def _gathered(pieces: Iterable[Buffer]) -> Iterator[bytes]:
             yield bytes(held)
             held.clear()
         if len(piece) > _CHUNK_BYTES:
-            yield bytes(piece)
+            yield piece
         else:
             held += piece
     if held:

@@ -4,7 +4,7 @@ Filled in the transaction that writes a commit, from its document alone, so that
 index: their cost is that of what they return, however many commits there are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -162,6 +162,10 @@ _WALK: Final = """WITH RECURSIVE chain(entity, parent, boundary) AS (
 
 _CHAIN: Final = f"{_WALK} SELECT e.id FROM chain JOIN entity AS e ON e.n=chain.entity"
 
+_CHAIN_BEYOND: Final = f"""{_WALK} SELECT e.id, (SELECT min(v.tx) FROM version AS v WHERE v.entity=chain.entity)
+    FROM chain CROSS JOIN context_commit AS c ON c.entity=chain.entity CROSS JOIN entity AS e ON e.n=chain.entity
+    WHERE c.session IS NULL OR c.session NOT IN (SELECT value FROM json_each(:sessions))"""
+
 _CHAIN_VERSIONS: Final = f"""{_WALK} SELECT {COLUMNS}, (SELECT size FROM content WHERE hash=v.content)
     FROM chain CROSS JOIN entity AS e ON e.n=chain.entity CROSS JOIN version AS v ON v.rowid=(
         SELECT rowid FROM version WHERE entity=chain.entity ORDER BY vt DESC, tx DESC LIMIT 1)"""
@@ -173,6 +177,20 @@ def chain(
     """The ids of ``tip`` and its ancestors, in that order: up to the root, to the nearest ``boundary``, or to ``last``,
     each included."""
     return [id for (id,) in connection.execute(_CHAIN, _place(connection, tip, to_boundary, last, limit))]
+
+
+def chain_beyond(
+    connection: dbfile.Connection,
+    tip: str,
+    sessions: Collection[str],
+    *,
+    to_boundary: bool = False,
+    last: str = "",
+) -> list[tuple[str, int]]:
+    """The commits among those of ``chain`` that are of none of ``sessions``: their ids, and the journal sequences by
+    which they were made."""
+    place = _place(connection, tip, to_boundary, last, -1)
+    return list(connection.execute(_CHAIN_BEYOND, {**place, "sessions": msgspec.json.encode(list(sessions)).decode()}))
 
 
 def chain_versions(

@@ -57,12 +57,12 @@ async def commit(made: World, number: int, parent: str | None, **params: Any) ->
     return str((await made.call("commit.checkpoint", parent=parent, **given, **params)).commit.commit)
 
 
-async def chain(made: World, number: int, parent: str | None = None, *, boundary: int = -1) -> list[str]:
+async def chain(made: World, number: int, parent: str | None = None, *, boundary: int = -1, **params: Any) -> list[str]:
     """Commits that follow each other; the one at ``boundary`` is a compaction."""
     ids: list[str] = []
     for each in range(number):
         kind = {"commit_type": "compaction"} if each == boundary else {}
-        ids.append(await commit(made, each, ids[-1] if ids else parent, **kind))
+        ids.append(await commit(made, each, ids[-1] if ids else parent, **kind, **params))
     return ids
 
 
@@ -212,6 +212,40 @@ async def test_a_sandbox_gets_nothing_from_a_snapshot_with_commits_of_others(tmp
         assert code == "commit_not_found"
         made_of = await made.call("commit.materialize", caller=confined, commit=ids[-1], stop=ids[4])
         assert made_of.commit_count == 16
+
+
+@pytest.mark.requirement("CMT-40")
+async def test_the_check_of_a_chain_for_a_sandbox_reads_the_commits_of_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 commits, half of which the session of the sandbox began with: two heads and a few queries."""
+    async with snapshotting(tmp_path) as made:
+        await made.call("session.create", session="first", agent="a")
+        ids = await chain(made, 500, session="first")
+        await made.call("session.fork", session="first", fork="mine")
+        ids += await chain(made, 500, ids[-1], session="mine")
+        await made.call("commit.materialize", commit=ids[-1], stop="root", content=False)
+        await settled(made)
+    async with committing(tmp_path) as made:
+        heads: list[str] = []
+        queries: list[object] = []
+        read, query = made.store._loader.find, made.store.commits
+
+        async def read_heads(missing: Any, **params: Any) -> Any:
+            heads.extend(missing)
+            return await read(missing, **params)
+
+        async def count_queries(asked: Any) -> Any:
+            queries.append(asked)
+            return await query(asked)
+
+        monkeypatch.setattr(made.store._loader, "find", read_heads)
+        monkeypatch.setattr(made.store, "commits", count_queries)
+        confined = msgspec.structs.replace(CALLER, capability="sandbox", session="mine")
+        found = await made.call("commit.materialize", caller=confined, commit=ids[-1], stop="root")
+        assert found.commit_count == len(ids) == 1000
+        assert len(heads) <= 3
+        assert len(queries) <= 8
 
 
 # --- the files ---
