@@ -22,7 +22,7 @@ NAMES: Final = frozenset(
         "journal.begin", "journal.insert", "journal.precommit", "journal.flush", "journal.commit", "journal.postcommit",
         "journal.ack", "art.write", "art.fsync", "art.index", "art.dirsync", "art.erase", "checkpoint.start",
         "checkpoint.end", "backup.copy", "drain.start", "art.repack", "upload.write",
-        "purge.rewrite", "purge.unlink", "purge.truncate", "trash.begun", "trash.purge",
+        "purge.rewrite", "purge.unlink", "purge.snapshot", "purge.truncate", "trash.begun", "trash.purge",
         "project.submit", "project.sent", "project.committed",
     }
 )  # fmt: skip

@@ -17,6 +17,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.artifacts.disk import erase
+from ctxd.failpoints import hit
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -160,6 +161,7 @@ class ChainSnapshots:
             dropped = [path for path in found if path.name not in known]
         # Without the lock: others read meanwhile. One that is kept again under such a name may be lost, as any may.
         for path in dropped:
+            hit("purge.snapshot")
             erase(path)
 
     def _known(self) -> OrderedDict[str, int]:

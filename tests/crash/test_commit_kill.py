@@ -2,6 +2,7 @@
 delta."""
 
 import json
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 from blake3 import blake3
 
 from ctxd import failpoints
+from ctxd.store.verify import search
 from tests.crash.daemon import DaemonProcess, NotReady, daemon_process
+from tests.waiting import until
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.slow, pytest.mark.anyio]
 
 PLACES = sorted(name for name in failpoints.NAMES if name.startswith(("journal.", "art."))) + ["rpc.reply"]
+PURGES = sorted(name for name in failpoints.NAMES if name.startswith("purge."))
 UNPASSED = {"art.erase", "art.repack"}
 """Passed only by a removal."""
 
@@ -230,3 +234,97 @@ def judge_forks(wire: Wire, forker: Forker, rounds: int) -> None:
     assert [each["commit"] for each in chain] == [each["commit"] for each in own], "one chain"
     text = wire.ask("commit.materialize", commit=tip, stop="root", format="narrative-v1")["content"]
     assert text.count("said ") == rounds, "each event once"
+
+
+# --- snapshots of chains beside a purge ---
+
+CHAINS = 3
+SNAPSHOT_COMMITS = 70
+"""Commits of a chain of which a snapshot is made."""
+
+PURGED = "the-secret-of-one-commit-3f9a"
+
+AFTER_THE_TRANSACTION = {"journal.postcommit", "journal.ack", "purge.unlink", "purge.snapshot"}
+"""Places where the purge stands in the journal, and a file still holds its text."""
+
+
+async def with_snapshots(folder: Path) -> str:
+    """A state directory with a snapshot of each of some chains, the text to purge in all of them. Returns: the commit
+    of that text."""
+    folder.mkdir()
+    with daemon_process(folder) as daemon:
+        await daemon.start()
+        wire = Wire(daemon)
+        shared = None
+        for number in range(SNAPSHOT_COMMITS // 2):
+            text = f"{PURGED} {number}" if number == 10 else f"shared {number}"
+            made = wire.ask("commit.checkpoint", format="claude-code-v1", delta=delta(text), parent=shared)
+            shared = made["commit"]["commit"]
+            if number == 10:
+                target = str(shared)
+        for branch in range(CHAINS):
+            tip = shared
+            for number in range(SNAPSHOT_COMMITS // 2):
+                text = f"branch {branch} {number}"
+                made = wire.ask("commit.checkpoint", format="claude-code-v1", delta=delta(text), parent=tip)
+                tip = made["commit"]["commit"]
+            assert PURGED in wire.ask("commit.materialize", commit=tip, stop="root")["content"]
+            await until(lambda wanted=branch + 1: len(snapshots_in(daemon.state_dir)) == wanted)  # type: ignore[misc]
+        wire.close()
+        await daemon.stop()
+    return target
+
+
+def snapshots_in(state: Path) -> list[Path]:
+    return sorted((state / "snapshots").glob("*.snapshot"))
+
+
+def is_purged(wire: Wire, commit: str) -> bool:
+    """True once the journal has the purge of a commit."""
+    return wire.ask("commit.show", commit=commit)["commit"]["artifact_ref"] is None
+
+
+@pytest.mark.requirement("CMT-40")
+@pytest.mark.requirement("SEC-9")
+@pytest.mark.parametrize(
+    "place",
+    ["journal.precommit", "journal.commit", "journal.postcommit", "journal.ack", *PURGES],
+)
+async def test_no_snapshot_of_a_chain_outlives_a_purge_that_is_killed(tmp_path: Path, place: str) -> None:
+    """Killed at each pass of ``place`` until a purge survives; after the next start no file holds its text."""
+    target = await with_snapshots(tmp_path / "made")
+    nth = killed = 0
+    survived = False
+    while not survived:
+        nth += 1
+        folder = tmp_path / f"{nth}"
+        shutil.copytree(tmp_path / "made", folder, ignore=shutil.ignore_patterns("*.sock"))
+        with daemon_process(folder) as daemon:
+            assert search(daemon.state_dir, [PURGED.encode()], lambda *_: None)
+            try:
+                await daemon.start(failpoints=f"{place}=kill@{nth}")
+            except NotReady:
+                assert daemon.exit_code == -signal.SIGKILL, daemon.said()
+                continue
+            wire = Wire(daemon)
+            try:
+                wire.ask("object.purge", object=f"commit:{target}")
+                survived = True
+            except Lost:
+                assert await daemon.ended() == -signal.SIGKILL, daemon.said()
+            wire.close()
+            await daemon.kill()
+            left = snapshots_in(daemon.state_dir)
+            await daemon.start()
+            wire = Wire(daemon)
+            if is_purged(wire, target):
+                killed += bool(left)
+            else:
+                assert len(left) == CHAINS and not survived, "a purge that did not happen drops nothing"
+                wire.ask("object.purge", object=f"commit:{target}")
+            wire.close()
+            assert not snapshots_in(daemon.state_dir)
+            assert not search(daemon.state_dir, [PURGED.encode()], lambda *_: None)
+            await daemon.stop()
+        shutil.rmtree(folder)
+    assert killed or place not in AFTER_THE_TRANSACTION, "no kill left a file behind"

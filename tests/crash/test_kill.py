@@ -41,8 +41,9 @@ IN_ANOTHER_PROCESS = {"backup.copy"}
 BESIDE_A_NODE = {"project.submit", "project.sent", "project.committed"}
 """Passed only by a daemon that projects: tests/xtdb kills it there."""
 
-BY_A_PURGE = {"purge.rewrite", "purge.unlink", "purge.truncate", "art.erase"}
-"""Passed only by a purge: tests/unit/store/test_purge.py and tests/unit/artifacts/test_kill.py kill it there."""
+BY_A_PURGE = {"purge.rewrite", "purge.unlink", "purge.snapshot", "purge.truncate", "art.erase"}
+"""Passed only by a purge: tests/unit/store/test_purge.py, tests/unit/artifacts/test_kill.py and
+tests/crash/test_commit_kill.py kill it there."""
 
 BY_AN_ARTIFACT = {"art.repack", "upload.write"}
 """Passed only by ``artifact.gc`` and ``artifact.upload``: tests/unit/artifacts/test_kill.py and

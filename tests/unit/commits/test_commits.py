@@ -183,6 +183,8 @@ async def test_a_summary_given_after_a_purge_is_purged_too(tmp_path: Path) -> No
 async def test_a_resend_gets_the_first_answer_also_where_nothing_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = SystemClock().wall_ms()
+    monkeypatch.setattr(SystemClock, "wall_ms", lambda _: now)  # Both are of one second.
     async with committing(tmp_path) as made:
         first = await checkpoint(made, TEXT, op_id="one")
         second = await made.call("commit.checkpoint", format="claude-code-v1", delta=TEXT, op_id="two")
@@ -193,8 +195,7 @@ async def test_a_resend_gets_the_first_answer_also_where_nothing_was_written(
         other = await checkpoint(made, TEXT * 2)
         await made.call("commit.tag", commit=other, tag="a")
         await made.call("commit.annotate", commit=first, summary="later")
-        later = SystemClock().wall_ms() + 5_000
-        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: later)
+        monkeypatch.setattr(SystemClock, "wall_ms", lambda _: now + 5_000)
         for delta, op_id in ((TEXT, "one"), (TEXT, "two")):
             again = await made.call("commit.checkpoint", format="claude-code-v1", delta=delta, op_id=op_id)
             assert again.commit.commit == first
