@@ -17,6 +17,9 @@ from ctxd.objects.kinds import is_purged, is_reclaimed
 _LASTING: Final = tuple(STORED_NAMES.get(name, name) for name in ("at", "principal", "session", "format", "checkpoint"))
 """Members of a commit's payload that are the same on all hosts."""
 
+DELTA_TOKENS_AHEAD: Final = 4096
+"""Tokens of the longest delta that an import fetches before its turn, with others."""
+
 _MUTABLE: Final = ("summary", "tags")
 _PARENT: Final = STORED_NAMES["parent"]
 
@@ -83,6 +86,11 @@ def read_commit(stored: Stored) -> Fields:
         return msgspec.convert(stored.document.payload, Fields)
     except msgspec.ValidationError as error:
         raise CtxdError("corrupt", f"{stored.document.id} is damaged: {error}") from error
+
+
+def is_large(stored: Stored) -> bool:
+    """True if ``stored`` is a commit whose delta an import fetches alone."""
+    return stored.document.type == "commit" and read_commit(stored).token_count > DELTA_TOKENS_AHEAD
 
 
 def is_one_commit(here: Stored, there: Stored) -> bool:

@@ -21,6 +21,7 @@ from ctxd.objects.document import Content, Stored, decode_content, risen
 from ctxd.objects.generated_ids import COMMIT_PREFIX, NUMBER_DIGITS, number_of
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
+from ctxd.sharing.session_import import histories
 from ctxd.store.reads import to_stored
 
 T = TypeVar("T")
@@ -47,8 +48,8 @@ class RemoteSession:
             if stored is not None:
                 found[id] = stored
         # The newest version may be another writer's, with this one's before it; or the entity was evicted.
-        for id in set(ids) - found.keys():
-            if history := await self.history(id):
+        for id, history in (await histories(self, set(ids) - found.keys())).items():
+            if history:
                 found[id] = history[-1]
             elif await self._is_being_purged(id):
                 message = f"another host is purging {id}: its versions are gone, and its mark is not there yet"

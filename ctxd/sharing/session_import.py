@@ -154,8 +154,8 @@ async def read_history(source: SessionSource, session: str) -> SourceHistory | N
         raise CtxdError("corrupt", f"{missing} is in session {session}, but has no version in the session's journal")
     # An object that has not changed since it entered has one version that matters.
     moved = [id for id, since in index.items() if newest[id].tx > since]
-    histories = await _histories(source, moved)
-    objects = {id: tuple(histories.get(id) or (newest[id],)) for id in index}
+    versions = await histories(source, moved)
+    objects = {id: tuple(versions.get(id) or (newest[id],)) for id in index}
     inner = (*parts.values(), *await source.scan(entries_prefix(session)))
     commits, tip = await _commits(source, line)
     return SourceHistory(
@@ -211,7 +211,7 @@ async def _commits(
     checkpoint continues."""
     own = await dated(source, (await source.newest(await source.commits_of(line[-1].session))).values())
     found = {each.stored.document.id: each for each in own}
-    tip = await _tip(source, line)
+    tip = await _tip(source, line, {line[-1].session: own})
     known = {id: each.stored for id, each in found.items()}
     listed, ancestors = {line[-1].session}, dict[str, Stored]()
     wanted = [*found, *([] if tip is None else [entity_id(tip.commit)])]
@@ -235,14 +235,19 @@ async def _commits(
     return tuple(sorted(found.values(), key=lambda each: each.made)), tip
 
 
-async def _tip(source: SessionSource, line: Sequence[_Origin]) -> ContinuedCommit | None:
+async def _tip(
+    source: SessionSource, line: Sequence[_Origin], known: Mapping[str, Sequence[SourceCommit]]
+) -> ContinuedCommit | None:
     """Return what the next checkpoint of the last session of ``line`` continues: the newest commit of that session, or
-    of the nearest one before it that had any then, and the end of the newest checkpoint."""
+    of the nearest one before it that had any then, and the end of the newest checkpoint. ``known``: commits by their
+    session, as far as they are at hand."""
     commit: str | None = None
     position: Position | None = None
     for origin in reversed(line):
-        stored = await source.newest(await source.commits_of(origin.session))
-        had = [(read_commit(each.stored), each) for each in await dated(source, stored.values())]
+        commits = known.get(origin.session)
+        if commits is None:
+            commits = await dated(source, (await source.newest(await source.commits_of(origin.session))).values())
+        had = [(read_commit(each.stored), each) for each in commits]
         # Equal instants are in the order of the journal.
         had.sort(key=lambda each: (each[0].at, each[1].made), reverse=True)
         had = [each for each in had if each[1].made <= origin.tx]
@@ -262,7 +267,7 @@ async def tip_of(source: SessionSource, fork: str, branch: str) -> ContinuedComm
     it was forked from. Raises: as ``source``."""
     line = await _line_of(source, fork)
     line.insert(-1, line[-2]._replace(session=branch))
-    return await _tip(source, line)
+    return await _tip(source, line, {})
 
 
 async def dated(source: SessionSource, commits: Iterable[Stored]) -> list[SourceCommit]:
@@ -274,20 +279,21 @@ async def dated(source: SessionSource, commits: Iterable[Stored]) -> list[Source
         for stored in commits
         if stored.document.payload.keys() & {"tags", "summary"} or is_purged(stored.document)
     ]
-    histories = await _histories(source, changed)
+    versions = await histories(source, changed)
     return [
-        SourceCommit(stored, min((each.tx for each in histories.get(stored.document.id, ())), default=stored.tx))
+        SourceCommit(stored, min((each.tx for each in versions.get(stored.document.id, ())), default=stored.tx))
         for stored in commits
     ]
 
 
-async def _histories(source: SessionSource, ids: Iterable[str]) -> dict[str, list[Stored]]:
-    histories: dict[str, list[Stored]] = {}
+async def histories(source: SessionSource, ids: Iterable[str]) -> dict[str, list[Stored]]:
+    """Return the versions of each of ``ids``, some read at once. Raises: as ``SessionSource.history``."""
+    found: dict[str, list[Stored]] = {}
     slots = anyio.Semaphore(HISTORIES_AT_ONCE)
 
     async def read(id: str) -> None:
         async with slots:
-            histories[id] = await source.history(id)
+            found[id] = await source.history(id)
 
     try:
         async with anyio.create_task_group() as group:
@@ -295,7 +301,7 @@ async def _histories(source: SessionSource, ids: Iterable[str]) -> dict[str, lis
                 group.start_soon(read, id)
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    return histories
+    return found
 
 
 async def read_destination(

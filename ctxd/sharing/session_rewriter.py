@@ -33,7 +33,7 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.sessions.settings import ContinuedCommit, ForkBase
-from ctxd.sharing.commit_rewriter import CommitRewriter, SourceCommit
+from ctxd.sharing.commit_rewriter import CommitRewriter, SourceCommit, is_large
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias
 from ctxd_protocol.object_types import source_label
@@ -194,8 +194,8 @@ class SessionRewriter:
     def refs(self) -> list[str]:
         """Return the texts that the destination may lack, by the row that they are of."""
         hashes = {id: stored.document.content_hash for id, stored in self._destination.objects.items() if stored}
-        # Deltas may be large: they are fetched one by one.
-        groups = ((stored for stored in group if stored.document.type != "commit") for group in self.groups)
+        # Large deltas are fetched one by one.
+        groups = ((stored for stored in group if not is_large(stored)) for group in self.groups)
         versions = (stored for group in groups for stored in group if stored.content_ref is not None)
         return [
             stored.content_ref

@@ -24,9 +24,9 @@ from tests.unit.store.running import verified
 pytestmark = pytest.mark.anyio
 
 
-async def taken(here: Household, there: Household, session: str) -> None:
+async def taken(here: Household, there: Household, session: str, source: Any = None) -> None:
     """Import ``session`` from ``there``."""
-    source = LocalSession(there.world.store)
+    source = source or LocalSession(there.world.store)
     history = await read_history(source, session)
     assert history is not None
     store, ordinal = here.world.store, here.world.sessions.next_ordinal()
@@ -96,7 +96,10 @@ async def test_a_commit_whose_id_is_anothers_here_gets_a_longer_one_and_its_chai
 
 
 @pytest.mark.requirement("HST-14")
-async def test_an_import_that_breaks_off_has_each_commit_once_and_goes_on_from_the_same_tip(tmp_path: Path) -> None:
+async def test_an_import_that_breaks_off_has_each_commit_once_and_goes_on_from_the_same_tip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxd.sharing.commit_rewriter.DELTA_TOKENS_AHEAD", 0)
     async with household(tmp_path / "a") as a, household(tmp_path / "b") as b:
         await a.world.call("session.create", agent="a", session="s")
         for n in range(12):
@@ -121,6 +124,50 @@ async def test_an_import_that_breaks_off_has_each_commit_once_and_goes_on_from_t
         versions = [await b.world.store.history(entity_id(each.commit)) for each in await b.commits()]
         assert [len(each) for each in versions] == [1] * 12
     verified(tmp_path / "b")
+
+
+@pytest.mark.requirement("HST-14")
+async def test_the_trips_of_an_import_do_not_grow_with_its_commits(tmp_path: Path) -> None:
+    """A trip to the node takes milliseconds: one for each delta was half a minute for a long chain."""
+    trips: list[int] = []
+    async with household(tmp_path / "a") as a, household(tmp_path / "b") as b, household(tmp_path / "c") as c:
+        await a.world.call("session.create", agent="a", session="s")
+        parent: str | None = None
+        for here, more in ((b, 30), (c, 170)):
+            for n in range(more):
+                parent = await committed(a, n, session="s", parent=parent)
+            source = _Counts(LocalSession(a.world.store))
+            await taken(here, a, "s", source)
+            trips.append(len(source.trips))
+            commits = [id for _, ids in source.trips for id in ids if id.startswith("commit:")]
+            assert sorted(commits) == sorted(set(commits)), "each is read once"
+            assert parent is not None and await whole(here, parent) == await whole(a, parent)
+        assert trips[1] <= trips[0] + 1, "four times as many texts are fetched the next time"
+        # A long delta is fetched alone.
+        long = [await committed(a, n, session="s", parent=parent, token_count=1_000_000 + n) for n in range(3)]
+        source = _Counts(LocalSession(a.world.store))
+        await taken(b, a, "s", source)
+        sizes = [len(ids) for name, ids in source.trips if name == "contents"]
+        assert len(sizes) < 10 and sizes[-3:] == [1, 1, 1]
+        assert await whole(b, long[2]) == await whole(a, long[2])
+
+
+class _Counts:
+    """A source that counts the trips to it."""
+
+    def __init__(self, source: LocalSession) -> None:
+        self._source = source
+        self.trips: list[tuple[str, list[str]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        called = getattr(self._source, name)
+
+        def call(given: Any, *args: Any, **options: Any) -> Any:
+            items = [given] if isinstance(given, str) else list(given)
+            self.trips.append((name, items if name in ("newest", "contents") else []))
+            return called(given if isinstance(given, str) else items, *args, **options)
+
+        return call
 
 
 class _Ends:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anyio
 import pytest
 from blake3 import blake3
 
@@ -12,6 +13,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_document
 from ctxd.projection.eviction import purged_mark
 from ctxd.sharing.remote_session import RemoteSession
+from ctxd.sharing.session_import import HISTORIES_AT_ONCE
 from tests.fakes.node import MemoryNode
 from tests.unit.store.documents import document
 
@@ -72,6 +74,31 @@ async def test_a_text_that_is_damaged_is_corrupt(payload):
     with pytest.raises(CtxdError) as error:
         await origin.contents([REF.hex()])
     assert error.value.code == "corrupt"
+
+
+async def test_versions_below_those_of_another_host_are_read_at_once():
+    """After a session went there and back, each of its commits has a newer version of the other host."""
+    ids = [f"commit:ctx-{number:08x}" for number in range(64)]
+    body = encode_document(document("any", type="commit"))
+    puts = [
+        PutDoc(to_doc(Version(id, at, at, at, body), writer), at) for at, writer in ((5, "w"), (9, "x")) for id in ids
+    ]
+    node: Any = MemoryNode()
+    origin = RemoteSession(node, "w", await node.submit(puts))
+    waiting, most = 0, 0
+    history = node.history
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        await anyio.lowlevel.checkpoint()
+        waiting -= 1
+        return await history(*args, **options)
+
+    node.history = counted
+    assert {stored.valid_time for stored in (await origin.newest(ids)).values()} == {5}
+    assert most == HISTORIES_AT_ONCE
 
 
 async def test_an_object_that_another_host_is_purging_is_read_later():
