@@ -39,6 +39,12 @@ class Wire:
 
     def ask(self, method: str, **params: Any) -> Any:
         """The result of a call. Raises: Lost."""
+        reply = self.reply(method, **params)
+        assert "result" in reply, reply
+        return reply["result"]
+
+    def reply(self, method: str, **params: Any) -> Any:
+        """The reply to a call. Raises: Lost."""
         line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n"
         try:
             self._socket.sendall(line)
@@ -47,9 +53,7 @@ class Wire:
             raise Lost from error
         if not answer.endswith(b"\n"):
             raise Lost
-        reply = json.loads(answer)
-        assert "result" in reply, reply
-        return reply["result"]
+        return json.loads(answer)
 
     def close(self) -> None:
         self._lines.close()
@@ -328,3 +332,92 @@ async def test_no_snapshot_of_a_chain_outlives_a_purge_that_is_killed(tmp_path: 
             await daemon.stop()
         shutil.rmtree(folder)
     assert killed or place not in AFTER_THE_TRANSACTION, "no kill left a file behind"
+
+
+BY_A_COLLECTION = (
+    "trash.begun", "trash.purge", "purge.rewrite", "purge.rewrite@2", "purge.truncate", "art.write",
+    "art.fsync", "art.index", "journal.begin@3", "journal.insert@4", "journal.precommit@3", "journal.flush@4",
+    "journal.commit@3", "journal.postcommit@4", "journal.ack@4", "rpc.reply",
+)  # fmt: skip
+"""Places of a collection, and the pass at which it is killed there."""
+
+GONE = "erase me"
+
+
+class Emptied:
+    """A session that is removed, and its commits: those that something reaches stay."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self.name = name
+        wire.ask("session.create", agent="a", session=name)
+        own = [self._said(wire, f"{word} {name}") for word in ("keep me", GONE, GONE)]
+        self.unreached = dict(own[1:])
+        self.reached = dict(own[:1])
+        for of in (None, name):
+            text = delta(f"{name} word " * 200_000)
+            given = {"format": "claude-code-v1", "parent": own[0][0], "session": of, "delta": text}
+            self.reached[wire.ask("commit.checkpoint", **given)["commit"]["commit"]] = text
+        wire.ask("session.remove", session=name)
+
+    def _said(self, wire: Wire, text: str) -> tuple[str, str]:
+        wire.ask("session.append", session=self.name, messages=[{"role": "user", "content": text}])
+        return wire.ask("context.current", session=self.name)["context_id"], text
+
+    def judge(self, wire: Wire, *, is_emptied: bool) -> None:
+        """Every commit is whole, save those that nothing reaches, which may be purged, and are once it is emptied."""
+        for commit, text in {**self.reached, **self.unreached}.items():
+            reply = wire.reply("commit.materialize", commit=commit, stop=commit, format="narrative-v1")
+            if commit in self.unreached and (is_emptied or "error" in reply):
+                assert reply["error"]["data"]["code"] == "purged", (self.name, reply)
+            else:
+                words = text if text.startswith(("keep", GONE)) else f"{self.name} word " * 200
+                assert words in reply["result"]["content"], (self.name, commit)
+            shown = wire.ask("commit.show", commit=commit)["commit"]
+            assert (shown.get("artifact_ref") is None) == ("error" in reply)
+
+
+@pytest.mark.requirement("SES-27")
+@pytest.mark.requirement("CMT-5")
+async def test_no_commit_that_is_reached_is_collected_over_a_kill_at_every_place_of_a_collection(
+    tmp_path: Path,
+) -> None:
+    made: list[Emptied] = []
+    killed: set[str] = set()
+    with daemon_process(tmp_path) as daemon:
+        await daemon.start()
+        for place in BY_A_COLLECTION:
+            wire = Wire(daemon)
+            made.append(Emptied(wire, place.replace("@", "-")))
+            wire.close()
+            await daemon.stop()
+            name, _, number = place.partition("@")
+            await daemon.start(failpoints=f"{name}=kill@{number or 1}")
+            wire = Wire(daemon)
+            try:
+                wire.ask("session.gc", keep_ms=0)
+                wire.ask("artifact.gc", grace_ms=0)
+                # What is erased in the background.
+                wire.ask("artifact.put", data="bmV3")
+            except Lost:
+                killed.add(place)
+                assert await daemon.ended() == -signal.SIGKILL, daemon.said()
+            wire.close()
+            await daemon.kill()
+            await daemon.start()
+            wire = Wire(daemon)
+            made[-1].judge(wire, is_emptied=False)
+            wire.ask("session.gc", keep_ms=0)
+            wire.ask("artifact.gc", grace_ms=0)
+            assert wire.ask("session.list", state="removed")["sessions"] == []
+            made[-1].judge(wire, is_emptied=True)
+            wire.close()
+        wire = Wire(daemon)
+        for each in made:
+            each.judge(wire, is_emptied=True)
+        wire.close()
+        await daemon.stop()
+        code, report = await daemon.verify()
+        assert code == 0, report
+    assert {*BY_A_COLLECTION} - killed == set(), "each place was passed"
+    raw = b"".join(path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file())
+    assert GONE.encode() not in raw

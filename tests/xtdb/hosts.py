@@ -93,10 +93,11 @@ class Host:
 
     def level(self) -> None:
         """Return once the node has the whole journal."""
-        block_until(self._is_level)
+        block_until(lambda: self.is_level(self.client))
 
-    def _is_level(self) -> bool:
-        status = self.client.daemon_status().store
+    def is_level(self, client: SyncClient) -> bool:
+        """True if the node has the whole journal."""
+        status = client.daemon_status().store
         return status.projection is not None and status.projection.seq >= status.head_seq
 
     def differences(self) -> list[str]:

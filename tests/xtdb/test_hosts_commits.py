@@ -1,5 +1,7 @@
 """Commits, forks and the trash with several hosts: they move with their session, and what others have stays."""
 
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -231,3 +233,84 @@ def test_a_session_whose_fork_went_elsewhere_is_kept_and_says_why(pair: Pair, tm
         assert (kept.action, kept.reason) == ("kept", "forked")
         with pytest.raises(CallFailed, match="in the trash"):
             a.client.session_fork("base")
+
+
+ARRIVING = (
+    "journal.begin@3", "journal.insert@3", "journal.precommit@3", "journal.flush@4", "journal.commit@3",
+    "journal.postcommit@3", "journal.ack@3", "art.write", "art.fsync", "art.index", "project.submit@2",
+    "project.sent@2", "project.committed@2",
+)  # fmt: skip
+"""Places of the host that takes a session over, and the pass at which it is killed there."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.requirement("HST-14")
+@pytest.mark.requirement("HST-13")
+def test_no_commit_is_lost_doubled_or_without_its_artifact_over_a_kill_at_every_place_of_a_hand_over(
+    pair: Pair,
+) -> None:
+    a, b = pair()
+    killed: set[str] = set()
+    with hosts(a, b):
+        for number, place in enumerate(ARRIVING):
+            one, other = (a, b) if number % 2 == 0 else (b, a)
+            name, _, passes = place.partition("@")
+            session = place.replace("@", "-")
+            s = one.client.session(session, agent="agent")
+            root = one.client.commit_checkpoint("claude-code-v1", f'{{"n":"{place}"}}\n', session=session).commit.commit
+            text = f'{{"role":"user","content":"{place}"}}\n' + LARGE
+            held = one.client.artifact_put(data=text.encode()).artifact
+            given = {"session": session, "artifact": held, "parent": root}
+            large = one.client.commit_checkpoint("claude-code-v1", **given).commit.commit
+            one.client.commit_annotate(root, "the first")
+            one.client.commit_tag(large, "kept")
+            s.user("there")
+            tip = one.client.context_current(session=session).context_id
+            assert tip is not None
+            before = chain(one.client, tip)
+            set_aside(one, session)
+            other.stop()
+            other.start(failpoints=f"{name}=kill@{passes or 1}")
+            with suppress(CallFailed):
+                other.once.session_resume(session)
+                other.once.session(session).user("and here")
+                while not other.is_level(other.once):
+                    pass
+            assert other.process is not None
+            if other.process.poll() == -signal.SIGKILL:
+                killed.add(place)
+            other.kill()
+            other.start()
+            block_until(lambda other=other, session=session: resumed(other, session))
+            other.client.session(session).user("and on")
+            newest = other.client.context_current(session=session).context_id
+            assert newest is not None
+            assert chain(other.client, tip) == before
+            found = chain(other.client, newest)
+            assert found[-len(before) :] == before
+            assert [each.commit for each in other.client.commit_list(tag="kept", session=session).commits] == [large]
+            assert len(other.client.commit_list(session=session).commits) == len({each[0] for each in found})
+            whole = other.client.commit_materialize(newest, stop="root", format="narrative-v1").content or ""
+            assert [whole.count(word) for word in ("there", "and on")] == [1, 1] and whole.count("and here") < 2
+            got = other.client.artifact_get(large_ref(other.client, large))
+            assert got.size == len(text)
+        assert killed == {*ARRIVING}, "each place was passed"
+        for host in (a, b):
+            host.level()
+            host.agrees()
+
+
+def resumed(host: Host, session: str) -> bool:
+    """Try to resume ``session``; true once it is active."""
+    try:
+        return host.client.session_resume(session).session.state == "active"
+    except CallFailed as error:
+        assert error.code in ("session_owned_elsewhere", "store_unavailable", "session_not_found"), error
+        return False
+
+
+def large_ref(client: SyncClient, commit: str) -> str:
+    ref = client.commit_show(commit).commit.artifact_ref
+    assert ref is not None
+    return ref
