@@ -1444,21 +1444,25 @@ class ClientMethods(ABC):
         session: str | None = None,
         template: str | None = None,
         turn: int | None = None,
+        assembly: int | None = None,
     ) -> CommitResolveResult:
-        """Find the newest commit of a principal at an instant, or of a session at a turn.
+        """Find the newest commit of a principal or of a session at a moment.
 
         ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``.
         ``session`` and ``template``: only commits that have it. A session that has none by then has the one that it
-        began with. ``turn``: only commits that hold nothing behind this turn of ``session``.
+        began with. ``turn``: only commits that hold nothing behind this turn of ``session``. ``assembly``: only commits
+        that were made before this assembly of ``session``, by the journal and not by the clock.
 
-        Raises: ``NotFound`` (session_not_found, commit_not_found, turn_not_found).
+        Raises: ``NotFound`` (session_not_found, commit_not_found, turn_not_found, assembly_not_found).
 
         Example: ``await client.commit_resolve(at="2026-05-01T12:00:00Z")``
         """
         return await self.call(
             Call(
                 "commit.resolve",
-                CommitResolveParams(principal=principal, at=at, session=session, template=template, turn=turn),
+                CommitResolveParams(
+                    principal=principal, at=at, session=session, template=template, turn=turn, assembly=assembly
+                ),
                 CommitResolveResult,
             )
         )

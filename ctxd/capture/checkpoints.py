@@ -24,6 +24,8 @@ Trigger = Literal["turn_boundary", "tool_call", "compaction", "session_end", "ex
 
 TRIGGERS: Final[tuple[Trigger, ...]] = get_args(Trigger)
 
+_RANKED: Final[tuple[Trigger, ...]] = ("turn_boundary", "tool_call", "explicit", "compaction", "session_end")
+
 DEFAULT_POLICY: Final[frozenset[Trigger]] = frozenset({"turn_boundary", "compaction", "session_end"})
 
 DELTA_BYTES_MAX: Final = 6 * 1024 * 1024
@@ -84,7 +86,7 @@ class CheckpointTracker:
                 yield _compaction(event)
                 continue
             if event.sidechain == self._sidechain:
-                trigger = max(trigger, _trigger(event), key=_rank)
+                trigger = max(trigger, _trigger(event), key=rank)
             self._count(event)
             for item in encoded_items(event, self._bytes_max):
                 if self._size + len(item) > self._bytes_max:
@@ -134,9 +136,9 @@ def _trigger(event: Event) -> Trigger | None:
             return None
 
 
-def _rank(trigger: Trigger | None) -> int:
-    """Return the order in which one of several moments names a checkpoint: the later one ends more."""
-    return -1 if trigger is None else TRIGGERS.index(trigger)
+def rank(trigger: Trigger | None) -> int:
+    """Return the order of a trigger among several at one moment: a checkpoint has the last one, which ends more."""
+    return -1 if trigger is None else _RANKED.index(trigger)
 
 
 def _compaction(event: CompactionEvent) -> Checkpoint:

@@ -79,12 +79,13 @@ def sent_upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: b
         first = file.read(_PIECE_BYTES)
     while first:
         offset = client.artifact_upload(name, offset=offset, data=first).offset
-        _progress(offset, size)
+        show_progress(offset, size)
         first = file.read(_PIECE_BYTES)
     return name
 
 
-def _progress(done: int, size: int) -> None:
+def show_progress(done: int, size: int) -> None:
+    """Write the progress of a transfer to a terminal, over the last one."""
     if sys.stderr.isatty():
         of = f" of {size:,}" if size else ""
         click.echo(f"\r{done:,}{of} bytes", err=True, nl=done >= size > 0)
@@ -126,7 +127,7 @@ def _download(client: "SyncClient", artifact: str, target: IO[bytes]) -> int:
         # A tag may move meanwhile.
         artifact, size = part.artifact, part.size
         target.write(part.data)
-        _progress(part.offset + len(part.data), size)
+        show_progress(part.offset + len(part.data), size)
         offset = part.next_offset
     return size
 

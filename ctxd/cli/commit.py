@@ -4,12 +4,13 @@ context commits."""
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from typing import BinaryIO, Final, TypedDict, get_args
 
 import click
 import msgspec
 
-from ctxd.cli.artifact import sent_upload
+from ctxd.cli.artifact import sent_upload, show_progress
 from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
@@ -130,7 +131,7 @@ def checkpoint(
     cls=Command, examples="ctx log\nctx log HEAD~3 --limit 5\nctx log --graph -s s1\nctx log --no-summary -q"
 )
 @commit_argument
-@click.option("--graph", is_flag=True, help="All branches of the session, drawn.")
+@click.option("--graph", is_flag=True, help="All branches of the session and the chain that it goes on from, drawn.")
 @click.option("--all", "everything", is_flag=True, help="The commits of all sessions, newest first.")
 @click.option("--no-summary", "bare", is_flag=True, help="Only commits without a summary, newest first.")
 @session_option
@@ -157,18 +158,43 @@ def log(
     with run.client() as client:
         if graph or everything or bare:
             id = None if everything else session_if_any(client, session)
-            page = client.commit_list(session=id, without_summary=bare, limit=limit, cursor=cursor)
-            found, next_cursor = page.commits, page.next_cursor
+            if cursor is not None and is_context_id(cursor):
+                found, next_cursor = _chain(client, cursor, limit)
+            else:
+                page = client.commit_list(session=id, without_summary=bare, limit=limit, cursor=cursor)
+                found, next_cursor = page.commits, page.next_cursor
+                if graph and id is not None and not bare and next_cursor is None:
+                    next_cursor = _before_session(client, id, found)
+                    if next_cursor is not None and len(found) < limit:
+                        more, next_cursor = _chain(client, next_cursor, limit - len(found))
+                        found += more
         else:
-            tip = cursor or located_commit(client, commit, session).commit
-            history = client.commit_history(tip, depth=limit)
-            found, next_cursor = history.commits, history.next_commit
+            found, next_cursor = _chain(client, cursor or located_commit(client, commit, session).commit, limit)
     if run.screen.listing(found, [each.commit for each in found], next_cursor=next_cursor):
         return
     rows = drawn(found) if graph else [("", each) for each in found]
     for lanes, each in rows:
         run.screen.line(lanes + ("" if each is None else _line(run, each)))
     note_next_page(run, next_cursor)
+
+
+def _chain(client: SyncClient, tip: str, limit: int) -> tuple[tuple[Commit, ...], str | None]:
+    """``tip`` and its ancestors, at most ``limit``, and the one to go on with."""
+    history = client.commit_history(tip, depth=limit)
+    return history.commits, history.next_commit
+
+
+def _before_session(client: SyncClient, session: str, oldest: tuple[Commit, ...]) -> str | None:
+    """The commit that ``session`` goes on from, found by its ``oldest`` commits; None if it begins a chain."""
+    if not oldest:
+        first = newest_commit(client, session)
+        return None if first is None else first.commit
+    own = {each.commit for each in oldest}
+    parent = next((each.parent for each in reversed(oldest) if each.parent and each.parent not in own), None)
+    # One that a sandbox may not see ends the graph, and so does one of the session that an earlier page has shown.
+    with suppress(NotFound):
+        return parent if parent and client.commit_show(parent).commit.session != session else None
+    return None
 
 
 def drawn(commits: tuple[Commit, ...]) -> list[tuple[str, Commit | None]]:
@@ -342,10 +368,15 @@ def _content(
 def _write(
     client: SyncClient, commit: str, stop: str, format: str | None, write: Callable[[bytes], object]
 ) -> CommitMaterializeResult:
-    """Write a context piece by piece; memory for one. Raises: Stop if it changes meanwhile, as by an update."""
+    """Write a context piece by piece, with progress on a terminal if there are several; memory for one.
+
+    Raises: Stop if it changes meanwhile, as by an update.
+    """
     first = made = client.commit_materialize(commit, stop=stop, format=format, limit=PIECE_BYTES_MAX)
     while True:
         write(b64decode(made.content_base64 or ""))
+        if first.next_offset is not None:
+            show_progress(made.size if made.next_offset is None else made.next_offset, made.size)
         if made.next_offset is None:
             return first
         made = client.commit_materialize(

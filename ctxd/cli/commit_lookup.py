@@ -126,8 +126,7 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
 def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit:
     """Return the newest commit before the assembly ``id``, of its session."""
     owner, record = located_assembly(client, id, session)
-    at = instant(record.assembled_at)
-    found = client.commit_resolve(session=owner, at=at).commit
+    found = client.commit_resolve(session=owner, assembly=record.number).commit
     if found is None:
         message = f"{id} is an assembly of session {owner}, which had no commit then"
         raise Stop(NOT_FOUND, message, hint=f"ctx context {id} shows it", symbol="commit_not_found")

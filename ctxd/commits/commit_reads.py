@@ -15,6 +15,7 @@ from ctxd.commits.commit import instant_ms, read_fields, shown
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored
+from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions.chat import end_of_turn
 from ctxd.sessions.loading import batched
 from ctxd.sessions.registry import Sessions
@@ -220,12 +221,17 @@ class CommitReads:
         )
 
     async def resolve(self, viewer: CommitViewer, params: wire.CommitResolveParams) -> wire.CommitResolveResult:
-        """The newest commit at or before an instant, or up to a turn. Raises: CtxdError ``invalid_params``,
-        ``session_not_found``, ``turn_not_found``."""
+        """The newest commit at or before an instant, up to a turn, or before an assembly. Raises: CtxdError
+        ``invalid_params``, ``session_not_found``, ``turn_not_found``, ``assembly_not_found``."""
         if params.session is not None:
             self._sessions.catalog.settings(params.session)
-        elif params.turn is not None:
-            raise CtxdError("invalid_params", "turn is one of a session", hint="Name the session.")
+            if params.assembly is not None:
+                # A fork shares the assemblies before it with the session that recorded them.
+                recorder = self._sessions.lineage(params.session).recorder(params.assembly)
+                params = msgspec.structs.replace(params, session=recorder.session)
+        elif (params.turn, params.assembly) != (None, None):
+            name = "assembly" if params.turn is None else "turn"
+            raise CtxdError("invalid_params", f"{name} is one of a session", hint="Name the session.")
         principal = params.principal
         if principal is None and params.session is None:
             principal = viewer.actor.principal
@@ -235,7 +241,10 @@ class CommitReads:
             template=params.template,
             until=None if params.at is None else instant_ms(params.at),
         )
-        found = await self.store.commits(partial(commit_index.newest, wanted=wanted))
+        if params.session is not None and params.assembly is not None:
+            found = await self._before_assembly(params.session, params.assembly, wanted)
+        else:
+            found = await self.store.commits(partial(commit_index.newest, wanted=wanted))
         if found is None and params.session is not None:
             first = await self.first(params.session)
             found = first if first is not None and _is_wanted(read_fields(first), wanted) else None
@@ -247,6 +256,26 @@ class CommitReads:
         if not seen:
             raise _no_commit(commit_id(found.document.id))
         return wire.CommitResolveResult(commit=shown(seen[found.document.id], confined=viewer.is_confined))
+
+    async def _before_assembly(self, session: str, number: int, wanted: CommitFilter) -> Stored | None:
+        """The newest commit of ``session`` that ``wanted`` lets through and that was made before the assembly
+        ``number``; None without one. Raises: CtxdError ``assembly_not_found``."""
+        id = assembly_id(session, number)
+        record = (await self.store.heads((id,)))[id]
+        if record is None:
+            message = f"session {session} has no assembly {number}"
+            raise CtxdError("assembly_not_found", message, hint="context.list has the assemblies there are.")
+        wanted = msgspec.structs.replace(wanted, tx=record.tx)
+        while True:
+            places = await self.store.commits(partial(commit_index.listed, wanted=wanted, limit=_HEADS_AT_ONCE))
+            for head in (await self.store.heads([place.id for place in places])).values():
+                # A checkpoint that came from another host may be in an earlier row than the assembly.
+                position = None if head is None else read_fields(head).position
+                if position is None or position.assembly < number:
+                    return head
+            if len(places) < _HEADS_AT_ONCE:
+                return None
+            wanted = msgspec.structs.replace(wanted, before=(places[-1].at, places[-1].number))
 
     async def _up_to_turn(self, session: str, turn: int, tip: Stored) -> Stored | None:
         """The newest one of ``tip`` and its ancestors that has nothing of ``session`` behind ``turn``; None without

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from ctxd.capture.checkpoints import Checkpoint, CheckpointTracker
+from ctxd.capture.checkpoints import Checkpoint, CheckpointTracker, Trigger, rank
 from ctxd.commits.commit import read_fields
 from ctxd.commits.commit_operations import Commits, NewCommit
 from ctxd.errors import CtxdError
@@ -32,7 +32,6 @@ from ctxd.store.writes import Landed
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.event_types import CompactionEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods import commits as wire
 
 KIND: Final = "commit.checkpoint"
 """The kind of a checkpoint's journal row."""
@@ -70,8 +69,8 @@ class SessionCheckpoints:
         self._commits = commits
         self._newest: dict[str, _Newest] = {}
         self._locks: dict[str, SessionLock] = {}
-        self._due: dict[str, bool] = {}
-        """Sessions to commit, True for those of which only whole turns are due."""
+        self._due: dict[str, Trigger] = {}
+        """Sessions to commit, and why. At a turn boundary only whole turns are due."""
         self._purges = 0
         self._wake = anyio.Event()
         self._has_tool_policy = False
@@ -88,24 +87,25 @@ class SessionCheckpoints:
             if (known := catalog.newest(session)) is not None and known[0].settings.checkpoint != "none":
                 self._note_turn(session, known[0])
                 if known[0].settings.checkpoint == "compaction" and await self._has_new_compaction(session):
-                    self._due[session] = False
-                    self._wake.set()
+                    self._note_due(session, "compaction")
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
             while self._due:
                 session = next(iter(self._due))
-                whole_turns = self._due.pop(session)
-                known = catalog.newest(session)
-                policy = "none" if known is None else known[0].settings.checkpoint
-                trigger: wire.Checkpoint = "compaction" if policy == "compaction" else "turn_boundary"
+                trigger = self._due.pop(session)
                 try:
-                    await self.checkpoint(session, trigger, whole_turns=whole_turns)
+                    await self.checkpoint(session, trigger, whole_turns=trigger == "turn_boundary")
                 except CtxdError as error:
                     self._store.note_fault(error)
             # Tool calls of this time make one commit.
             if self._has_tool_policy:
                 await self._sessions.clock.sleep(BATCH_S)
+
+    def _note_due(self, session: str, trigger: Trigger) -> None:
+        """Make a checkpoint of ``session`` soon. Of several triggers the one that ends more names it."""
+        self._due[session] = max(trigger, self._due.get(session, trigger), key=rank)
+        self._wake.set()
 
     def _note_turn(self, session: str, head: SessionHead) -> None:
         """Make a checkpoint of ``session`` soon: of its whole turns, of all if it is not active."""
@@ -127,8 +127,11 @@ class SessionCheckpoints:
         newest = self._newest.get(session)
         if is_active and newest is not None and newest.position.turn >= head.turn_count:
             return
-        self._due[session] = self._due.get(session, True) and is_active
-        self._wake.set()
+        if settings.state == "closed":
+            self._note_due(session, "session_end")
+        else:
+            # A pause is a request for a checkpoint: the session does not end.
+            self._note_due(session, "turn_boundary" if is_active else "explicit")
 
     def _note_calls(self, landed: Landed) -> None:
         for write, _ in landed:
@@ -136,8 +139,7 @@ class SessionCheckpoints:
                 continue
             known = self._sessions.catalog.newest(write.session)
             if known is not None and known[0].settings.checkpoint == "tool":
-                self._due[write.session] = False
-                self._wake.set()
+                self._note_due(write.session, "tool_call")
 
     def _note_compactions(self, landed: Landed) -> None:
         for write, _ in landed:
@@ -146,8 +148,7 @@ class SessionCheckpoints:
                 continue
             deltas = [read_segment(document) for document in write.puts if document.type == "segment"]
             if any(isinstance(event, CompactionEvent) for delta in deltas for event in events_of(delta)):
-                self._due[write.session] = False
-                self._wake.set()
+                self._note_due(write.session, "compaction")
 
     async def _has_new_compaction(self, session: str) -> bool:
         """True if the chat of ``session`` has a compaction that is not committed."""
@@ -169,8 +170,7 @@ class SessionCheckpoints:
         """Make a checkpoint of ``session`` soon if it was assembled since the newest one."""
         found = self._sessions.catalog.newest(session)
         if found is not None and found[0].assembly > self._newest.get(session, _Newest()).position.assembly:
-            self._due[session] = False
-            self._wake.set()
+            self._note_due(session, "tool_call")
 
     def known(self, session: str | None) -> CurrentContext:
         """The current context of ``session`` without its pending events: its newest commit, if that was loaded; None:
@@ -203,13 +203,14 @@ class SessionCheckpoints:
 
     async def _committed(self, session: str) -> CurrentContext:
         try:
-            await self.checkpoint(session, "explicit")
+            # A tool that runs asks for it.
+            await self.checkpoint(session, "tool_call")
         except CtxdError as error:
             if error.outcome != "not_applied" or self.known(session).context_id is None:
                 raise
         return self.known(session)
 
-    async def checkpoint(self, session: str, trigger: wire.Checkpoint, *, whole_turns: bool = False) -> str | None:
+    async def checkpoint(self, session: str, trigger: Trigger, *, whole_turns: bool = False) -> str | None:
         """Commit what is new in ``session``, durably; nothing if there is nothing new, or if it has moved to another
         host. ``whole_turns``: not the current turn. Returns: the newest commit of the session, None without one.
 
@@ -294,7 +295,7 @@ class SessionCheckpoints:
                             position=fields.position or known.position,
                         )
 
-    async def _checkpoint(self, live: LiveSession, trigger: wire.Checkpoint, whole_turns: bool) -> bool:
+    async def _checkpoint(self, live: LiveSession, trigger: Trigger, whole_turns: bool) -> bool:
         """Commit what is new in ``live``, a few pages of the chat at a time. Returns: False if a purge came between."""
         written, end = live.updated_at, _end_of(live)
         began = self._newest[live.session].position

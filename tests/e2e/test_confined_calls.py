@@ -60,6 +60,11 @@ def test_what_a_daemon_at_work_asks_of_the_kernel_is_within_the_units_filter(tmp
             client.toolcall_record("s1", "c1", "t", "x" * 1_200_000)
             (tmp_path / "w" / "a.py").write_text("print(1)\n")
             client.context_assemble("s1")
+            # A large delta is searched in a process of its own, which is in the same unit.
+            client.session_configure("s1", secrets="redact")
+            delta = '{"type":"user","message":{"content":"AKIAIOSFODNN7EXAMPLQ ' + "word " * 200_000 + '"}}\n'
+            made = client.commit_checkpoint("claude-code-v1", delta, session="s1").commit
+            assert "[REDACTED:" in (client.commit_materialize(made.commit).content or "")
             box = client.sandbox_register(["s1"], ttl_s=60).sandbox
             with connect_sync(box.socket, deadline_s=60) as inside:
                 inside.context_current()
@@ -72,6 +77,10 @@ def test_what_a_daemon_at_work_asks_of_the_kernel_is_within_the_units_filter(tmp
         process.kill()
         process.wait()
     # What the dynamic loader and the interpreter do before the filter's program is the daemon counts too.
-    asked = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.MULTILINE))
-    assert {"fdatasync", "accept4", "openat2"} <= asked, "it was at work"
+    calls = trace.read_text()
+    asked = set(re.findall(r"^\d+ +(\w+)\(", calls, re.MULTILINE))
+    assert {"fdatasync", "accept4", "openat2", "memfd_create", "setsid"} <= asked, "it was at work"
+    # MemoryDenyWriteExecute and RestrictAddressFamilies refuse by argument.
+    assert not re.search(r"mmap\(.*PROT_WRITE\|PROT_EXEC|(?:mprotect|pkey_mprotect)\(.*PROT_EXEC", calls)
+    assert set(re.findall(r"\bsocket(?:pair)?\((AF_\w+)", calls)) == {"AF_UNIX"}
     assert asked - permitted() - (AS_ROOT if os.geteuid() == 0 else set()) == set()

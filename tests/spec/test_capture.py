@@ -271,6 +271,38 @@ def test_a_signal_commits_at_once(own: Running, tmp_path: Path) -> None:
         assert process.wait(WAIT_S) == 0
 
 
+@pytest.mark.requirement("CAP-3")
+@pytest.mark.requirement("CMT-20")
+def test_the_current_context_beside_a_capture_has_all_that_was_delivered_and_a_signal_delivers_the_rest(
+    own: Running, tmp_path: Path
+) -> None:
+    go, end = tmp_path / "go", tmp_path / "end"
+    prompts = [f"line(type='user', content={text!r})" for text in ("first", "second")]
+    body = f"{prompts[0]}\nuntil({str(go)!r})\n{prompts[1]}\nuntil({str(end)!r})"
+    with connect_sync(own.socket) as client:
+        client.session("s", agent="a")
+        with running(own, body, "--session", "s", "--checkpoint", "session_end") as process:
+            assert process.stdout is not None
+            lines = process.stdout
+            assert b"first" in lines.readline() + lines.readline()
+            assert client.context_current(session="s").context_id is None, "what the capture holds is no commit yet"
+
+            def current_after_signal(messages: int) -> str:
+                while sum(commit.message_count for commit in chain(client)) < messages:
+                    process.send_signal(signal.SIGUSR1)
+                return client.context_current(session="s").context_id or ""
+
+            first = current_after_signal(1)
+            assert kinds(events(client, first)) == ["System", "Prompt"]
+            go.touch()
+            assert b"second" in lines.readline()
+            second = current_after_signal(2)
+            assert kinds(events(client, second)) == ["System", "Prompt", "Prompt"]
+            end.touch()
+            assert process.wait(WAIT_S) == 0
+        assert client.context_current(session="s").context_id == chain(client)[-1].commit
+
+
 @pytest.mark.requirement("CAP-6")
 def test_a_secret_in_the_output_is_stored_nowhere(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()

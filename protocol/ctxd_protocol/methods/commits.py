@@ -181,7 +181,8 @@ class CommitResolveParams(Params, frozen=True, kw_only=True):
 
     ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``. ``session``
     and ``template``: only commits that have it. A session that has none by then has the one that it began with.
-    ``turn``: only commits that hold nothing behind this turn of ``session``.
+    ``turn``: only commits that hold nothing behind this turn of ``session``. ``assembly``: only commits that were made
+    before this assembly of ``session``, by the journal and not by the clock.
     """
 
     principal: NameText | None = None
@@ -189,6 +190,7 @@ class CommitResolveParams(Params, frozen=True, kw_only=True):
     session: SessionIdText | None = None
     template: NameText | None = None
     turn: Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)] | None = None
+    assembly: Annotated[int, msgspec.Meta(ge=1, le=SAFE_INTEGER_MAX)] | None = None
 
 
 class CommitResolveResult(Result, frozen=True, kw_only=True):
@@ -337,8 +339,8 @@ ROWS: Final = (
         params=CommitResolveParams,
         result=CommitResolveResult,
         access="read",
-        summary="Find the newest commit of a principal at an instant, or of a session at a turn.",
-        errors=("session_not_found", "commit_not_found", "turn_not_found"),
+        summary="Find the newest commit of a principal or of a session at a moment.",
+        errors=("session_not_found", "commit_not_found", "turn_not_found", "assembly_not_found"),
         example={"at": "2026-05-01T12:00:00Z"},
     ),
     Method(

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.cli.commit import drawn
 from ctxd.cli.commit_lookup import instant
-from ctxd_client import connect_sync
+from ctxd_client import CallFailed, connect_sync
 from ctxd_protocol.methods.commits import Commit
 
 LINES = "claude-code-v1"
@@ -86,6 +86,36 @@ def test_the_log_shows_a_chain_or_all_branches(real, chain):
 
 
 @pytest.mark.requirement("CMT-17")
+def test_the_graph_of_a_fork_has_the_chain_that_it_goes_on_from(real, own):
+    client = own.client
+    tips = []
+    for n in range(5):
+        own.user(f"turn {n}")
+        tips.append(real("current", "-s", own.id).out.strip())
+    fork = client.session(client.session_fork(own.id, commit=tips[2]).session)
+    inherited = tips[2::-1]
+    assert real("log", "--graph", "-s", fork.id, "-q").out.split() == inherited, "it has no commit of its own"
+    fork.user("another way")
+    first = real("current", "-s", fork.id).out.strip()
+    side = client.commit_checkpoint(LINES, line("side"), session=fork.id, parent=first).commit.commit
+    whole = [side, first, *inherited]
+    assert real("log", "--graph", "-s", fork.id, "-q").out.split() == whole
+    drawing = [row.split()[0] for row in real("log", "--graph", "-s", fork.id).out.splitlines()]
+    assert drawing == ["*"] * 5
+    for limit in (1, 2, 3):
+        pages, cursor = [], None
+        while True:
+            words = () if cursor is None else ("--cursor", cursor)
+            page = real("log", "--graph", "-s", fork.id, "--limit", str(limit), "--json", *words).json
+            assert 0 < len(page["items"]) <= limit
+            pages += [each["commit"] for each in page["items"]]
+            if (cursor := page.get("next_cursor")) is None:
+                break
+        assert pages == whole, limit
+    assert real("log", "--graph", "-q").out.split() == tips[::-1]
+
+
+@pytest.mark.requirement("CMT-17")
 def test_a_commit_is_named_by_id_head_tag_session_and_time(real, own, chain):
     one, two, three, side = chain
     principal = real("show", one, "--json").json["commit"]["principal"]
@@ -156,6 +186,25 @@ def test_a_context_is_printed_compared_and_written_to_a_file(real, own, chain, t
     assert real("diff", one, one).err == "no difference\n"
 
 
+@pytest.mark.requirement("CMT-17")
+def test_long_contexts_are_read_with_progress_on_a_terminal(real, own, tmp_path, monkeypatch):
+    file = tmp_path / "delta"
+    for text in ("word " * 1_000_000, "one more"):
+        file.write_text(line(text))
+        assert real("checkpoint", "--format", LINES, str(file)).code == 0
+    for words in (("diff", "HEAD~1"), ("materialize", "-o", str(tmp_path / "back"))):
+        assert "bytes" not in real(*words).err, "not on a pipe"
+        with monkeypatch.context() as patched:
+            patched.setattr("sys.stderr.isatty", lambda: True)
+            ran = real(*words)
+        steps = [part.split(" bytes")[0] for part in ran.err.split("\r")[1:]]
+        done = [[int(number.replace(",", "")) for number in step.split(" of ")] for step in steps]
+        assert ran.code == 0 and len(done) >= 2, ran.err
+        assert all(one[0] < two[0] for one, two in zip(done, done[1:], strict=False) if one[1] == two[1])
+        assert done[-1][0] == done[-1][1] > 5_000_000
+    assert "one more" in real("diff", "HEAD~1").out
+
+
 @pytest.mark.requirement("CMT-9")
 def test_a_tag_moves_by_force_alone(real, chain):
     one, two, three, side = chain
@@ -224,6 +273,31 @@ def test_every_command_takes_the_id_of_a_commit_or_of_an_assembly(real, own, run
     for words in (("show", "ctx-00000000"), ("context", "ctx-00000000"), ("context", "--commit", "ctx-00000000")):
         assert real(*words).code == 3, words
     assert real("context", "--commit", commit, "--text").code == 2
+
+
+@pytest.mark.requirement("CMT-21")
+def test_the_commit_before_an_assembly_is_the_one_the_journal_has_before_it(real, own):
+    """Neither an imported commit with an earlier time that was made later, nor one of the same millisecond."""
+    client = own.client
+    own.user("first")
+    before = real("current", "-s", own.id).out.strip()
+    assembled = own.assemble()
+    given = {"session": own.id, "parent": before}
+    client.commit_checkpoint(LINES, line("later"), valid_time=assembled.assembled_at, **given)
+    own.user("second")
+    after = real("current", "-s", own.id).out.strip()
+    assert after != before
+    assert real("log", assembled.context_id, "-q").out.split() == [before]
+    assert client.commit_resolve(session=own.id, assembly=assembled.number).commit.commit == before
+    fork = client.session_fork(own.id).session
+    assert client.commit_resolve(session=fork, assembly=assembled.number).commit.commit == before, "it shares it"
+    for params, code in (
+        ({"session": own.id, "assembly": 9}, "assembly_not_found"),
+        ({"assembly": 1}, "invalid_params"),
+    ):
+        with pytest.raises(CallFailed) as failed:
+            client.commit_resolve(**params)
+        assert failed.value.code == code
 
 
 @pytest.mark.requirement("CMT-22")

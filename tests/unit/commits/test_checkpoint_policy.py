@@ -48,7 +48,7 @@ async def test_each_turn_is_committed_when_the_next_one_begins_and_the_last_one_
             if n:
                 await committed(home, n)
         await w.call("session.pause", session="s")
-        assert await committed(home, 3) == [("turn_boundary", 2)] * 3
+        assert await committed(home, 3) == [("turn_boundary", 2), ("turn_boundary", 2), ("explicit", 2)]
         one, two, three = await home.commits()
         assert (one.parent, two.parent, three.parent) == (None, one.commit, two.commit)
         assert (one.template, one.format) == ("a", "events-v1")
@@ -90,6 +90,7 @@ async def test_tool_calls_are_committed_in_batches_and_a_policy_may_change(tmp_p
 
         await until(all_in)
         assert len(await home.commits()) < 50
+        assert {each.checkpoint for each in await home.commits()} == {"tool_call"}
         await w.call("session.configure", session="s", checkpoint="none")
         count = len(await home.commits())
         await say(w, "s", ("user", "next"), ("user", "and next"))
@@ -142,4 +143,21 @@ async def test_compactions_are_committed_also_those_before_a_kill_and_turns_are_
         await say(home.world, "s", ("user", "five"))
     async with running(tmp_path) as home:
         await home.world.call("session.pause", session="s")
-        assert (await committed(home, 5))[4:] == [("compaction", 1)]
+        assert (await committed(home, 5))[4:] == [("explicit", 1)], "a pause is no compaction"
+
+
+@pytest.mark.parametrize("policy", ["turn", "tool", "compaction"])
+async def test_the_checkpoint_at_the_end_of_a_session_names_that_end(tmp_path: Path, policy: str) -> None:
+    async with running(tmp_path) as home:
+        w = home.world
+        await w.call("session.create", agent="a", session="s", checkpoint=policy)
+        await say(w, "s", ("user", "one"), ("assistant", "yes"))
+        await w.call("session.pause", session="s")
+        await committed(home, 1)
+        await w.call("session.resume", session="s")
+        await say(w, "s", ("user", "two"), ("assistant", "no"))
+        await w.call("session.close", session="s")
+        assert await committed(home, 2) == [("explicit", 2), ("session_end", 2)]
+    async with running(tmp_path) as home:
+        await home.world.call("session.create", agent="a", session="t")
+        assert len(await home.commits()) == 2, "nothing is left to commit"

@@ -79,6 +79,7 @@ async def test_the_current_context_is_a_commit_of_what_is_pending_and_polling_wr
         assert (old.commit, new.commit, new.parent) == (first, second, first)
         assert (old.message_count, new.message_count) == (2, 1)
         assert (new.principal, new.session, new.template, new.machine) == ("host", "s", "coder", "m")
+        assert new.checkpoint == "tool_call", "a tool requests the current context"
         narrative = await home.narrative(second)
         assert narrative.count("fix it") == narrative.count("and now?") == 1
     async with household(tmp_path) as home:
