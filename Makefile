@@ -41,7 +41,8 @@ REPORTED = $(if $(REPORTS),--durations=25 --durations-min=1 --junitxml=$(REPORTS
 test: check
 	$(BIN)/python -m pytest $(REPORTED) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not nightly and not slow"
 
-# Storms of kills and faults, and suites that run a second time: what a change seldom breaks. CI runs them too.
+# Storms of kills and faults, suites that run a second time, and unit tests on trio: what a change seldom breaks. CI
+# runs them too.
 slow: setup
 	$(BIN)/python -m pytest $(REPORTED) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not nightly"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests import leftovers
 
-LONGEST_FIRST: Final = ("crash", "xtdb", "e2e", "spec", "client")
+LONGEST_FIRST: Final = ("crash/", "xtdb/", "e2e/", "spec/", "client/", "unit/trackers/", "unit/sources/")
 """Folders whose files take long, the longest first: what is left at the end is short, so that processes that share the
 files end together."""
 
@@ -30,15 +30,34 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(end)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest; files stay whole."""
+    """Begin with what takes longest, files whole, and leave trio to ``make slow`` in unit tests.
+
+    The daemon runs on asyncio alone. On trio its parts show whether they rely on the order in which asyncio runs tasks.
+    The client runs on both, so its tests do at all times.
+    """
     here = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(here).parts[0]
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        path = item.path.relative_to(here).as_posix()
+        return next(
+            (place for place, folder in enumerate(LONGEST_FIRST) if path.startswith(folder)), len(LONGEST_FIRST)
+        )
 
     items.sort(key=place)
+    for item in items:
+        if item.path.is_relative_to(here / "unit") and runs_on_trio(item):
+            item.add_marker("slow")
+
+
+def runs_on_trio(item: pytest.Item) -> bool:
+    """True if ``item`` is the trio variant of a test."""
+    return (
+        isinstance(item, pytest.Function)
+        and "callspec" in vars(item)
+        and item.callspec.params.get("anyio_backend") == "trio"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.tidy.product import PRODUCT, name_of
 
 CLAUSE = re.compile(r"(What|Who|Whose|Whom|Which|Where|How|Have|Whether|That)\b")
@@ -37,13 +35,12 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line[line.index("# ") :]
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name_of)
-def test_docstrings_begin_with_the_thing_or_a_verb(path: Path) -> None:
-    assert [(line, text.split("\n")[0]) for line, text in docstrings(path) if CLAUSE.match(text)] == []
+def test_docstrings_begin_with_the_thing_or_a_verb() -> None:
+    found = [(name_of(path), line, text.split("\n")[0]) for path in PRODUCT for line, text in docstrings(path)]
+    assert [each for each in found if CLAUSE.match(each[2])] == []
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name_of)
-def test_programs_do_not_talk_and_python_has_no_null(path: Path) -> None:
+def test_programs_do_not_talk_and_python_has_no_null() -> None:
     pattern = re.compile(f"{SPEECH.pattern}|{PRONOUN.pattern}|\\bnull\\b")
-    found = [(number, text.strip()) for number, text in prose(path) if pattern.search(text)]
-    assert found == []
+    found = [(name_of(path), number, text.strip()) for path in PRODUCT for number, text in prose(path)]
+    assert [each for each in found if pattern.search(each[2])] == []

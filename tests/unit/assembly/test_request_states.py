@@ -323,13 +323,17 @@ def plain(format: str, body: dict[str, Any]) -> bytes:
     return json.dumps(copied).rstrip("]}").encode()
 
 
-@given(st.lists(operations, min_size=1, max_size=14), st.sampled_from(("", "Be brief.")))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("examples", [20, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.requirement("REQ-1")
 @pytest.mark.requirement("REQ-2")
-def test_every_state_gives_valid_requests_each_of_which_continues_the_last(
-    todo: list[tuple[str, Any]], prompt: str
-) -> None:
+def test_every_state_gives_valid_requests_each_of_which_continues_the_last(examples: int) -> None:
+    lives = given(st.lists(operations, min_size=1, max_size=14), st.sampled_from(("", "Be brief.")))
+    settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))(lives(check_life))()
+
+
+def check_life(todo: list[tuple[str, Any]], prompt: str) -> None:
+    """Require valid requests that continue the last one, in every state of a session with which ``todo`` is done."""
+
     async def run(root: Path) -> None:
         last = [("append", [PromptEvent(text="Next")]), *(("request", asked) for asked in ASKED)]
         remaining: list[tuple[str, Any]] = [*todo, *last, ("restart", None), *last, ("fork", None), *last]

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from ctxd.indexing.shell.candidates import candidates
 from ctxd_protocol.limits import PATHS_MAX
 
-CPU_S_MAX = 30.0
+CPU_S_MAX = 15.0
 """Seconds of processor time, a hundred times what linear work takes: quadratic work takes minutes."""
+
+LENGTH = 100_000
+"""Characters of a text that a parser gets."""
 
 COMMANDS = (
     "ls",
@@ -109,9 +112,8 @@ def test_any_output_of_a_known_command_is_survived(command: str, output: str):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_output_makes_a_parser_slower_than_linear(command: str):
-    size = 200_000
     for piece in PIECES:
-        output = piece * (size // len(piece))
+        output = piece * (LENGTH // len(piece))
         start = time.process_time()
         check(command, output)
         assert time.process_time() - start < CPU_S_MAX, piece[:20]
@@ -120,7 +122,7 @@ def test_no_output_makes_a_parser_slower_than_linear(command: str):
 @pytest.mark.parametrize("piece", SHELL_PIECES)
 def test_no_command_makes_the_shell_parser_slower_than_linear(piece: str):
     start = time.process_time()
-    check(piece * (200_000 // len(piece)), "")
+    check(piece * (LENGTH // len(piece)), "")
     check("x=a;" + piece * 300 + "cat $x", "a.py\n")
     assert time.process_time() - start < CPU_S_MAX
 
