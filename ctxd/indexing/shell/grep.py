@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ctxd.indexing.shell.operands import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form
@@ -32,8 +33,7 @@ _BINARY = re.compile(
 _ONLY_NUMBER = re.compile(r"\d{1,9}[:-]")
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(msgspec.Struct, frozen=True):
     """A search command taken apart. ``targets`` are its files and directories, without the pattern."""
 
     options: frozenset[str]
@@ -153,8 +153,7 @@ def _prefixes(found: Search) -> tuple[str, ...] | None:
     return tuple(prefixes)
 
 
-@dataclass(frozen=True, slots=True)
-class SearchReading:
+class SearchReading(msgspec.Struct, frozen=True):
     """Properties of the lines, by the options."""
 
     prefixes: tuple[str, ...] | None

@@ -6,7 +6,9 @@ whose later stages only pick lines. Operands go to ``Findings``; the formats, in
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from ctxd.indexing.shell import git, grep, listings, reports
 from ctxd.indexing.shell.operands import TABLE, Arg, Operands, ResolvedCommand, fill, invoke, operand_files, split
@@ -18,8 +20,7 @@ _HERE = "\1"
 _GLOB = "*?["
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """Known parts of the names a loop's variable goes through: each begins and ends like one of ``ends``."""
 
     ends: tuple[tuple[str, str], ...]
@@ -64,8 +65,7 @@ def headed(simple: Simple, loops: Mapping[str, Listed], variables: Mapping[str, 
     return by_line("echo", cwd, _Heading(before, behind, loops[names[0]]).line)
 
 
-@dataclass(frozen=True, slots=True)
-class _Heading:
+class _Heading(msgspec.Struct, frozen=True):
     """Known text before and behind a name."""
 
     before: str
@@ -223,16 +223,14 @@ _READERS = frozenset(
 _PATCH_FILE = re.compile(r"\*\*\* (?:Add|Update|Delete) File: (.+)$|\*\*\* Move to: (.+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
+class Printed(msgspec.Struct, frozen=True):
     """Output of one pipeline, and the directory it ran in."""
 
     emission: Emission
     cwd: str | None
 
 
-@dataclass(slots=True)
-class Walk:
+class Walk(msgspec.Struct):
     """One walk. ``cwd`` is None once it is unknown; ``printed`` has the emissions in order.
 
     ``refused``: directories that ``cd`` could not enter. ``before``: where ``cd -`` leads. ``arrived``: whether the
@@ -241,13 +239,13 @@ class Walk:
 
     findings: Findings
     cwd: str | None
-    printed: list[Printed] = field(default_factory=list)
-    variables: dict[str, str] = field(default_factory=dict)
-    stack: list[str | None] = field(default_factory=list)
+    printed: list[Printed] = []
+    variables: dict[str, str] = {}
+    stack: list[str | None] = []
     refused: frozenset[str] = frozenset()
     before: str | None = None
     arrived: bool | None = None
-    going: dict[str, Listed] = field(default_factory=dict)
+    going: dict[str, Listed] = {}
     commands: int = 0
     words: int = 0
     nested: int = 0

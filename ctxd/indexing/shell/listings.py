@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ctxd.indexing.shell.operands import Arg, ResolvedCommand, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, by_line
@@ -289,8 +290,7 @@ def _executed(
     return by_line("find", cwd, search.line)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(msgspec.Struct, frozen=True):
     """Prefixes of the paths, and their kinds by the expression."""
 
     prefixes: tuple[str, ...]
@@ -327,8 +327,7 @@ class _Search:
         return None if " " in line or ":" in line else guessed(line)
 
 
-@dataclass(frozen=True, slots=True)
-class _Formatted:
+class _Formatted(msgspec.Struct, frozen=True):
     """Paths that ``-printf`` put among other things. ``root`` goes before each."""
 
     search: _Search
@@ -347,8 +346,7 @@ class _Formatted:
         return path if self.search.only_files or found.groupdict().get("kind") == "f" else guessed(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Headed:
+class _Headed(msgspec.Struct, frozen=True):
     """Paths that ``-exec echo "== {} =="`` frames."""
 
     search: _Search

@@ -6,7 +6,8 @@ suffix is a common one.
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ctxd.indexing.shell.parser import Word
 from ctxd.indexing.shell.paths import Maybe, guessed, looks_like_file, surely_file
@@ -19,8 +20,7 @@ explode.
 _VARIABLE = re.compile("\0([^\0]*)\0")
 
 
-@dataclass(frozen=True, slots=True)
-class Arg:
+class Arg(msgspec.Struct, frozen=True):
     """One argument. ``known`` is False if part of ``text`` depends on what only the shell knew. ``glob``: a pattern."""
 
     text: str
@@ -28,8 +28,7 @@ class Arg:
     glob: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedCommand:
+class ResolvedCommand(msgspec.Struct, frozen=True):
     """``program`` is the last component of the word that names it, ``path`` that word as written.
 
     ``fed``: its operands come from another command's output (``xargs``), so there are more than ``args`` shows.
@@ -208,8 +207,7 @@ NO_OPERANDS = 99
 """``Operands.skip`` of a program whose operands are no files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(msgspec.Struct, frozen=True):
     """Operands of a program: ``skip`` of them come before the files unless one of ``instead`` is given.
 
     ``with_value``: options whose value is the next word. ``value_files``: those of them whose value is a file.

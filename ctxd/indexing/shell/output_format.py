@@ -4,13 +4,13 @@ Owns these values only. The parsers of single commands make them; `candidates` l
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ctxd.indexing.shell.paths import Anchor
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """The form in which ``command`` names files.
 
     ``whole`` reads an output that is this command's alone. ``line`` reads one line of an output that several commands
@@ -38,28 +38,24 @@ def by_line(command: str, cwd: str | None, line: Callable[[str], str | None]) ->
     return Form(command, cwd, whole, line)
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(msgspec.Struct, frozen=True):
     """Known text, by ``echo`` or ``printf``: it cuts an output of several commands into pieces."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(msgspec.Struct, frozen=True):
     """Exactly ``count`` lines that name no file. ``here``: the line is the directory the command runs in (``pwd``)."""
 
     count: int
     here: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Silent:
+class Silent(msgspec.Struct, frozen=True):
     """No output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(msgspec.Struct, frozen=True):
     """Text of which no line is read: file contents, messages."""
 
 

@@ -5,11 +5,11 @@ Never raises: what is no shell becomes words. Linear in the length of the text.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """One word after quote removal.
 
     ``text`` holds ``$name`` variables as ``\\0name\\0``, to be filled in with their values. ``opaque``: a
@@ -24,8 +24,7 @@ class Word:
     inner: tuple["Script", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
+class Redirect(msgspec.Struct, frozen=True):
     """``fd op target``; for a here-document ``target`` is its body and ``op`` is ``<<``."""
 
     fd: str
@@ -33,8 +32,7 @@ class Redirect:
     target: Word
 
 
-@dataclass(frozen=True, slots=True)
-class Simple:
+class Simple(msgspec.Struct, frozen=True):
     """A simple command: leading ``NAME=value`` words, then words, with its redirections in order."""
 
     assignments: tuple[tuple[str, Word], ...]
@@ -42,8 +40,7 @@ class Simple:
     redirects: tuple[Redirect, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommandGroup:
+class CommandGroup(msgspec.Struct, frozen=True):
     """``( … )`` (``subshell``), ``{ … }``, or a body of ``if``/``while``, with the redirections behind it."""
 
     body: "Script"
@@ -51,8 +48,7 @@ class CommandGroup:
     redirects: tuple[Redirect, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ForLoop:
+class ForLoop(msgspec.Struct, frozen=True):
     """``for variable in words; do body; done``."""
 
     variable: str
@@ -64,30 +60,23 @@ class ForLoop:
 Stage = Simple | CommandGroup | ForLoop
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(msgspec.Struct, frozen=True):
     """Stages joined by ``|``. ``after`` is the operator before it: ``&&``, ``||``, ``;`` or empty for the first."""
 
     stages: tuple[Stage, ...]
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """A list of pipelines in order of writing."""
 
     pipelines: tuple[Pipeline, ...]
 
 
-class HereDocument(Word):
+class HereDocument(Word, frozen=True):
     """A here-document's body. It stands behind the command, so its lines arrive after the word was made."""
 
-    __slots__ = ("lines",)
-    lines: list[str]
-
-    def __init__(self, lines: list[str]) -> None:
-        Word.__init__(self, "")
-        object.__setattr__(self, "lines", lines)
+    lines: list[str] = []
 
 
 def heredoc(redirect: Redirect) -> list[str] | None:
@@ -153,23 +142,21 @@ _OPENERS = frozenset(("if", "then", "else", "elif", "do", "!", "time"))
 _CLOSERS = frozenset(("fi", "done", "esac", "}"))
 
 
-@dataclass(slots=True)
-class _Parts:
+class _Parts(msgspec.Struct):
     """A word under construction."""
 
-    text: list[str] = field(default_factory=list)
+    text: list[str] = []
     opaque: bool = False
     glob: bool = False
     quoted: bool = False
-    inner: list[Script] = field(default_factory=list)
+    inner: list[Script] = []
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(msgspec.Struct):
     """A command under construction."""
 
-    words: list[Word] = field(default_factory=list)
-    redirects: list[Redirect] = field(default_factory=list)
+    words: list[Word] = []
+    redirects: list[Redirect] = []
     group: Stage | None = None
 
 
@@ -342,7 +329,7 @@ class _Parser:
         if op in ("<<", "<<-"):
             body: list[str] = []
             self.heredocs.append((word.text, op == "<<-", body))
-            return Redirect(fd, "<<", HereDocument(body))
+            return Redirect(fd, "<<", HereDocument("", lines=body))
         return Redirect(fd, ">" if op in (">&", ">|") else op, word)
 
     def _word(self, closer: str, depth: int) -> Word | None:
