@@ -143,8 +143,8 @@ async def test_leases_that_nobody_renews_end_and_those_that_are_kept_do_not(tmp_
         handed.kept = {"kept"}
         trackers.lease("idle", {"a": Followed(handed.paths["a"])})
         trackers.lease("kept", {"b": Followed(handed.paths["b"])})
-        await handed.until(lambda: list(tracked.files) == ["b"])
-        assert tracked.files["b"].state == "attached"
+        # On a busy machine the lease of "a" ends before "b" is attached.
+        await handed.until(lambda: list(tracked.files) == ["b"] and tracked.files["b"].state == "attached")
 
 
 @pytest.mark.anyio
