@@ -35,6 +35,12 @@ class Running:
     def __exit__(self, *error: object) -> None:
         self._end(signal.SIGTERM)
 
+    @property
+    def pid(self) -> int:
+        """The process id of the running daemon."""
+        assert self._process is not None, "the daemon was not started"
+        return self._process.pid
+
     def start(self) -> None:
         """Start it and wait for its first answer."""
         with self._log.open("ab") as log:
