@@ -266,8 +266,12 @@ class EventSpool:
 
     def add(self, name: str, frame: bytes) -> None:
         """Keep ``frame``, durable, or note that there is no room for it. Raises: OSError."""
-        with os.scandir(self._folder) as entries:
-            sizes = [entry.stat(follow_symlinks=False).st_size for entry in entries if entry.name.endswith(SUFFIX)]
+        sizes = []
+        for waiting in self.names():
+            try:
+                sizes.append(os.stat(waiting, dir_fd=self._folder, follow_symlinks=False).st_size)
+            except FileNotFoundError:
+                continue  # Another hook has just delivered it.
         if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
             self.note_lost("full")
             raise OSError("too many events wait for the daemon")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ctxd.hook.delivery import EventSpool
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import (
@@ -421,3 +422,14 @@ def ctx(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket}
     environ.pop("XDG_STATE_HOME", None)
     return subprocess.run([SCRIPTS / "ctx", *words], capture_output=True, text=True, timeout=60, env=environ)
+
+
+@pytest.mark.requirement("HOK-7")
+def test_an_event_waits_although_another_hook_delivers_what_waited_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = EventSpool.made("/run/none.sock", {"HOME": str(tmp_path)})
+    monkeypatch.setattr(spool, "names", lambda: ["00000000000000000001-1.event"])
+    spool.add("00000000000000000002-1.event", b"{}\n")
+    assert spool.read("00000000000000000002-1.event") == b"{}\n"
+    spool.close()
