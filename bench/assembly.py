@@ -19,7 +19,7 @@ import anyio
 from bench.figures import Figure
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.context_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.discovery import discover

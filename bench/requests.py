@@ -32,8 +32,8 @@ from bench.figures import Figure
 from bench.recorded_sessions import ROOT
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_archive import Archive
+from ctxd.assembly.context_sections import spec
 from ctxd.assembly.request_target import Wanted
-from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
 from ctxd.indexing.file_indexer import Indexer

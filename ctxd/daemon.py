@@ -19,7 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from ctxd import __version__
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_archive import Archive
-from ctxd.assembly.spec_layout import spec
+from ctxd.assembly.context_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
@@ -41,7 +41,7 @@ from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.offload import in_thread
-from ctxd.process_settings import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
+from ctxd.process_setup import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection_loop import Projection
 from ctxd.rpc.dispatch import Handler, complete

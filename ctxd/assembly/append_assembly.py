@@ -28,6 +28,7 @@ from ctxd.assembly.assembly_record import (
     tools_text,
 )
 from ctxd.assembly.calibration import REQUESTS_KEPT, calibrated
+from ctxd.assembly.context_sections import too_long
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import VERSION, Aim, Decision, Kind
@@ -35,7 +36,6 @@ from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
 from ctxd.assembly.request_budget import Judged, judged, measured_requests, next_request, unjudged
 from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
-from ctxd.assembly.spec_layout import too_long
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
 from ctxd.assembly.window_loading import WindowReader

@@ -24,10 +24,10 @@ from ctxd.assembly.assembly_record import (
     read_record,
     tools_text,
 )
+from ctxd.assembly.context_sections import Composition, Heads, View, compose
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import Aim
 from ctxd.assembly.request_target import RequestTarget, Wanted
-from ctxd.assembly.spec_layout import Composition, Heads, View, compose
 from ctxd.assembly.token_budget import sha256, stable_prefix
 from ctxd.clock import Clock
 from ctxd.epochs.component import Provider

@@ -13,9 +13,9 @@ import msgspec
 
 from ctxd.assembly.append_planner import AppendWindow, LastRequest, NotedObject
 from ctxd.assembly.calibration import Measure
+from ctxd.assembly.context_sections import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR
 from ctxd.assembly.request_target import RequestTarget
-from ctxd.assembly.spec_layout import Composition
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_references import Ref
 from ctxd.epochs.epoch_state import EpochEvent

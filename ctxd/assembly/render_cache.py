@@ -9,7 +9,7 @@ import msgspec
 from ctxd.assembly.append_window import KeptWindow
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Assembled, Recorded
-from ctxd.assembly.spec_layout import Composition, SectionPieces
+from ctxd.assembly.context_sections import Composition, SectionPieces
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, Write

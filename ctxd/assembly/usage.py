@@ -14,7 +14,7 @@ from ctxd.objects.document import AsOf
 from ctxd.secrets.guard import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.secret_capture import off_loop
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import Accepted, Actor, LiveSession, Transaction
 from ctxd_protocol.methods import usage as wire

@@ -27,7 +27,7 @@ from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.secret_capture import off_loop
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import (
     Accepted,
     SessionLock,

@@ -25,7 +25,7 @@ from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.loading import Begun, PurgedMeanwhile, batched
 from ctxd.sessions.operations import Operations
-from ctxd.sessions.secret_capture import captured, off_loop
+from ctxd.sessions.secret_redaction import captured, off_loop
 from ctxd.sessions.segments import AppendChat, RecordCalls, SessionDelta, events_size
 from ctxd.sessions.session import Accepted, Actor, WriteRequest, find_replay
 from ctxd.sessions.settings import ContinuedCommit

@@ -24,7 +24,7 @@ from ctxd.objects.generated_ids import component_text_id
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture, Guard
-from ctxd.sessions.secret_capture import off_loop
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.session_objects import entries
 from ctxd.store.store import VersionStore

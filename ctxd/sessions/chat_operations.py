@@ -13,7 +13,7 @@ from ctxd.secrets.guard import Capture
 from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.operation_steps import OperationGroup, admitted
-from ctxd.sessions.secret_capture import captured, off_loop
+from ctxd.sessions.secret_redaction import captured, off_loop
 from ctxd.sessions.segments import AppendChat, CollapseCalls, SessionDelta
 from ctxd.sessions.session import Accepted, Transaction
 from ctxd.sessions.state import SessionState

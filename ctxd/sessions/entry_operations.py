@@ -10,7 +10,7 @@ from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import canonical
 from ctxd.secrets.guard import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
-from ctxd.sessions.secret_capture import off_loop
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import Accepted, Transaction
 from ctxd_protocol.limits import ENTRIES_MAX, ENTRY_BYTES_MAX
 from ctxd_protocol.methods import epochs as epoch_methods

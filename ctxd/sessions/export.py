@@ -19,7 +19,7 @@ from ctxd.objects.generated_ids import cursor_mark
 from ctxd.objects.kinds import state_of
 from ctxd.secrets.guard import Capture, Guard
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.secret_capture import captured, off_loop
+from ctxd.sessions.secret_redaction import captured, off_loop
 from ctxd.sessions.segments import events_size
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.session_objects import entries

@@ -16,7 +16,7 @@ from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.secrets.guard import Capture
 from ctxd.sessions.operation_steps import OperationGroup
 from ctxd.sessions.registry import no_session
-from ctxd.sessions.secret_capture import off_loop
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import Accepted, Actor, WriteRequest, again, find_replay, kept_result, write_request
 from ctxd.sessions.settings import (

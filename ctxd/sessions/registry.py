@@ -23,7 +23,7 @@ from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.loading import NOT_BEGUN, SEGMENTS_INLINE_MAX, Beginning, Begun, PurgedMeanwhile, beginning_of, load
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.sandbox_file_visibility import Visibility
-from ctxd.sessions.secret_capture import off_loop
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.settings import SessionSettings, mount_table, normalised

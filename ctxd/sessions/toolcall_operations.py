@@ -14,7 +14,7 @@ from ctxd.secrets.guard import Capture
 from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.operation_steps import OperationGroup, admitted
-from ctxd.sessions.secret_capture import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
+from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
 from ctxd.sessions.segments import AppendChat, CollapseCalls, RecordCalls, SessionDelta
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
 from ctxd.sessions.state import SessionState

@@ -17,7 +17,7 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.secret_capture import declarations_captured
+from ctxd.sessions.secret_redaction import declarations_captured
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.context_types import AssemblyRecord, CurrentContext
 from ctxd_protocol.methods.context import (

@@ -26,7 +26,7 @@ from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.secret_capture import Found, merged, scan_events, scanned
+from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session import LiveSession, WriteRequest, find_replay
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire

@@ -12,7 +12,7 @@ from ctxd.epochs.component_loading import ComponentObserver
 from ctxd.secrets.guard import Capture
 from ctxd.secrets.scanner import Hit, Scanner
 from ctxd.sessions.export import Exports
-from ctxd.sessions.secret_capture import INLINE_CHARS_MAX
+from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX
 from ctxd.sessions.session import Accepted, Ticket, WriteRequest
 from tests.unit.sessions.world import CALLER, record, say, settled, world
 

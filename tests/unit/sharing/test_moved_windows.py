@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from ctxd.assembly.assembly_archive import Archive
+from ctxd.assembly.context_sections import spec
 from ctxd.assembly.request_bodies import spec_request
 from ctxd.assembly.request_target import Wanted, target_for
-from ctxd.assembly.spec_layout import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models
 from ctxd.sessions.session import WriteRequest
