@@ -6,7 +6,7 @@ there are none.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,18 +28,27 @@ FILES = sorted(path for path in ROOT.rglob("*") if path.suffix in {".jsonl", ".j
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no transcripts below {ROOT}: set CTXD_TRANSCRIPTS")
 
 
+@pytest.fixture(
+    scope="module", params=[pytest.param(3, id="a third"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+def files(request: pytest.FixtureRequest) -> Sequence[Path]:
+    """Every third transcript, so some of each harness, or every one."""
+    return FILES[:: request.param]
+
+
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def daemon(files: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A daemon for the sessions of ``files``."""
     with Running(tmp_path_factory.mktemp("daemon"), keep_state=True) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def replayed(daemon: Running) -> dict[str, AssembledContext]:
+def replayed(daemon: Running, files: Sequence[Path]) -> dict[str, AssembledContext]:
     """Every transcript's session, and its last assembly."""
     last: dict[str, AssembledContext] = {}
     with connect_sync(daemon.socket) as client:
-        for number, path in enumerate(FILES):
+        for number, path in enumerate(files):
             session = f"transcript-{number}"
             found = replay(client, session, path)
             if found is not None:

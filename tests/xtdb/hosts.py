@@ -39,6 +39,8 @@ class Host:
         self.socket = str(folder / "ctxd.sock")
         self.log = folder / "log"
         self.shared = True
+        self.node_wait_s: float | None = None
+        """Seconds that it waits for its node to have all rows; None for those of the product."""
         self._ahead_ms = ahead_ms
         self._machine = folder / "machine-id"
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,6 +58,8 @@ class Host:
             "CTXD_STORE_HOST": self.name,
             "CTXD_STORE_LEASE_S": str(LEASE_S),
         }
+        if self.node_wait_s is not None:
+            settings["CTXD_TEST_NODE_WAIT_S"] = str(self.node_wait_s)
         daemon = [sys.executable, "-m", "tests.xtdb.skewed", str(self._ahead_ms), "run", "--socket", self.socket]
         apart = f'mount --bind {self._machine} /etc/machine-id && exec "$@"'
         command = ["unshare", "-nm", "sh", "-c", apart, "sh", *daemon, "--state-dir", str(self.state)]

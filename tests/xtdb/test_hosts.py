@@ -19,6 +19,9 @@ from tests.waiting import block_until
 from tests.xtdb.hosts import LEASE_S, TEN_MINUTES_MS, Host, Pair, hosts, lived, set_aside, shown, taken_over
 from tests.xtdb.running import Node, Postgres
 
+NODE_WAIT_S = 6.0
+"""Seconds that a host waits for its node where the node will not answer; the product's 20 are no better a proof."""
+
 
 def copies(node: Node, text: str) -> int:
     """Count the versions of the entity of ``text`` at the node: documents of equal content are one."""
@@ -240,6 +243,7 @@ def test_a_resume_does_not_undo_writes_that_the_log_does_not_have_yet(
     pair: Pair, log: Postgres, tmp_path: Path
 ) -> None:
     a, b = pair()
+    a.node_wait_s = NODE_WAIT_S
     with hosts(a, b):
         lived(b.client, "newer", tmp_path / "tree", turns=1)
         set_aside(b, "newer")
@@ -310,6 +314,7 @@ def test_a_host_that_was_away_asks_the_log_before_it_resumes(pair: Pair, tmp_pat
 @pytest.mark.requirement("HST-8")
 def test_a_pause_that_cannot_be_completed_says_what_is_missing(pair: Pair, nodes: tuple[Node, Node]) -> None:
     a, b = pair()
+    a.node_wait_s = NODE_WAIT_S
     with hosts(a, b):
         a.client.session_create("agent", session="waits-for-node")
         a.level()
@@ -317,7 +322,7 @@ def test_a_pause_that_cannot_be_completed_says_what_is_missing(pair: Pair, nodes
         try:
             a.client.session("waits-for-node").user("not at the node")
             with pytest.raises(
-                CallFailed, match="is paused, but not released after 20 s: the node lacks . rows"
+                CallFailed, match="is paused, but not released after 6 s: the node lacks . rows"
             ) as caught:
                 a.client.session_pause("waits-for-node")
             assert (caught.value.code, caught.value.outcome) == ("session_not_released", "applied")

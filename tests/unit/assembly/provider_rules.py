@@ -2,24 +2,28 @@
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
-from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
-from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
-from pydantic import TypeAdapter
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
-TYPES = {
-    "anthropic-messages": MessageCreateParamsNonStreaming,
-    "openai-responses": ResponseCreateParamsNonStreaming,
-    "openai-chat": CompletionCreateParamsNonStreaming,
-}
-FORMATS = tuple(TYPES)
+FORMATS = ("anthropic-messages", "openai-responses", "openai-chat")
 
 
 @cache
 def _adapter(format: str) -> "TypeAdapter[Any]":
-    return TypeAdapter(TYPES[format])
+    # Every process of a test run imports this module; the packages of the providers take it two seconds.
+    from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+    from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
+    from pydantic import TypeAdapter
+
+    types = {
+        "anthropic-messages": MessageCreateParamsNonStreaming,
+        "openai-responses": ResponseCreateParamsNonStreaming,
+        "openai-chat": CompletionCreateParamsNonStreaming,
+    }
+    return TypeAdapter(types[format])
 
 
 def check_request(format: str, body: dict[str, Any]) -> None:
