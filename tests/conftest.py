@@ -38,16 +38,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The client runs on both, so its tests do at all times.
     """
     here = Path(__file__).parent
+    within = {path: path.relative_to(here).as_posix() for path in {item.path for item in items}}
 
     def place(item: pytest.Item) -> int:
-        path = item.path.relative_to(here).as_posix()
+        path = within[item.path]
         return next(
             (place for place, folder in enumerate(LONGEST_FIRST) if path.startswith(folder)), len(LONGEST_FIRST)
         )
 
     items.sort(key=place)
     for item in items:
-        if item.path.is_relative_to(here / "unit") and runs_on_trio(item):
+        if within[item.path].startswith("unit/") and runs_on_trio(item):
             item.add_marker("slow")
 
 
