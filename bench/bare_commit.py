@@ -30,7 +30,7 @@ import msgspec
 import uvloop
 
 from bench.bare_rpc import Reply, Request
-from ctxd.dbfile import checkpoint, insert_rows, open_writer
+from ctxd.dbfile import checkpoint, insert_rows, open_writer, unpack_body
 from ctxd.limits import CHECKPOINT_BYTES, COMMIT_WRITES_MAX
 from ctxd_protocol.methods.sessions import SessionCreateParams
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams, ToolcallRecordResult
@@ -79,7 +79,7 @@ def lengths(model: apsw.Connection) -> Lengths:
     ((seq, principal, body),) = found(model, newest)
     versions = "SELECT body, crc FROM version WHERE tx=? ORDER BY content IS NULL"
     (toolcall, crc), (segment, _) = found(model, versions, seq)
-    return Lengths(principal, body, toolcall, segment, crc)
+    return Lengths(principal, unpack_body(body), toolcall, segment, crc)
 
 
 class Committer:

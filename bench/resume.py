@@ -23,6 +23,7 @@ import msgspec
 from bench.figures import Figure
 from bench.running import folder, quick
 from ctxd.clock import SystemClock
+from ctxd.dbfile import unpack_body
 from ctxd.objects.document import decode_document, file_text, toolcall
 from ctxd.objects.generated_ids import file_id
 from ctxd.sessions import chat_operations, file_operations, toolcall_operations
@@ -116,7 +117,7 @@ def floor(database: Path, ids: list[str]) -> float:
     began = time.perf_counter()
     connection = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
     rows = [*connection.execute(_SEGMENTS), *connection.execute(_OBJECTS, (wanted,))]
-    decoded = [decode_document(row[0], _journal_row(row[2])[4][row[1]][1]) for row in rows]
+    decoded = [decode_document(row[0], _journal_row(unpack_body(row[2]))[4][row[1]][1]) for row in rows]
     seconds = time.perf_counter() - began
     connection.close()
     assert len(decoded) > 2 * len(ids)

@@ -152,7 +152,9 @@ def documents(state: Path) -> list[Op]:
     for row in journal.read_rows(connection, after=0):
         for version in fold(row):
             if version.content is not None:
-                (text,) = connection.execute("SELECT bytes FROM content WHERE hash=?", (version.content,)).fetchone()
+                query = "SELECT size, bytes FROM content WHERE hash=?"
+                ((size, stored),) = connection.execute(query, (version.content,))
+                text = dbfile.unpack_content(size, stored)
                 docs = xtdb_documents.content_docs(version.content, str(text, "utf-8"))
                 ops += [PutDoc(doc, xtdb_documents.FIXED_VALID_TIME) for doc in docs]
             ops.append(PutDoc(xtdb_documents.to_doc(version, writer), version.valid_time))

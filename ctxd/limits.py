@@ -27,6 +27,26 @@ QUEUE_WRITES_MAX: Final = 20_000
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of the writes that may wait. Bounds memory while the disk stalls."""
 
+COMPRESSED_BYTES_MIN: Final = 768
+"""Bytes of a text or of a journal row's body from which on it is compressed. Half of all rows are smaller; they are a
+fifth of the bytes and shrink least, and to read a compressed one takes 15 us more."""
+
+COMPRESSED_BYTES_MAX: Final = 1024 * 1024
+"""Bytes above which such a value stays as it is: writes that arrive wait for the step that compresses it, 20 ms."""
+
+COMPRESSED_STEP_BYTES: Final = 64 * 1024
+"""Bytes of a write that is compressed before its commit, and of a step of compression in the background: 2 ms."""
+
+CROWDED_S: Final = 0.1
+"""Seconds from a transaction of more than one write for which writes are stored as they come: the processor is
+theirs."""
+
+COMPRESSION_PAUSE_S: Final = 0.01
+"""Seconds between two steps of compression while nothing is written: old stores are compressed at some 5 MB/s."""
+
+COMPRESSION_BACKLOG_ROWS: Final = 20_000
+"""Journal rows beyond the last step from which on a store that is never idle takes a step a second."""
+
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """Bytes of write-ahead log after which it is copied into the database. Larger makes recovery slower, smaller copies
 more."""

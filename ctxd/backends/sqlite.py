@@ -89,7 +89,7 @@ def _document(written: bytes, place: int) -> bytes | None:
     """The document at ``place`` of a journal row whose body is ``written``; None, which no check sum is over, if it is
     damaged."""
     try:
-        found = _decode(written)[_PUTS][place][_DOCUMENT]
+        found = _decode(dbfile.unpack_body(written))[_PUTS][place][_DOCUMENT]
     except (ValueError, TypeError, LookupError):
         return None
     return found if isinstance(found, bytes) else None
@@ -200,6 +200,17 @@ class SqliteBackend:
             stored = body if place is None else place
             values.append((numbers[id], valid_time, tx, tx_time, stored, content, check_sum))
         dbfile.insert_rows(self._connection, head, ROW, values)
+
+    def rewrite(self, versions: Sequence[Version], places: Sequence[int]) -> None:
+        """Replace rows by ``versions`` with the same entity, valid time and tx, each in its place in the file: none is
+        longer than before. ``places``: as in ``append``; also of those that were stored with their version."""
+        where = "WHERE entity=(SELECT n FROM entity WHERE id=?) AND vt=? AND tx=?"
+        statement = f"UPDATE version SET body=?, content=?, crc=? {where}"
+        for version, place in zip(versions, places, strict=True):
+            id, valid_time, tx, tx_time = version.id, version.valid_time, version.tx, version.tx_time
+            body, content = version.body, version.content
+            check_sum = crc32(_encode((id, valid_time, tx, tx_time, body, content)))
+            self._connection.execute(statement, (place, content, check_sum, id, valid_time, tx)).fetchall()
 
     def as_of(self, ids: Sequence[str], at: AsOf = NOW) -> list[Version]:
         """Return the versions of ``ids`` as of ``at``, without entities that are unknown or deleted there.

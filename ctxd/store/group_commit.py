@@ -178,16 +178,15 @@ class CommitQueue:
         """Commit what is queued, and do upkeep while nothing is, until the disk fails. The thread ends with this."""
         try:
             while True:
-                tidied, purge_delay = False, limits.PURGE_RETRY_S
+                purge_delay = limits.PURGE_RETRY_S
+                idle_delay: float | None = limits.CHECKPOINT_IDLE_S
                 while not self.queue and self._failure is None:
                     full, purging = self._health.code == "disk_full", self._journal_writer.purging
-                    idle_delay = None if tidied else limits.CHECKPOINT_IDLE_S
                     self._wake = anyio.Event()
                     with anyio.move_on_after(limits.PROBE_S if full else purge_delay if purging else idle_delay):
                         await self._wake.wait()
                         continue
-                    await self._do_upkeep(full=full, purging=purging)
-                    tidied = not full and not purging
+                    idle_delay = await self._do_upkeep(full=full, purging=purging)
                     purge_delay = min(2 * purge_delay, limits.CHECKPOINT_IDLE_S)
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 if self._failure is not None:
@@ -203,6 +202,8 @@ class CommitQueue:
                     self._fail([*batch, *self._clear()], "data_loss", str(error), "not_applied")
                 else:
                     await self._land(batch, chains)
+                    if self._journal_writer.compression_due:
+                        await self._thread.call(self._journal_writer.compress)
                 # The next one may be long in coming, and content is held while its write is.
                 self._batch = batch = ()
         except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as failure:
@@ -260,8 +261,11 @@ class CommitQueue:
             self._purged.set()
             self._purged = None
 
-    async def _do_upkeep(self, *, full: bool, purging: bool) -> None:
-        """Probe a full disk for room, take the next step of unfinished purges, or tidy up."""
+    async def _do_upkeep(self, *, full: bool, purging: bool) -> float | None:
+        """Probe a full disk for room, take the next step of unfinished purges or of compression, or tidy up.
+
+        Returns: the seconds without a write until the next call; None if there is nothing left to do.
+        """
         try:
             if full:
                 if await self._thread.call(self._journal_writer.probe):
@@ -269,10 +273,14 @@ class CommitQueue:
             elif purging:
                 await self._thread.call(self._journal_writer.finish_purges)
                 self._note_purges()
+            elif not self._health.lost and await self._thread.call(self._journal_writer.compress):
+                return limits.COMPRESSION_PAUSE_S
             else:
                 await self._thread.call(self._journal_writer.tidy)
+                return None
         except dbfile.DiskFull as error:
             self._health.fill(str(error), error.hint)
+        return limits.CHECKPOINT_IDLE_S
 
     def _fail(
         self, entries: Sequence[QueuedWrite], code: ErrorCode, message: str, outcome: Outcome, hint: str = ""

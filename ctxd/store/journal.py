@@ -7,7 +7,6 @@ fits.
 """
 
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from ctxd import dbfile
 from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 """``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """
@@ -35,11 +34,13 @@ CREATE TABLE IF NOT EXISTS knows(
 CREATE TABLE IF NOT EXISTS signature(entity INTEGER PRIMARY KEY, sig BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
-"""``content.bytes`` is None where the text is in the artifact store, see ``pack_content`` otherwise. An operation id is
-found by index, not copied."""
+"""``journal.body`` and ``content.bytes`` may be compressed, see ``dbfile.pack_body`` and ``dbfile.pack_content``;
+``bytes`` is None where the text is in the artifact store. An operation id is found by index, not copied."""
+
+HELD: Final = "length(hash)=32"
+"""Condition for a row of ``content`` that a purge has not emptied."""
 
 COLUMNS: Final = "seq, incarnation, principal, session, kind, op_id, vt, tx_time, body, b3, chain"
-_RAW_DEFLATE: Final = -zlib.MAX_WBITS
 _BODY_FORMAT: Final = 1
 _REWRITTEN_FORMAT: Final = 2
 _PURGE_FORMAT: Final = 3
@@ -104,24 +105,6 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     b3: bytes
     chain: bytes
-
-
-def pack_content(data: bytes) -> bytes:
-    """``data`` as a row of ``content`` may have it: compressed where that is shorter."""
-    # Deflate without a header: of texts of a kilobyte it makes less than Zstandard does.
-    packing = zlib.compressobj(wbits=_RAW_DEFLATE)
-    packed = packing.compress(data) + packing.flush()
-    return packed if len(packed) < len(data) else data
-
-
-def unpack_content(size: int, stored: bytes) -> bytes:
-    """The bytes of a row of ``content``: ``size`` of them, kept as ``stored``. Raises: ValueError for a damaged row."""
-    if len(stored) == size:
-        return stored
-    try:
-        return zlib.decompress(stored, wbits=_RAW_DEFLATE, bufsize=size)
-    except zlib.error as error:
-        raise ValueError(f"compressed content is damaged: {error}") from error
 
 
 def encode_body(request: bytes, result: bytes, knows: Sequence[str], puts: Sequence[Put]) -> bytes:
@@ -228,7 +211,17 @@ def read_rows(connection: dbfile.Connection, *, after: int, limit: int = -1) -> 
     """The rows beyond sequence ``after``, in order. The connection is busy until the iterator ends."""
     query = f"SELECT {COLUMNS} FROM journal WHERE seq>? ORDER BY seq LIMIT ?"
     for row in connection.execute(query, (after, limit)):
-        yield Row(*row)
+        stored = Row(*row)
+        body = body_of(stored.body)
+        yield stored if body is stored.body else msgspec.structs.replace(stored, body=body)
+
+
+def body_of(stored: bytes) -> bytes:
+    """The body that a row keeps as ``stored``; a damaged one as it is, which does not match its hash."""
+    try:
+        return dbfile.unpack_body(stored)
+    except ValueError:
+        return stored
 
 
 def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:

@@ -25,6 +25,7 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
 from ctxd.store import commit_index, damage_checks, journal, migrations
 from ctxd.store import purge as purging
+from ctxd.store.compression import Compression
 from ctxd.store.statedir import StateDir
 from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, QueuedWrite
@@ -94,6 +95,9 @@ class JournalWriter:
         self.complaints: list[str] = []
         """Damage found at the start that stops nothing."""
         self._copied_for_purge = False
+        self._crowded = -limits.CROWDED_S
+        self.compression_due = False
+        """True if ``compress`` is to be called though writes come."""
 
     # --- open and close ---
 
@@ -115,6 +119,7 @@ class JournalWriter:
                 self._create()
             self._connection.execute(commit_index.TABLES).fetchall()
             self._log = dbfile.WriteAheadLog(self._path, self._connection, self._witness.sync)
+            self._compression = Compression(self._connection)
             damage = self._read_tail() or self._compare_witness()
             if not damage:
                 self.incarnation += 1
@@ -258,6 +263,7 @@ class JournalWriter:
                     self.finish_purges()
                 if (now := self._clock.monotonic()) - self._looked >= limits.WITNESS_S:
                     self._looked = now
+                    self.compression_due = self._compression.behind(pending.seq) >= limits.COMPRESSION_BACKLOG_ROWS
                     self._require_space()
         except dbfile.DiskFull as error:
             self.shortage = error
@@ -350,7 +356,15 @@ class JournalWriter:
                 self.finish_purges()
 
     def _insert(self, entries: Sequence[QueuedWrite], chain: bytes) -> list[bytes]:
-        """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them."""
+        """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them.
+
+        A write that comes alone is compressed: nothing else wants the processor. Others are by ``compress``.
+        """
+        now, alone = self._clock.monotonic(), False
+        if len(entries) > 1:
+            self._crowded = now
+        elif entries[0].prepared.size <= limits.COMPRESSED_STEP_BYTES:
+            alone = now - self._crowded >= limits.CROWDED_S
         rows: list[tuple[Any, ...]] = []
         versions: list[Version] = []
         places: list[int | None] = []
@@ -363,7 +377,8 @@ class JournalWriter:
             columns = (self.incarnation, write.principal, write.session, write.kind, write.op_id, vt, tx_time)
             b3 = journal.row_hash(*columns, body)
             chain = journal.link(chain, seq, b3)
-            rows.append((seq, *columns, body, b3, chain))
+            stored = dbfile.pack_body(body) if alone and len(body) >= limits.COMPRESSED_BYTES_MIN else body
+            rows.append((seq, *columns, stored, b3, chain))
             versions += journal.versions(prepared.puts, vt, seq, tx_time)
             places += journal.places(prepared.puts, len(body))
             contents |= prepared.contents
@@ -373,7 +388,11 @@ class JournalWriter:
             hit("journal.insert")
         connection = self._connection
         dbfile.insert_rows(connection, _JOURNAL_HEAD, _JOURNAL_ROW, rows)
-        content_rows = [(ref, size, data) for ref, (size, data) in contents.items()]
+        content_rows = []
+        for ref, (size, data) in contents.items():
+            if alone and data is not None and len(data) == size >= limits.COMPRESSED_BYTES_MIN:
+                data = dbfile.pack_content(data)
+            content_rows.append((ref, size, data))
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
         self._versions.append(versions, places)
         if commits := [version for version in versions if version.id.startswith(COMMIT_PREFIX)]:
@@ -442,6 +461,30 @@ class JournalWriter:
         if not self._log.is_copied:
             with dbfile.faults(self._connection):
                 self._empty_log()
+
+    def compress(self) -> bool:
+        """Compress a few rows that were stored as they came. Returns True unless none is left that can be.
+
+        Raises: ``dbfile.DiskFailed``.
+        """
+        self.compression_due = False
+        # What finds no room is made again later. What is damaged is for the scrub to report.
+        with suppress(dbfile.DiskFull, dbfile.FileDamaged, dbfile.SqlFailed), dbfile.faults(self._connection):
+            step = self._compression.next()
+            if step is None:
+                if self._compression.must_keep():
+                    with self._transaction():
+                        self._compression.keep()
+                return False
+            if step.shorter:
+                self._require_space()
+                with self._transaction():
+                    self._compression.replace(step)
+                if self._log.shorten_due:
+                    self._log.shorten()
+            self._compression.went_on(step)
+            return True
+        return False
 
     def _require_space(self) -> None:
         """Raises: ``dbfile.DiskFull`` if the disk lacks the room that the journal needs to go on."""

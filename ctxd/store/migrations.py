@@ -39,6 +39,8 @@ MIGRATIONS: Final = (
     # What is stored stays as it is and is read as it is. The number keeps programs out that look for each document
     # beside its version.
     Migration(5, "keep documents in the journal alone from now on", lambda connection: None),
+    # The daemon compresses what is stored when it is idle. The number keeps programs out that cannot read it.
+    Migration(6, "compress journal rows and long texts from now on", lambda connection: None),
 )
 
 

@@ -12,9 +12,11 @@ without one: with the least text that it needs.
 
 Every step follows an index (entity, text hash, journal sequence), so the cost is that of what is purged, whatever the
 store holds beside it. That nothing is left in the database file rests on ``secure_delete``: SQLite zeroes what it
-frees. What lies outside the database goes after the transaction, and again at the next start if that is cut: the
-artifacts, and the write-ahead log, which holds older pages until it is truncated. The record's entities
-are those that a projection has to evict (``journal.Body.purged``).
+frees. It does not zero what it has moved within a page or to another one, so that a later purge would miss a copy: no
+row that holds text is ever deleted or made longer, only replaced in its place. What lies outside the database goes
+after the transaction, and again at the next start if that is cut: the artifacts, and the write-ahead log, which holds
+older pages until it is truncated. The record's entities are those that a projection has to evict
+(``journal.Body.purged``).
 """
 
 import json
@@ -112,12 +114,12 @@ def apply(
         dropped -= _still_said(versions, dropped, written)
     texts = tuple(sorted(dropped))
     hit("purge.rewrite")
-    places: dict[tuple[str, int, int], int | None] = {}
+    places: dict[tuple[str, int, int], int] = {}
     rows = [
         _rewrite_row(connection, tx, seq, written, places, purge.reclaimed)
         for tx in sorted({version.tx for version in found})
     ]
-    versions.append(list(written.values()), [places.get(key) for key in written])
+    versions.rewrite(list(written.values()), [places[key] for key in written])
     commit_index.fill(connection, versions, list(written.values()))
     _drop_texts(connection, texts, {version.content for version in found if version.id.startswith(ARTIFACT)})
     ids = tuple(dict.fromkeys((*purge.ids, *(version.id for version in found))))
@@ -198,7 +200,7 @@ def _within(connection: dbfile.Connection, name: str) -> list[str]:
 
 def _inline(connection: dbfile.Connection, ref: bytes) -> Content | None:
     found = connection.execute("SELECT size, bytes FROM content WHERE hash=?", (ref,)).fetchone()
-    return None if found is None or found[1] is None else decode_content(journal.unpack_content(*found))
+    return None if found is None or found[1] is None else decode_content(dbfile.unpack_content(*found))
 
 
 def _keep_text(connection: dbfile.Connection, text: Content | None) -> bytes | None:
@@ -249,11 +251,11 @@ def _rewrite_row(
     tx: int,
     record: int,
     written: Mapping[tuple[str, int, int], Version],
-    places: dict[tuple[str, int, int], int | None],
+    places: dict[tuple[str, int, int], int],
     reclaimed: str | None,
 ) -> journal.Rewritten:
     """Replace in row ``tx`` what is ``written`` anew, on behalf of row ``record``. ``places`` receives the places of
-    those documents; all others keep theirs."""
+    its documents."""
     (row,) = journal.read_rows(connection, after=tx - 1, limit=1)
     body = journal.decode_body(row.body)
     puts, keys = [], []
@@ -265,14 +267,17 @@ def _rewrite_row(
         puts.append(put)
     # A digest of parameters, and the hashes in an answer, would let a short text be guessed.
     after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
-    size = len(row.body)
+    (length,) = connection.execute("SELECT length(body) FROM journal WHERE seq=?", (tx,)).fetchone() or (0,)
+    size = length
     if reclaimed is not None and row.session == reclaimed:
         _forget_known(connection, body.knows, reclaimed)
         after, size = msgspec.structs.replace(after, knows=()), 0
     encoded = journal.encode_rewritten(after, size)
-    places.update(zip(keys, journal.places(puts, len(encoded)), strict=True))
-    # Of the same size it is written over what was there, page by page, and nothing is moved.
-    connection.execute("UPDATE journal SET body=? WHERE seq=?", (encoded, row.seq))
+    places.update(zip(keys, range(len(keys)), strict=True))
+    # Of the same size it is written over what was there, page by page, and nothing is moved. What was compressed may
+    # be longer now, and no longer than it was once it is compressed again; zeros behind it are not read.
+    fitting = encoded if len(encoded) <= length else dbfile.pack_body(encoded).ljust(length, b"\0")
+    connection.execute("UPDATE journal SET body=? WHERE seq=?", (fitting, row.seq)).fetchall()
     name = journal.rewritten_name(row.seq)
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, record.to_bytes(8, "big")))
     return journal.Rewritten(row.seq, row.b3, journal.hash_of(row, encoded))
@@ -363,15 +368,15 @@ def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes], put: Set[
     """Drop ``texts``; those that were ``put`` as artifacts are in the artifact store whatever their size."""
     left = set(unfinished(connection))
     for ref in texts:
-        found = connection.execute("SELECT size, bytes IS NULL FROM content WHERE hash=?", (ref,)).fetchone()
+        found = connection.execute("SELECT bytes IS NULL FROM content WHERE hash=?", (ref,)).fetchone()
         if found is None:
             continue
-        size, spilled = found
+        (spilled,) = found
         if spilled or ref in put:
             left.add(ref)
-        if not spilled:
-            connection.execute("UPDATE content SET bytes=zeroblob(?) WHERE hash=?", (size, ref))
-        connection.execute("DELETE FROM content WHERE hash=?", (ref,))
+        # Not deleted: SQLite would move other texts together, and leave copies of them where they were.
+        emptied = "UPDATE content SET hash=CAST(rowid AS BLOB), size=0, bytes=x'' WHERE hash=?"
+        connection.execute(emptied, (ref,)).fetchall()
     # Also with no artifact to remove: the write-ahead log is left.
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (_PENDING, _encode(sorted(left))))
 

@@ -231,7 +231,10 @@ class Reader:
         size, stored = row
         if stored is None:
             return decode_content(self.artifacts.read(ref))
-        data = journal.unpack_content(size, stored)
+        try:
+            data = dbfile.unpack_content(size, stored)
+        except ValueError as error:
+            raise CtxdError("corrupt", f"content {ref} does not match its hash: {error}") from error
         if blake3(data).hexdigest() != ref:
             raise CtxdError("corrupt", f"content {ref} does not match its hash")
         return decode_content(data)

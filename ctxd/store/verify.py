@@ -171,7 +171,7 @@ def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
         if path.suffix == ".pack" and _in_pack(path, texts, wanted):
             found.append(str(path.relative_to(root)))
             continue
-        if path == root / "state.db" and _in_compressed_content(path, wanted):
+        if path == root / "state.db" and _in_compressed_rows(path, wanted):
             found.append(str(path.relative_to(root)))
             continue
         if path.suffix == chain_snapshots.SUFFIX:
@@ -203,13 +203,16 @@ def _in_pack(path: Path, texts: Iterable[bytes], wanted: Iterable[bytes]) -> boo
     )
 
 
-def _in_compressed_content(database: Path, wanted: Iterable[bytes]) -> bool:
-    """True if a compressed row of content holds one of ``wanted``."""
+def _in_compressed_rows(database: Path, wanted: Iterable[bytes]) -> bool:
+    """True if a compressed row of content or of the journal holds one of ``wanted``."""
     parts = tuple(wanted)
     connection = dbfile.open_reader(database)
     try:
-        rows = connection.execute("SELECT size, bytes FROM content WHERE length(bytes)<size")
-        return any(part in data for size, stored in rows for data in (_unpacked(size, stored),) for part in parts)
+        texts = connection.execute("SELECT size, bytes FROM content WHERE length(bytes)<size")
+        if any(part in data for size, stored in texts for data in (_unpacked(size, stored),) for part in parts):
+            return True
+        bodies = connection.execute("SELECT body FROM journal")
+        return any(part in body for (stored,) in bodies for body in (journal.body_of(stored),) for part in parts)
     finally:
         connection.close()
 
@@ -325,7 +328,7 @@ class _Verification:
         recorded: dict[str, int] = {}
         for seq, body in self._connection.execute("SELECT seq, body FROM journal WHERE kind=? ORDER BY seq", (KIND,)):
             try:
-                record = journal.decode_body(body).purged
+                record = journal.decode_body(journal.body_of(body)).purged
             except (ValueError, TypeError):
                 # The pass over all rows reports it.
                 continue
@@ -426,7 +429,7 @@ class _Verification:
         if row is None:
             raise ValueError(f"content {ref.hex()} is missing")
         if row[1] is not None:
-            return decode_content(journal.unpack_content(*row))
+            return decode_content(dbfile.unpack_content(*row))
         try:
             return decode_content(self._artifacts.read(ref.hex()))
         except CtxdError as error:
@@ -444,7 +447,7 @@ class _Verification:
 
     def _contents(self) -> Iterator[Report]:
         yield self._phase("content")
-        for ref, size, data in self._connection.execute("SELECT hash, size, bytes FROM content"):
+        for ref, size, data in self._connection.execute(f"SELECT hash, size, bytes FROM content WHERE {journal.HELD}"):
             if data is None:
                 try:
                     is_right = self._artifacts.check(ref.hex()) == size
@@ -498,6 +501,6 @@ class _Verification:
 def _unpacked(size: int, stored: bytes) -> bytes:
     """The bytes of a row of content; none, which match no hash, of a damaged one."""
     try:
-        return journal.unpack_content(size, stored)
+        return dbfile.unpack_content(size, stored)
     except ValueError:
         return b""

@@ -8,6 +8,7 @@ import anyio
 import msgspec
 from blake3 import blake3
 
+from ctxd import dbfile
 from ctxd.objects.document import Artifact, Document, encode_content, encode_document
 from ctxd.store import journal
 from ctxd_protocol.error_codes import ErrorCode
@@ -231,7 +232,7 @@ class EncodedWrite:
                 assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
                 # Deltas of commits are many, and seldom read one by one.
-                contents[ref] = (len(data), journal.pack_content(data) if document.type == "commit" else data)
+                contents[ref] = (len(data), dbfile.pack_content(data) if document.type == "commit" else data)
             valid_time = write.valid_times.get(document.id) if write.valid_times else None
             puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
         if write.deletes:

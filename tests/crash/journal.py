@@ -4,6 +4,7 @@ The daemon that wrote the file must not run.
 """
 
 import sqlite3
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,8 @@ def chains(state_dir: Path) -> dict[int, str]:
         (chain,) = connection.execute("SELECT value FROM meta WHERE name='genesis'").fetchone()
         found: dict[int, str] = {}
         for seq, *head, body, written in connection.execute(f"SELECT {COLUMNS} FROM journal ORDER BY seq"):
+            if body[:1] == b"\0":
+                body = zlib.decompressobj(-15).decompress(body[5:])
             b3 = blake3(msgspec.msgpack.encode(head) + body).digest()
             chain = blake3(chain + seq.to_bytes(8, "big") + b3).digest()
             assert seq == len(found) + 1, f"row {len(found) + 1} is missing"

@@ -1,6 +1,7 @@
 """SES: the trash: what removing a session hides and refuses, and what restoring one brings back."""
 
 import json
+import random
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -140,7 +141,7 @@ def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Runni
     with connect_sync(kept.socket) as client:
         s = client.session("gone", agent="a")
         s.user("a question")
-        call(s, output="an answer\n" * 1000)
+        call(s, output=random.Random(1).randbytes(12_000).hex())
         made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="gone").commit
         s.remove()
         assert ctxd("gc", "--socket", kept.socket).stdout == "0 sessions emptied, 0 B; 0 retired, 0 kept\n"

@@ -76,15 +76,14 @@ def report_of(root: Path):
 
 
 def residue(root: Path) -> set[tuple[str, str]]:
-    """Where in the files of the state directory a needle is."""
-    return {
-        (path.name, needle)
-        for path in root.rglob("*")
-        if path.is_file()
-        for data in [path.read_bytes()]
-        for needle in NEEDLES
-        if needle.encode() in data
-    }
+    """Where in the files of the state directory a needle is, compressed rows of the database included."""
+    found = [(path.name, path.read_bytes()) for path in root.rglob("*") if path.is_file()]
+    connection = dbfile.open_reader(root / "state.db")
+    found += [("state.db", dbfile.unpack_body(body)) for (body,) in connection.execute("SELECT body FROM journal")]
+    texts = connection.execute("SELECT size, bytes FROM content WHERE bytes IS NOT NULL")
+    found += [("state.db", dbfile.unpack_content(*row)) for row in texts]
+    connection.close()
+    return {(name, needle) for name, data in found for needle in NEEDLES if needle.encode() in data}
 
 
 @pytest.mark.requirement("SEC-8")

@@ -84,7 +84,7 @@ async def test_the_digest_of_the_versions_is_that_of_the_journal_s_fold(root):
             "damaged",
         ),
         ("UPDATE entity SET id='other' WHERE id='t5'", "is damaged"),
-        ("UPDATE content SET bytes=zeroblob(length(bytes)) WHERE size=800", "content hash"),
+        ("UPDATE content SET bytes=zeroblob(length(bytes)) WHERE size=800", "does not match its hash"),
         ("DELETE FROM content WHERE size=800", "is missing"),
         ("DELETE FROM knows WHERE object=1", "in the journal, but not stored"),
         ("INSERT INTO knows VALUES (1, 1)", "stored, but not in the journal"),
