@@ -23,7 +23,7 @@ from ctxd.clock import Clock
 from ctxd.failpoints import ARMED, hit
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.secrets.keyfile import load_key
-from ctxd.store import commit_index, damage_checks, journal, migrations
+from ctxd.store import commit_index, damage_checks, journal, migrations, text_sources
 from ctxd.store import purge as purging
 from ctxd.store.compression import Compression
 from ctxd.store.statedir import StateDir
@@ -34,6 +34,7 @@ _EXIT_DAMAGED: Final = 74
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 _CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_INDEXED: Final = (COMMIT_PREFIX, text_sources.PREFIX)
 _PROBE: Final = bytes(64 * 1024)
 _FREE_SHARE_MIN: Final = 20
 """A filesystem of less than this times ``DISK_FREE_MIN`` may be filled to one part in this."""
@@ -118,6 +119,7 @@ class JournalWriter:
             if version == 0:
                 self._create()
             self._connection.execute(commit_index.TABLES).fetchall()
+            text_sources.create(self._connection, self._versions)
             self._log = dbfile.WriteAheadLog(self._path, self._connection, self._witness.sync)
             self._compression = Compression(self._connection)
             damage = self._read_tail() or self._compare_witness()
@@ -395,8 +397,9 @@ class JournalWriter:
             content_rows.append((ref, size, data))
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO content(hash, size, bytes)", "(?,?,?)", content_rows)
         self._versions.append(versions, places)
-        if commits := [version for version in versions if version.id.startswith(COMMIT_PREFIX)]:
-            commit_index.fill(connection, self._versions, commits)
+        if indexed := [version for version in versions if version.id.startswith(_INDEXED)]:
+            commit_index.fill(connection, self._versions, indexed)
+            text_sources.fill(connection, self._versions, indexed)
         numbers = self._versions.number([*signatures, *(id for pair in knows for id in pair)])
         pairs = [(numbers[object], numbers[session]) for object, session in knows]
         dbfile.insert_rows(connection, "INSERT OR IGNORE INTO knows(object, session)", "(?,?)", pairs)

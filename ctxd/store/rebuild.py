@@ -11,7 +11,7 @@ from typing import Final
 from ctxd import dbfile
 from ctxd.backends.sqlite import SqliteBackend
 from ctxd.errors import StateDirError
-from ctxd.store import commit_index, journal, statedir
+from ctxd.store import commit_index, journal, statedir, text_sources
 from ctxd.store.verify import Report, Step, verified
 
 _EXIT_NO_STATE: Final = 10
@@ -55,6 +55,8 @@ def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
             connection.execute("DELETE FROM knows").fetchall()
             connection.execute("DELETE FROM signature").fetchall()
             commit_index.clear(connection)
+            connection.execute(text_sources.TABLES).fetchall()
+            text_sources.clear(connection)
             versions = SqliteBackend(connection)
             versions.clear()
             done = 0
@@ -74,6 +76,7 @@ def _put(connection: dbfile.Connection, versions: SqliteBackend, row: journal.Ro
     put = journal.versions(body.puts, row.vt, row.seq, row.tx_time)
     versions.append(put, journal.places(body.puts, len(row.body)))
     commit_index.fill(connection, versions, put)
+    text_sources.fill(connection, versions, put)
     session = f"session:{row.session}"
     numbers = versions.number([*body.knows, session] if body.knows else ())
     pairs = [(numbers[id], numbers[session]) for id in body.knows]

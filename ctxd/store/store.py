@@ -550,7 +550,7 @@ class VersionStore:
         return {ref: texts[ref] for ref in wanted}
 
     async def commits(self, query: Callable[[dbfile.Connection], T]) -> T:
-        """The result of ``query``, a read of ``commit_index`` or ``purge``. Raises and cancel: as ``get``."""
+        """The result of ``query``, a read of an index or of ``purge``. Raises and cancel: as ``get``."""
         return await self._read(lambda: query(self._reader.connection))
 
     @property

@@ -25,7 +25,7 @@ from ctxd.objects.commit_fields import commit_hash
 from ctxd.objects.document import Content, Document, decode_content, decode_document
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
-from ctxd.store import chain_snapshots, commit_index, damage_checks, journal
+from ctxd.store import chain_snapshots, commit_index, damage_checks, journal, text_sources
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.witness import WitnessFile
 
@@ -251,6 +251,8 @@ class _Verification:
         self._newest_incarnation = 0
         # By id, the newest transaction of a commit and what the index has to have of it.
         self._commits: dict[str, tuple[int, bytes]] = {}
+        # Sources of component texts, each with a text.
+        self._sources: set[tuple[str, str]] = set()
 
     def run(self) -> Iterator[Report]:
         # Before the snapshot is taken: a daemon may be writing both.
@@ -348,6 +350,7 @@ class _Verification:
             body = journal.decode_body(row.body)
             for version in journal.fold(row):
                 self._folded.add(version)
+                self._sources.update((source, version.id) for source in text_sources.sources_of(version))
         except (ValueError, TypeError) as error:
             self._report.note("damage", f"journal row {row.seq} cannot be read: {error}")
             return
@@ -496,6 +499,12 @@ class _Verification:
             self._report.note("damage", f"the index of commits lacks {count(len(self._commits), 'commit')}")
         if other:
             self._report.note("damage", f"the index of commits has {count(other, 'commit')} as the store does not")
+        # A state that a daemon of an earlier version wrote has no such index until the next start.
+        if text_sources.exists(self._connection):
+            self._sources.difference_update(text_sources.pairs(self._connection))
+            if self._sources:
+                lacking = count(len(self._sources), "source")
+                self._report.note("damage", f"the index of component texts lacks {lacking}")
 
 
 def _unpacked(size: int, stored: bytes) -> bytes:

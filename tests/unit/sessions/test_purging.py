@@ -1,21 +1,27 @@
 """What a purge does to sessions: to that which said it, to those that went on elsewhere, to those that share bytes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from ctxd import dbfile
 from ctxd.assembly.append_assembly import Wanted
+from ctxd.backends import sqlite
 from ctxd.errors import CtxdError
-from ctxd.objects.document import Document, Stored
-from ctxd.objects.generated_ids import component_texts_prefix, entry_id, segment_id
+from ctxd.objects.document import Document, sourceless
+from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
+from ctxd.store import text_sources
 from ctxd.store.purge import KIND
+from ctxd.store.rebuild import rebuild_tables
+from ctxd.store.verify import verify
 from ctxd.store.writes import PurgeRequest, Write
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
@@ -190,18 +196,91 @@ async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
         home.append(live, Message(role="user", content="Begin."))
         params = EntrySetParams(session="s", key="mode", value="the secret")
         await EntryOperations(home.sessions, home.indexer).set_entry(Actor("p", "host"), params)
-        scan = home.store.scan
+        commits = home.store.commits
 
-        async def scanned(prefix: str, *args: Any, **rest: Any) -> list[Stored]:
-            found: list[Stored] = await scan(prefix, *args, **rest)
-            if prefix == component_texts_prefix("s") and not found:
+        async def looked_up(query: Callable[..., Any]) -> Any:
+            found = await commits(query)
+            if found == []:
                 wanted = Wanted("anthropic-messages", "m", None)
                 await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=wanted)
             return found
 
-        monkeypatch.setattr(home.store, "scan", scanned)
+        monkeypatch.setattr(home.store, "commits", looked_up)
         proof = await purge(home.store, home.sessions.guard, CALL, entry_id("s", "mode"))
         monkeypatch.undo()
         texts = await home.store.scan(component_texts_prefix())
         assert texts and all(is_purged(stored.document) for stored in texts)
         assert set(proof.objects) == {entry_id("s", "mode"), *(stored.document.id for stored in texts)}
+
+
+def made_text(number: int, source: str) -> Document:
+    """A component text of a session of its own."""
+    payload = {"key": "instructions:/a", "sources": [source]}
+    return sourceless(component_text_id(f"s{number}", f"{number:064x}"), "component_text", payload, f"text {number}")
+
+
+@pytest.mark.requirement("SEC-8")
+async def test_a_purge_of_a_file_reads_as_few_versions_in_a_store_of_ten_times_the_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    read: list[object] = []
+    encode = sqlite._encode
+
+    def counted(row: object) -> bytes:
+        read.append(row)
+        return encode(row)
+
+    for texts in (30, 300):
+        root = tmp_path / str(texts)
+        async with world(root) as w:
+            file = sourceless("f" * 64, "file", {"char_count": 4}, "file")
+            puts = [made_text(number, f"{number:064x}") for number in range(1, texts)]
+            await w.store.submit(Write(kind="object.put", principal="p", puts=(file, *puts))).wait()
+            mine = [made_text(number, file.id) for number in range(texts, texts + 2)]
+            await w.store.submit(Write(kind="object.put", principal="p", puts=tuple(mine))).wait()
+        async with world(root) as w:
+            read.clear()
+            with monkeypatch.context() as patched:
+                patched.setattr(sqlite, "_encode", counted)
+                proof = await purge(w.store, w.sessions.guard, CALL, file.id)
+                counts.append(len(read))
+            assert set(proof.objects) == {file.id, *(text.id for text in mine)} and proof.texts == 3
+            left = await w.store.scan(component_texts_prefix())
+            assert sum(is_purged(stored.document) for stored in left) == 2
+        verified(root)
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.requirement("DUR-10")
+async def test_the_index_of_component_texts_is_filled_checked_and_rebuilt(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    async with world(root) as w:
+        texts = (made_text(1, "f" * 64), made_text(2, "e" * 64))
+        await w.store.submit(Write(kind="k", principal="p", puts=texts)).wait()
+
+    def change(statement: str) -> None:
+        connection = dbfile.open_writer(root / "state.db")
+        connection.execute(statement).fetchall()
+        connection.close()
+
+    def found() -> set[tuple[str, str]]:
+        connection = dbfile.open_reader(root / "state.db")
+        pairs = set(text_sources.pairs(connection))
+        connection.close()
+        return pairs
+
+    before = found()
+    assert before == {("f" * 64, made_text(1, "").id), ("e" * 64, made_text(2, "").id)}
+    change("DELETE FROM text_source WHERE text=(SELECT max(text) FROM text_source)")
+    *_, report = verify(root)
+    assert [problem.message for problem in report.problems] == ["the index of component texts lacks 1 source"]
+    rebuild_tables(root / "state.db", lambda done: None)
+    assert found() == before
+    # A state of before there was the index.
+    change("DROP TABLE text_source")
+    verified(root)
+    async with world(root) as w:
+        pass
+    assert found() == before
+    verified(root)
