@@ -1,17 +1,101 @@
-"""``ctx install``: integrations that record the current context in other programs."""
+"""``ctx install`` and ``ctx uninstall``: connect harnesses to ctxd, and record the current context in git commits."""
 
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final, cast
 
 import click
+import msgspec
 
+from ctxd.cli import harness_hooks
 from ctxd.cli.common_options import Invocation, common
-from ctxd.cli.git_hook import install, uninstall
-from ctxd.command_line import Command, Group
+from ctxd.cli.exit_codes import FAILURE, OK
+from ctxd.cli.git_hook import install as install_git_hook
+from ctxd.cli.git_hook import uninstall as uninstall_git_hook
+from ctxd.cli.harness_hooks import NAMES, HarnessName, Refused
+from ctxd.cli.unified_diff import print_diff, unified
+from ctxd.command_line import Command, Group, Stop
+from ctxd.doctor_findings import Finding, fail, ok, warn
+
+BACKUP: Final = ".before-ctxd"
+"""End of the name of a file's copy, made before the first change of it."""
+
+_SHORTEN_LEAST: Final = 200
 
 
-@click.group(cls=Group, name="install", examples="ctx install git\nctx install git --uninstall")
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one harness: ``connected``; ``outdated``, its hooks run another program or options than those that are
+    current; ``broken``, its file cannot be read; ``none``."""
+
+    harness: HarnessName
+    state: str
+    file: str
+    found: str
+
+
+@click.group(
+    cls=Group,
+    name="install",
+    examples="ctx install claude\nctx install codex --dry-run\nctx install status\nctx install git",
+)
 def install_group() -> None:
-    """Install integrations (git hook)."""
+    """Connect a harness to ctxd, or git."""
+
+
+def _harness_command(name: HarnessName) -> None:
+    title = {"claude": "Claude Code", "codex": "codex", "pi": "pi", "opencode": "opencode"}[name]
+
+    @install_group.command(
+        cls=Command,
+        name=name,
+        help=f"Capture the sessions of {title} live, from their next start on.\n\n"
+        "Adds hooks to its settings, and changes nothing else in them; a copy of the file is kept beside it. Run it"
+        " again after an update of ctxd. `ctx uninstall` removes exactly what was added.",
+        examples=f"ctx install {name}\nctx install {name} --dry-run\nctx install {name} --shorten 20000",
+    )
+    @click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
+    @click.option(
+        "--shorten",
+        type=click.IntRange(min=_SHORTEN_LEAST),
+        metavar="CHARS",
+        help="Show the model longer outputs of tools cut, with the id of the whole.",
+    )
+    @common
+    def connect(run: Invocation, dry_run: bool, shorten: int | None) -> None:
+        words = _words(run, name, shorten)
+        _change(run, name, dry_run, lambda text, path: harness_hooks.installed(name, text, words, path))
+
+
+for _name in NAMES:
+    _harness_command(_name)
+
+
+@install_group.command(cls=Command, examples="ctx install status\nctx install status --json")
+@common
+def status(run: Invocation) -> int:
+    """Show which harnesses are connected."""
+    found = [connection(name) for name in NAMES]
+    if run.screen.as_json:
+        run.screen.document({"items": found})
+    else:
+        run.screen.table(("HARNESS", "STATE", "FILE"), [(each.harness, each.state, each.file) for each in found])
+    return OK
+
+
+@click.command(cls=Command, examples="ctx uninstall claude\nctx uninstall codex --dry-run")
+@click.argument("harness", type=click.Choice(NAMES))
+@click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
+@common
+def uninstall(run: Invocation, harness: str, dry_run: bool) -> None:
+    """Remove what `ctx install` added for HARNESS.
+
+    If nothing else has changed, the file is the same as before, byte for byte.
+    """
+    name = cast(HarnessName, harness)
+    _change(run, name, dry_run, lambda text, path: _restored(name, text, path))
 
 
 @install_group.command(
@@ -26,10 +110,137 @@ def git(run: Invocation, repo: Path, away: bool) -> None:
     Installs a commit-msg hook where git looks for one, in core.hooksPath as well; a hook that is there runs first. All
     work trees of a repository have the same. A commit never fails because of it.
     """
-    done = uninstall(repo) if away else install(repo)
+    done = uninstall_git_hook(repo) if away else install_git_hook(repo)
     if run.screen.as_json:
         run.screen.document({"hook": str(done.hook), "changed": done.changed, "kept": done.kept})
         return
     run.screen.line(f"{done.told}: {done.hook}")
     if done.shared:
         run.screen.note("core.hooksPath leads there: every repository that uses it has the hook")
+
+
+def connection(name: HarnessName) -> Connection:
+    """State of the harness ``name``, from its file."""
+    path = harness_hooks.place(name, os.environ)
+    try:
+        text = (_read(path) or b"").decode()
+        words = harness_hooks.command(name, text)
+        is_whole = words is None or harness_hooks.installed(name, text, words, path) == text
+    except (Stop, Refused, UnicodeDecodeError) as error:
+        return Connection(harness=name, state="broken", file=str(path), found=str(error))
+    if words is None:
+        return Connection(harness=name, state="none", file=str(path), found="not connected")
+    if not is_whole:
+        return Connection(harness=name, state="outdated", file=str(path), found="some of its hooks are not current")
+    if not os.access(words[0], os.X_OK):
+        return Connection(harness=name, state="outdated", file=str(path), found=f"{words[0]} cannot be run")
+    return Connection(harness=name, state="connected", file=str(path), found=f"connected through {words[0]}")
+
+
+def findings() -> list[Finding]:
+    """Checks of every harness, for ``ctx doctor``."""
+    found = []
+    for each in map(connection, NAMES):
+        title = f"hooks of {each.harness}"
+        if each.state == "broken":
+            found.append(fail(title, f"{each.file}: {each.found}", f"correct it, then run ctx install {each.harness}"))
+        elif each.state == "outdated":
+            found.append(warn(title, f"{each.file}: {each.found}", f"run ctx install {each.harness}"))
+        else:
+            found.append(ok(title, each.found))
+    return found
+
+
+def _words(run: Invocation, name: HarnessName, shorten: int | None) -> list[str]:
+    """The command of the hooks of ``name``. Raises: ``Stop``."""
+    beside = [Path(sysconfig.get_path("scripts"), "ctx-hook"), Path(sys.argv[0]).absolute().with_name("ctx-hook")]
+    program = next((str(path) for path in beside if os.access(path, os.X_OK)), None)
+    if program is None:
+        raise Stop(FAILURE, f"{beside[0]} is not there", hint="install ctxd again", symbol="not_found")
+    words = [program, name]
+    # A harness that is started elsewhere has another environment than this command.
+    if socket := run.socket_path() or os.environ.get("CTXD_SOCKET"):
+        words += ["--socket", os.path.abspath(socket)]
+    return [*words, "--shorten", str(shorten)] if shorten is not None else words
+
+
+def _restored(name: HarnessName, text: str, path: Path) -> str:
+    """The file's ``text`` without our hooks: its copy of before, byte for byte, if nothing else has changed."""
+    words, copy = harness_hooks.command(name, text), _read(_backup(path))
+    if words is not None and copy is not None and harness_hooks.installed(name, copy.decode(), words, path) == text:
+        return copy.decode()
+    left = harness_hooks.removed(name, text, path)
+    # Without a copy the file was made by `ctx install`.
+    return "" if words is not None and copy is None and left.split() in (["{}"], ["{", "}"]) else left
+
+
+def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[[str, Path], str]) -> None:
+    path = harness_hooks.place(name, os.environ)
+    before = _read(path)
+    try:
+        text = (before or b"").decode()
+        after = change(text, path)
+    except UnicodeDecodeError:
+        raise Stop(FAILURE, f"{path} is not UTF-8", hint="correct it", symbol="unsupported") from None
+    except Refused as refused:
+        raise Stop(FAILURE, f"{path}: {refused}; nothing was changed", symbol="unsupported") from None
+    changed = after != text
+    if changed and not dry_run:
+        _write(name, path, before, after)
+    patch = unified(text, after, str(path), str(path))
+    if run.screen.as_json:
+        run.screen.document({"file": str(path), "changed": changed, "patch": "".join(patch)})
+    elif dry_run:
+        print_diff(run, patch)
+    else:
+        run.screen.line(f"{'changed' if changed else 'already so'}: {path}")
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Stop(FAILURE, f"{path}: {error.strerror}", hint="make it readable", symbol="failed") from None
+
+
+def _backup(path: Path) -> Path:
+    return path.with_name(path.name + BACKUP)
+
+
+def _write(name: HarnessName, path: Path, before: bytes | None, after: str) -> None:
+    """Replace the file at ``path``, or the one that a symbolic link there leads to, in one step. Raises: ``Stop``."""
+    target, copy = Path(os.path.realpath(path)), _backup(path)
+    try:
+        mode = 0o600
+        if before is not None:
+            mode = target.stat().st_mode & 0o7777
+            if not mode & 0o200:
+                raise Stop(FAILURE, f"{target} is read-only", hint="make it writable", symbol="permission_denied")
+        was_ours = before is not None and harness_hooks.command(name, before.decode()) is not None
+        if not after:
+            target.unlink()
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if before is not None and not was_ours:
+            _put(copy, before, mode)
+        if _read(path) != before:
+            raise Stop(FAILURE, f"{path} changed meanwhile", hint="run the command again", symbol="conflict")
+        _put(target, after.encode(), mode)
+        if was_ours and _read(copy) == after.encode():
+            copy.unlink()
+    except OSError as error:
+        raise Stop(FAILURE, f"{error.filename}: {error.strerror}", symbol="failed") from error
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    draft = path.with_name(f".{path.name}.ctxd-{os.getpid()}")
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -41,6 +41,7 @@ _COMMANDS: Final = {
     "current": "ctxd.cli.current:current",
     "sandbox": "ctxd.cli.sandbox:sandbox",
     "install": "ctxd.cli.install:install_group",
+    "uninstall": "ctxd.cli.install:uninstall",
     "capture": "ctxd.cli.capture:capture",
     "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",

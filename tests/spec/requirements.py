@@ -370,6 +370,10 @@ HOK-6 | `ctx purge` also erases the waiting events that quote the object, and of
 HOK-7 | A hundred sessions whose hooks run at once lose nothing, also when the daemon is killed meanwhile. | ctxd
 HOK-8 | On request, a large output of a tool reaches the model as its beginning, its end and the id of the whole, which is kept. | ctxd
 HOK-9 | The commands that Claude Code runs have the session in `$CTXD_SESSION`, from the start of the session on. | ctxd
+HOK-10 | A headless session of the real Claude Code, codex and pi, and nightly of opencode, with a prompt, two calls of tools and an answer, is captured live and whole while the daemon is killed and started in between, and has a context commit. | ctxd
+HOK-11 | `ctx install claude`, `codex`, `pi` and `opencode` add hooks to the harness's own settings: unknown members, comments and the layout stay, a copy is kept, codex trusts the hooks by their hash, and a second time changes nothing. `--dry-run` prints the patch. Settings of a form to which nothing can be added are left alone, with the reason. | ctxd
+HOK-12 | `ctx uninstall` removes what `ctx install` added and nothing else; if nothing else has changed, the file is the same as before, byte for byte. | ctxd
+HOK-13 | `ctx install status` and `ctx doctor` report for each harness whether it is connected, and whether its hooks are current. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd
