@@ -29,6 +29,10 @@ _LEAST_S: Final = 0.03
 
 _ANSWER_BYTES_MAX: Final = 65_536
 
+_HARNESS_SESSIONS: Final = (("CODEX_THREAD_ID", "codex"), ("PI_SESSION_ID", "pi"))
+"""Variables in which harnesses give their tools their own id of the session, and the beginning of the id of the session
+that captures it. In the others `ctx install` sets $CTXD_SESSION."""
+
 
 class UnknownSession(Exception):
     """The daemon has no session of the name that was given."""
@@ -61,6 +65,7 @@ def _within(
     SIGKILL."""
     ends = time.clock_gettime(time.CLOCK_MONOTONIC) + seconds
     found: list[dict[str, Any] | UnknownSession | None] = []
+    captured = next((f"{harness}-{id}" for name, harness in _HARNESS_SESSIONS if (id := os.environ.get(name))), None)
     done = _thread.allocate_lock()
 
     def search() -> None:
@@ -73,9 +78,13 @@ def _within(
             beside = place.parent / CONTEXT_FILE_NAME
             has_file = beside.exists()
             try:
-                told = _from_daemon(place, session, ends - _FILE_S if has_file else ends)
+                told = _from_daemon(place, session or captured, ends - _FILE_S if has_file else ends)
             except (OSError, ValueError):
                 told = None
+            except UnknownSession:
+                if session is not None:
+                    raise
+                told = _from_daemon(place, None, ends)  # The harness is not connected.
             found.append(told or (_from_file(beside, session) if has_file else None))
         except UnknownSession as unknown:
             found.append(unknown)

@@ -38,7 +38,7 @@ _FILE_MARK: Final = "// Installed by `ctx install"
 _WORDS: Final = "/* command */ []"
 
 
-class Refused(Exception):
+class UnsuitableFile(Exception):
     """The file has a form to which nothing can be added."""
 
 
@@ -58,7 +58,7 @@ def place(harness: HarnessName, environ: Mapping[str, str]) -> Path:
 
 
 def installed(harness: HarnessName, text: str, words: Sequence[str], path: Path) -> str:
-    """The file's ``text`` with hooks that run ``words``; unchanged if it has these. Raises: Refused."""
+    """The file's ``text`` with hooks that run ``words``; unchanged if it has these. Raises: UnsuitableFile."""
     match harness:
         case "claude":
             return _claude_installed(text, words)
@@ -66,14 +66,14 @@ def installed(harness: HarnessName, text: str, words: Sequence[str], path: Path)
             return _codex_installed(text, shlex.join(words), path)
         case _:
             if text and not text.startswith(_FILE_MARK):
-                raise Refused("it is not a file of ctxd: move it away")
+                raise UnsuitableFile("it is not a file of ctxd: move it away")
             folder = Path(ctxd.hook.__path__[0])
             source = (folder / {"pi": "pi.ts", "opencode": "opencode.js"}[harness]).read_text()
             return source.replace(_WORDS, json.dumps(list(words)))
 
 
 def removed(harness: HarnessName, text: str, path: Path) -> str:
-    """The file's ``text`` without our hooks; empty for a file that is ours alone. Raises: Refused."""
+    """The file's ``text`` without our hooks; empty for a file that is ours alone. Raises: UnsuitableFile."""
     match harness:
         case "claude":
             return _claude_removed(text)
@@ -84,7 +84,7 @@ def removed(harness: HarnessName, text: str, path: Path) -> str:
 
 
 def command(harness: HarnessName, text: str) -> list[str] | None:
-    """The words that our hooks in ``text`` run; None if it has none. Raises: Refused."""
+    """The words that our hooks in ``text`` run; None if it has none. Raises: UnsuitableFile."""
     match harness:
         case "claude":
             groups = _claude_hooks(text) if text.strip() else {}
@@ -120,12 +120,12 @@ def _claude_hooks(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise Refused(f"it is not valid JSON: {error}") from None
+        raise UnsuitableFile(f"it is not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Refused("it is not a JSON object")
+        raise UnsuitableFile("it is not a JSON object")
     hooks = found.get("hooks", {})
     if not isinstance(hooks, dict) or not all(isinstance(each, list) for each in hooks.values()):
-        raise Refused("its hooks are not lists by event")
+        raise UnsuitableFile("its hooks are not lists by event")
     return hooks
 
 
@@ -218,9 +218,9 @@ def _codex_hooks(text: str) -> dict[str, Any]:
     try:
         hooks = tomllib.loads(text).get("hooks", {})
     except tomllib.TOMLDecodeError as error:
-        raise Refused(f"it is not valid TOML: {error}") from None
+        raise UnsuitableFile(f"it is not valid TOML: {error}") from None
     if not isinstance(hooks, dict):
-        raise Refused("its hooks are not a table")
+        raise UnsuitableFile("its hooks are not a table")
     return hooks
 
 
@@ -252,7 +252,7 @@ def _codex_installed(text: str, command: str, path: Path) -> str:
     for event in CODEX_EVENTS:
         groups = hooks.get(event, [])
         if not isinstance(groups, list):
-            raise Refused(f"its hooks.{event} is not a list of tables")
+            raise UnsuitableFile(f"its hooks.{event} is not a list of tables")
         key, digest = trust(path, event, len(groups), 0, command)
         definition = (
             f'[[hooks.{event}.hooks]]\ntype = "command"\ncommand = {json.dumps(command)}\ntimeout = {TIMEOUT_S}\n'
@@ -263,10 +263,12 @@ def _codex_installed(text: str, command: str, path: Path) -> str:
     done = text + apart + _CODEX_MARK + "".join(lines) + "".join(states)
     try:
         is_current = _codex_is_current(_codex_hooks(done), command, path)
-    except Refused:
+    except UnsuitableFile:
         is_current = False
     if not is_current:
-        raise Refused("its hooks have a form that no table can be added to: write them as [[hooks.EVENT]] tables")
+        raise UnsuitableFile(
+            "its hooks have a form that no table can be added to: write them as [[hooks.EVENT]] tables"
+        )
     return done
 
 
@@ -319,7 +321,7 @@ def _codex_removed(text: str, path: Path) -> str:
         done = done.replace(apart + _CODEX_MARK, "", 1)
     left = _codex_hooks(done)
     if any(_codex_places(left, event) for event in left if event != "state"):
-        raise Refused("its hooks of ctxd are not tables of their own: remove them by hand")
+        raise UnsuitableFile("its hooks of ctxd are not tables of their own: remove them by hand")
     return done
 
 

@@ -46,6 +46,7 @@ NODE_S_MAX: Final = 30
 
 OTHER_VARIABLES: Final = frozenset(
     {"CTXD_CONFIG", "CTXD_SESSION", "CTXD_CONTEXT_ID", "CTXD_CONTEXT_FILE", "CTXD_FAILPOINTS", "CTXD_XTDB_HOME"}
+    | {"CTXD_HOOK_SECONDS", "CTXD_HOOK_DEBUG"}
     | {f"CTXD_XTDB_PG_{name}" for name in ("HOST", "PORT", "DATABASE", "USER", "PASSWORD")}
 )
 """Variables that are read and are no settings."""

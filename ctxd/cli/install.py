@@ -15,7 +15,7 @@ from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, OK
 from ctxd.cli.git_hook import install as install_git_hook
 from ctxd.cli.git_hook import uninstall as uninstall_git_hook
-from ctxd.cli.harness_hooks import NAMES, HarnessName, Refused
+from ctxd.cli.harness_hooks import NAMES, HarnessName, UnsuitableFile
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.command_line import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
@@ -26,7 +26,7 @@ BACKUP: Final = ".before-ctxd"
 _SHORTEN_LEAST: Final = 200
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one harness: ``connected``; ``outdated``, its hooks run another program or options than those that are
     current; ``broken``, its file cannot be read; ``none``."""
 
@@ -119,22 +119,22 @@ def git(run: Invocation, repo: Path, away: bool) -> None:
         run.screen.note("core.hooksPath leads there: every repository that uses it has the hook")
 
 
-def connection(name: HarnessName) -> Connection:
+def connection(name: HarnessName) -> HarnessState:
     """State of the harness ``name``, from its file."""
     path = harness_hooks.place(name, os.environ)
     try:
         text = (_read(path) or b"").decode()
         words = harness_hooks.command(name, text)
         is_whole = words is None or harness_hooks.installed(name, text, words, path) == text
-    except (Stop, Refused, UnicodeDecodeError) as error:
-        return Connection(harness=name, state="broken", file=str(path), found=str(error))
+    except (Stop, UnsuitableFile, UnicodeDecodeError) as error:
+        return HarnessState(harness=name, state="broken", file=str(path), found=str(error))
     if words is None:
-        return Connection(harness=name, state="none", file=str(path), found="not connected")
+        return HarnessState(harness=name, state="none", file=str(path), found="not connected")
     if not is_whole:
-        return Connection(harness=name, state="outdated", file=str(path), found="some of its hooks are not current")
+        return HarnessState(harness=name, state="outdated", file=str(path), found="some of its hooks are not current")
     if not os.access(words[0], os.X_OK):
-        return Connection(harness=name, state="outdated", file=str(path), found=f"{words[0]} cannot be run")
-    return Connection(harness=name, state="connected", file=str(path), found=f"connected through {words[0]}")
+        return HarnessState(harness=name, state="outdated", file=str(path), found=f"{words[0]} cannot be run")
+    return HarnessState(harness=name, state="connected", file=str(path), found=f"connected through {words[0]}")
 
 
 def findings() -> list[Finding]:
@@ -182,7 +182,7 @@ def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[
         after = change(text, path)
     except UnicodeDecodeError:
         raise Stop(FAILURE, f"{path} is not UTF-8", hint="correct it", symbol="unsupported") from None
-    except Refused as refused:
+    except UnsuitableFile as refused:
         raise Stop(FAILURE, f"{path}: {refused}; nothing was changed", symbol="unsupported") from None
     changed = after != text
     if changed and not dry_run:

@@ -46,7 +46,7 @@ def member(text: str, at: int, key: str) -> Element | None:
 
 
 def root(text: str) -> int:
-    """Where the value of ``text`` begins."""
+    """The place at which the value of ``text`` begins."""
     return _skip(text, 0)
 
 

@@ -27,7 +27,7 @@ def erase(socket: str | None, names: Iterable[str]) -> int:
     with _waiting(socket) as waiting:
         if waiting is None:
             return 0
-        for name in waiting.names():
+        for name in (*waiting.names(), *waiting.drafts()):
             with suppress(FileNotFoundError):
                 if _quotes(waiting.read(name), wanted):
                     waiting.erase(name)

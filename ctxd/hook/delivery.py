@@ -1,8 +1,9 @@
 """Program of ``ctx-hook``: passes a hook's standard input to the daemon, or keeps it for the next hook to pass on.
 
-It exits with 0, within ``BOUND_S``, and prints nothing but what the daemon has for the harness. It runs at every tool
-call, and most of its time is the start of the process: hence only modules of the standard library that load fast, and
-those in C beneath ``socket``, ``json`` and ``signal``. ``ctx-hook`` imports it without the package around it.
+It exits with 0, within ``DELIVERY_S`` and ``REST_S``, and prints nothing but what the daemon has for the harness. It
+runs at every tool call, and most of its time is the start of the process: hence only modules of the standard library
+that load fast, and those in C beneath ``socket``, ``json`` and ``signal``. ``ctx-hook`` imports it without the package
+around it.
 
 While the daemon is not there, each event waits in a file of its own in the user's state directory, and the next hook
 delivers all of them in order. An event whose reply was lost is sent again under the same operation id.
@@ -16,11 +17,11 @@ from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[impo
 from _socket import AF_UNIX, SOCK_STREAM, socket
 from io import FileIO
 
-BOUND_S = 4.0
-"""Seconds after which the process ends whatever it is doing."""
-
 DELIVERY_S = 1.5
-"""Seconds for delivering: the event that is new, and those that wait."""
+"""Seconds for delivering: the event that is new, and those that wait. $CTXD_HOOK_SECONDS sets others."""
+
+REST_S = 2.5
+"""Seconds for all the rest. Then the process ends whatever it is doing."""
 
 HELD_S = 5.0
 """Seconds in which no hook tries a daemon that did not answer in time: a harness must not wait at each tool call."""
@@ -36,20 +37,27 @@ WAITING_BYTES_MAX = 256 * 1024 * 1024
 """Events that wait, and their bytes. Where there are more, the newest is dropped, and ``LOST`` notes it."""
 
 SUFFIX = ".event"
+DRAFT = ".draft"
 LOST = "lost"
 """Name of the file with a line for each event that was dropped: its time in ms and the reason."""
 
 HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
 SYSTEM_SOCKET = "/run/ctxd/ctxd.sock"
 
-DELIVERED, REFUSED, UNREACHABLE, UNANSWERED = range(4)
+REFUSALS = {
+    "invalid_params", "invalid_path", "too_large", "idempotency_mismatch", "internal_error", "session_closed",
+    "session_removed",
+}  # fmt: skip
+"""Errors of an event that no later call changes. With any other, of an older daemon too, it waits."""
+
+DELIVERED, REFUSED, POSTPONED, UNREACHABLE, UNANSWERED = range(5)
 
 
 def main(arguments: list[str]) -> None:
     """Deliver the event on standard input, and exit with 0."""
     try:
         signal(SIGALRM, lambda *_: os._exit(0))
-        setitimer(ITIMER_REAL, BOUND_S)
+        setitimer(ITIMER_REAL, _delivery_s() + REST_S)
         _run(arguments)
     except BaseException as error:  # noqa: BLE001 - a hook that fails must not disturb the harness
         if os.environ.get("CTXD_HOOK_DEBUG"):
@@ -159,14 +167,14 @@ def _cut(raw: bytes) -> bytes:
 
 def _deliver(path: str, waiting: "EventSpool | None", frame: bytes, name: str) -> bytes:
     """Send ``frame``, after all that waits, or let it wait. Return the daemon's reply, empty for none."""
-    ends = _now() + DELIVERY_S
+    ends = _now() + _delivery_s()
     if waiting is None or waiting.is_empty():
         sent, reply = DaemonConnection(path, ends).call(frame)
         if sent == DELIVERED:
             return reply
         waiting = waiting or EventSpool.made(path, os.environ)
         if sent == REFUSED:
-            waiting.note_lost(_code(reply))
+            waiting.note_refused(reply)
             return b""
         waiting.add(name, frame)
         if sent == UNANSWERED:
@@ -185,7 +193,8 @@ class DaemonConnection:
         self._wire: socket | None = None
 
     def call(self, frame: bytes) -> tuple[int, bytes]:
-        """Send ``frame`` and receive the reply: DELIVERED, or REFUSED for good, else UNREACHABLE or UNANSWERED."""
+        """Send ``frame`` and receive the reply: DELIVERED, or REFUSED for good, or POSTPONED, as for a session of
+        another host; else UNREACHABLE or UNANSWERED."""
         try:
             if self._wire is None:
                 wire = socket(AF_UNIX, SOCK_STREAM)
@@ -212,7 +221,10 @@ class DaemonConnection:
             return UNREACHABLE, b""
         if b'"error":{' not in reply[:64]:
             return DELIVERED, reply
-        return (UNREACHABLE if b'"retryable":true' in reply else REFUSED), reply
+        code = _code(reply)
+        if code in REFUSALS:
+            return REFUSED, reply
+        return (UNREACHABLE if b'"retryable":true' in reply or code == "method_not_found" else POSTPONED), reply
 
     def _left(self) -> float:
         return max(0.001, self._ends - _now())
@@ -260,22 +272,21 @@ class EventSpool:
         """The events that wait, oldest first."""
         return sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
 
+    def drafts(self) -> list[str]:
+        """Events that a hook is writing, or was writing when it was killed."""
+        return [name for name in os.listdir(self._folder) if name.endswith(DRAFT)]
+
     def is_empty(self) -> bool:
         """True if no event waits."""
         return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
 
     def add(self, name: str, frame: bytes) -> None:
         """Keep ``frame``, durable, or note that there is no room for it. Raises: OSError."""
-        sizes = []
-        for waiting in self.names():
-            try:
-                sizes.append(os.stat(waiting, dir_fd=self._folder, follow_symlinks=False).st_size)
-            except FileNotFoundError:
-                continue  # Another hook has just delivered it.
+        sizes = [found.st_size for each in (*self.names(), *self.drafts()) if (found := self._stat(each)) is not None]
         if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
             self.note_lost("full")
             raise OSError("too many events wait for the daemon")
-        draft = name.removesuffix(SUFFIX) + ".draft"
+        draft = name.removesuffix(SUFFIX) + DRAFT
         try:
             with open(
                 os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder), "wb", 0
@@ -286,7 +297,8 @@ class EventSpool:
                 os.fsync(file.fileno())
             os.rename(draft, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError:
-            os.unlink(draft, dir_fd=self._folder)
+            if self._stat(draft) is not None:
+                self.erase(draft)
             self.note_lost("disk")
             raise
 
@@ -300,20 +312,39 @@ class EventSpool:
         ) as lock:
             if not _locked(lock.fileno(), ends):
                 return b""
+            self._clear()
             found, connection = b"", DaemonConnection(path, ends)
-            while names := self.names():
+            postponed: set[str] = set()
+            while names := [name for name in self.names() if name not in postponed]:
                 for name in names:
                     sent, reply = connection.call(self.read(name)) if _now() < ends else (UNREACHABLE, b"")
                     if sent == UNANSWERED:
                         self.hold()
                     if sent in (UNREACHABLE, UNANSWERED):
                         return found
+                    if sent == POSTPONED:
+                        postponed.add(name)
+                        continue
                     if sent == REFUSED:
-                        self.note_lost(_code(reply))
+                        self.note_refused(reply)
                     elif name == own:
                         found = reply
                     self.erase(name)
             return found
+
+    def _clear(self) -> None:
+        """Remove what killed hooks left half-written."""
+        for name in self.drafts():
+            found = self._stat(name)
+            if found is not None and time.time_ns() / 1e9 - found.st_mtime > 2 * (_delivery_s() + REST_S):
+                self.erase(name)
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        """The state of the file ``name``; None if another hook has removed it."""
+        try:
+            return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
 
     def opened(self, name: str, flags: int) -> FileIO:
         """Open the file ``name`` of the directory, never through a symbolic link. Raises: OSError."""
@@ -343,13 +374,13 @@ class EventSpool:
 
     def is_held(self) -> bool:
         """True if a hook was not answered in time a moment ago."""
-        try:
-            return (
-                abs(time.time_ns() / 1e9 - os.stat("held", dir_fd=self._folder, follow_symlinks=False).st_mtime)
-                < HELD_S
-            )
-        except FileNotFoundError:
-            return False
+        found = self._stat("held")
+        return found is not None and abs(time.time_ns() / 1e9 - found.st_mtime) < HELD_S
+
+    def note_refused(self, reply: bytes) -> None:
+        """Note that the daemon refused an event, unless a person closed or removed its session. Raises: OSError."""
+        if (code := _code(reply)) not in ("session_closed", "session_removed"):
+            self.note_lost(code)
 
     def note_lost(self, reason: str) -> None:
         """Note that an event was dropped, for ``ctx doctor``. Raises: OSError."""
@@ -399,6 +430,10 @@ def _name_session(environ: "os._Environ[str] | dict[str, str]", path: str | None
         file.seek(0)
         if lines not in file.read():
             file.write(lines)
+
+
+def _delivery_s() -> float:
+    return float(os.environ.get("CTXD_HOOK_SECONDS") or DELIVERY_S)
 
 
 def _now() -> float:

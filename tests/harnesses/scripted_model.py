@@ -22,10 +22,16 @@ Event = tuple[str | None, dict[str, Any]]
 
 class ScriptedModel:
     """The provider. ``tool``: the name of the harness's shell and its argument; ``on_step`` is called with the number
-    of each step before it is answered."""
+    of each step before it is answered. ``commands``: those that the model calls, one a step."""
 
-    def __init__(self, tool: tuple[str, str], on_step: Callable[[int], None] = lambda step: None) -> None:
+    def __init__(
+        self,
+        tool: tuple[str, str],
+        on_step: Callable[[int], None] = lambda step: None,
+        commands: tuple[str, ...] = COMMANDS,
+    ) -> None:
         self.tool = tool
+        self.commands = commands
         self.on_step = on_step
         self.requests: list[dict[str, Any]] = []
         model = self
@@ -85,10 +91,10 @@ class ScriptedModel:
         if results is None or not body.get("tools"):
             return "A title.", None
         self.on_step(results)
-        if results >= len(COMMANDS):
+        if results >= len(self.commands):
             return ANSWER, None
         name, argument = self.tool
-        given = {argument: COMMANDS[results]}
+        given = {argument: self.commands[results]}
         return "", {"id": f"call_{id(self):x}_{len(self.requests)}", "name": name, "args": given}
 
 

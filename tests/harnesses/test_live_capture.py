@@ -46,6 +46,7 @@ class Client:
         self.harness = harness
         self.program = client_of(harness)
         self.daemon = daemon
+        self.options: tuple[str, ...] = ()
         self.home = folder / "home"
         self.tree = folder / "tree"
         for each in (self.home, self.tree, self.home / "tmp"):
@@ -58,10 +59,13 @@ class Client:
             "TMPDIR": str(self.home / "tmp"),
             "CTXD_SOCKET": daemon.socket,
             "TERM": "dumb",
+            "CTXD_HOOK_SECONDS": "6",
         }
 
     def connect(self) -> None:
-        done = subprocess.run([CTX, "install", self.harness], env=self.environ, capture_output=True, text=True)
+        done = subprocess.run(
+            [CTX, "install", self.harness, *self.options], env=self.environ, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
 
     def run(self, *words: str, **environ: str) -> str:
@@ -153,11 +157,14 @@ HARNESSES = {
 }
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.requirement("HOK-10")
-@pytest.mark.parametrize(
+REAL = pytest.mark.parametrize(
     "harness", [pytest.param(name, marks=pytest.mark.nightly if name == "opencode" else ()) for name in HARNESSES]
 )
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("HOK-10")
+@REAL
 def test_a_session_of_the_real_client_is_captured_live(harness: str, daemon: Running, tmp_path: Path) -> None:
     """The daemon is killed after the first call of a tool, and starts again before the answer."""
     run, tool = HARNESSES[harness]
@@ -187,6 +194,29 @@ def test_a_session_of_the_real_client_is_captured_live(harness: str, daemon: Run
     assert [output.strip() for output in outputs] == [command.removeprefix("echo ") for command in COMMANDS]
     shown = subprocess.run([CTX, "log"], env=client.environ, capture_output=True, text=True)
     assert shown.returncode == 0 and "ctx-" in shown.stdout
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("HOK-8")
+@pytest.mark.requirement("HOK-9")
+@REAL
+def test_the_model_sees_a_long_output_cut_and_its_tools_know_the_context(
+    harness: str, daemon: Running, tmp_path: Path
+) -> None:
+    run, tool = HARNESSES[harness]
+    client = Client(harness, daemon, tmp_path / "client")
+    client.options = ("--shorten", "1000")
+    with ScriptedModel(tool, commands=("seq 1 2000", f"{CTX} current")) as model:
+        run(client, model)
+    seen = json.dumps(model.requests[-1])
+    assert "are left out; all of it: ctx object cat" in seen and "1000\\n1001" not in seen
+    results = [event for event in captured(daemon) if event["event"] == "tool_result"]
+    with connect_sync(daemon.socket) as ctxd:
+        (session,) = (each.session for each in ctxd.session_list().sessions)
+        texts = [ctxd.object_get(event["object"], session=session).object.payload["content"] for event in results]
+        commits = {commit.commit for commit in ctxd.commit_list().commits}
+    assert "\n1000\n1001\n" in texts[0]
+    assert texts[1].strip() in commits
 
 
 def captured(daemon: Running) -> list[dict[str, Any]]:

@@ -43,7 +43,8 @@ class Harness:
         self.name = name
         self.native = native
         self.options: tuple[str, ...] = ()
-        self.environ: dict[str, str] = {}
+        # A busy machine takes longer than a person should wait for a hook.
+        self.environ = {"CTXD_HOOK_SECONDS": "30"}
         home.mkdir(exist_ok=True)
 
     @property
@@ -265,18 +266,23 @@ def test_a_hook_with_input_that_is_none_ends_well_and_prints_nothing(harness: Ha
 @pytest.mark.requirement("HOK-4")
 def test_a_daemon_that_hangs_holds_up_one_hook_and_loses_nothing(harness: Harness) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
-        harness.environ["CTXD_SOCKET"] = path = str(harness.home / "hung.sock")
+        harness.environ = {"CTXD_SOCKET": (path := str(harness.home / "hung.sock"))}
         listener.bind(path)
         listener.listen()
         harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
         listener.settimeout(0)
         listener.accept()[0].close()
+        # As if it had been a moment ago, however slow the machine is.
+        held = harness.waiting()[0].parent / "held"
+        soon = held.stat().st_mtime + 4
+        os.utime(held, (soon, soon))
         harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
         # The second hook did not try: nothing else is connected.
         with pytest.raises(BlockingIOError):
             listener.accept()
     assert len(harness.waiting()) == 2
-    (harness.waiting()[0].parent / "held").unlink()
+    held.unlink()
+    harness.environ["CTXD_HOOK_SECONDS"] = "30"
     os.unlink(path)
     os.symlink(harness.daemon.socket, path)
     harness.hook("UserPromptSubmit", prompt="three", prompt_id="p3")
@@ -354,6 +360,44 @@ def test_a_purge_erases_the_events_that_wait(harness: Harness) -> None:
     assert texts(events(harness)) == ["three", "four"]
 
 
+@pytest.mark.requirement("HOK-6")
+def test_a_purge_erases_what_a_killed_hook_left_half_written(harness: Harness) -> None:
+    harness.daemon.kill()
+    harness.tool("toolu_1", "SECRET")
+    (waiting,) = harness.waiting()
+    draft = waiting.with_suffix(".draft")
+    draft.write_bytes(waiting.read_bytes()[:-40])
+    harness.daemon.start()
+    assert ctx(harness, "purge", "toolu_1", "-s", harness.session, "--yes").returncode == 0
+    assert not waiting.exists() and not draft.exists()
+
+
+@pytest.mark.requirement("HOK-3")
+def test_an_event_waits_for_a_daemon_that_knows_no_hooks_yet(harness: Harness) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as threads:
+        path = str(harness.home / "old.sock")
+        listener.bind(path)
+        listener.listen()
+        harness.environ["CTXD_SOCKET"] = path
+
+        def refuse() -> None:
+            wire, _ = listener.accept()
+            with wire, wire.makefile("rwb") as lines:
+                lines.readline()
+                error = {"code": -32601, "message": "no", "data": {"code": "method_not_found", "retryable": False}}
+                lines.write(json.dumps({"jsonrpc": "2.0", "error": error, "id": 1}, separators=(",", ":")).encode())
+                lines.write(b"\n")
+
+        refused = threads.submit(refuse)
+        harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+        refused.result(60)
+    assert len(harness.waiting()) == 1
+    os.unlink(path)
+    os.symlink(harness.daemon.socket, path)
+    harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+    assert texts(events(harness)) == ["one", "two"]
+
+
 @pytest.mark.requirement("HOK-7")
 def test_a_hundred_sessions_at_once_lose_nothing(running: Running, tmp_path: Path) -> None:
     """Their hooks run at the same time, and the daemon is killed while they do."""
@@ -361,6 +405,7 @@ def test_a_hundred_sessions_at_once_lose_nothing(running: Running, tmp_path: Pat
 
     def session(native: str) -> None:
         harness = Harness(running, tmp_path / "home", "claude", native)
+        harness.environ["CTXD_HOOK_DEBUG"] = "1"
         for number in range(4):
             harness.hook("UserPromptSubmit", prompt=f"{native} {number}", prompt_id=f"p{number}")
 
@@ -375,6 +420,7 @@ def test_a_hundred_sessions_at_once_lose_nothing(running: Running, tmp_path: Pat
     last = Harness(running, tmp_path / "home", "claude", "last")
     while last.waiting():
         last.hook("UserPromptSubmit", prompt="last", prompt_id="p1")
+    assert [path.read_text() for path in last.home.glob(".local/state/ctx-hook/*/lost")] == []
     for native in names:
         found = texts(events(Harness(running, tmp_path / "home", "claude", native)))
         assert found == [f"{native} {number}" for number in range(4)]
@@ -416,6 +462,23 @@ def test_commands_of_claude_code_know_their_session(harness: Harness) -> None:
         env={"PATH": "/usr/bin:/bin", "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket},
     )
     assert done.returncode == 0 and done.stdout.startswith("ctx-"), done
+
+
+@pytest.mark.requirement("HOK-9")
+@pytest.mark.parametrize(("name", "variable"), [("codex", "CODEX_THREAD_ID"), ("pi", "PI_SESSION_ID")])
+def test_commands_of_codex_and_pi_know_their_session(
+    running: Running, tmp_path: Path, name: str, variable: str
+) -> None:
+    for native in ("n1", "n2"):
+        Harness(running, tmp_path / "home", name, native).hook("UserPromptSubmit", prompt=native, prompt_id="p1")
+    with connect_sync(running.socket) as client:
+        current = {native: client.context_current(session=f"{name}-{native}").context_id for native in ("n1", "n2")}
+    assert len(set(current.values())) == 2
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home"), "CTXD_SOCKET": running.socket}
+    for native, context in current.items():
+        words = [SCRIPTS / "ctx", "current"]
+        done = subprocess.run(words, capture_output=True, text=True, env=environ | {variable: native})
+        assert done.stdout.strip() == context
 
 
 def ctx(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
