@@ -372,7 +372,7 @@ class Daemon:
             context.ContextCalls(sessions, assembler, archive, checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
-            commits.CommitCalls(made, materializer),
+            commits.CommitCalls(made, materializer, stored),
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),

@@ -1307,14 +1307,14 @@ class ClientMethods(ABC):
         The same delta after the same parent within one second is one commit.
 
         ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` is the
-        address of bytes that ``artifact.put`` has stored, of any size, on the host only: one of them is given, in the
-        form of ``format``. An artifact stays as it was put: of a secret in it, the policy ``redact`` keeps a redacted
-        copy. ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted and estimated.
-        ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only. Principal,
-        machine and time are the daemon's own knowledge.
+        address of bytes that ``artifact.put`` has stored, its first digits or ``tag:`` and a tag, of any size, on the
+        host only: one of them is given, in the form of ``format``. An artifact stays as it was put: of a secret in it,
+        the policy ``redact`` keeps a redacted copy. ``checkpoint``: the trigger. ``message_count`` and ``token_count``:
+        by default counted and estimated. ``valid_time``: the time at which an imported commit was made, in ms since
+        1970; on the host only. Principal, machine and time are the daemon's own knowledge.
 
-        Raises: ``NotFound`` (session_not_found, commit_not_found, artifact_not_found); ``InvalidState``
-        (session_owned_elsewhere); ``InvalidCall`` (unsupported).
+        Raises: ``NotFound`` (session_not_found, commit_not_found, artifact_not_found); ``Conflict`` (ambiguous_id);
+        ``InvalidState`` (session_owned_elsewhere); ``InvalidCall`` (unsupported).
 
         Example: ``(await client.commit_checkpoint("claude-code-v1", "{\\"type\\":\\"user\\",\\"message\\":{\\"content\\":\\"Why does the test fail?\\"}}\\n", session="s1")).commit.commit``
         """

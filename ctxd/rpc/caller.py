@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from ctxd.commits.commit_reads import CommitViewer
 from ctxd.sessions.session import Actor
 from ctxd_protocol.limits import Limits
 
@@ -74,3 +75,11 @@ class Caller(Actor, frozen=True):
         if self.sessions is not None:
             return session in self.sessions
         return self.session is None or session == self.session
+
+
+def viewer_of(caller: Caller) -> CommitViewer:
+    """Return ``caller`` as the operations on commits know it."""
+    if caller.capability == "host":
+        return CommitViewer(caller, None)
+    own = frozenset(() if caller.session is None else (caller.session,))
+    return CommitViewer(caller, own if caller.sessions is None else caller.sessions)

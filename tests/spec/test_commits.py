@@ -546,8 +546,14 @@ def test_a_delta_of_any_size_is_committed_by_the_address_of_its_artifact(client:
         assert client.artifact_stat(put.artifact).references == 1, "the commit keeps it"
         assert put.artifact not in client.artifact_gc(grace_ms=0).removed
         assert client.commit_materialize(commit=made.commit.commit).content == line("root") + delta
-    with refused("artifact_not_found"):
-        client.commit_checkpoint(LINES, artifact="0" * 64)
+    for short in (put.artifact[:12], f"art-{put.artifact[:12]}"):
+        named = client.commit_checkpoint(LINES, artifact=short, parent=root.commit, thread_id=short).commit
+        assert named.artifact_ref == put.artifact, "the whole address is stored"
+    for missing in ("0" * 64, "art-000000000000", "tag:no/such"):
+        with refused("artifact_not_found"):
+            client.commit_checkpoint(LINES, artifact=missing)
+    with refused("invalid_params"):
+        client.commit_checkpoint(LINES, artifact="no address")
     for given in ({}, {"delta": "x", "artifact": put.artifact}, {"delta": "x", "delta_base64": "eA=="}):
         with refused("invalid_params"):
             client.commit_checkpoint(LINES, **given)

@@ -29,8 +29,7 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.offload import Lane
-from ctxd.rpc.caller import Caller
-from ctxd.rpc.handlers.commits import viewer_of
+from ctxd.rpc.caller import Caller, viewer_of
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
@@ -211,10 +210,10 @@ class ArtifactCalls:
         ambiguous_id.
         """
         if caller.capability == "host":
-            return await self._resolve(given)
+            return await self.address(given)
         if not given.startswith(_TAGGED) and len(given) != _ADDRESS_DIGITS:
             raise _not_found(given)
-        ref = await self._resolve(given)
+        ref = await self.address(given)
         ids = await self._store.referring(ref) if given == ref or given.startswith(_TAGGED) else []
         viewer, calls = viewer_of(caller), list[str]()
         for id, head in (await self._store.heads(ids)).items():
@@ -238,7 +237,7 @@ class ArtifactCalls:
             return None
         return encode_content((await self._store.contents((ref,)))[ref])
 
-    async def _resolve(self, given: str) -> str:
+    async def address(self, given: str) -> str:
         """The address of the artifact ``given``. Raises: CtxdError artifact_not_found, ambiguous_id."""
         if given.startswith(_TAGGED):
             name = given.removeprefix(_TAGGED)
@@ -261,7 +260,7 @@ class ArtifactCalls:
         return found[0]
 
     async def artifact_stat(self, _: Caller, params: wire.ArtifactParams) -> wire.ArtifactStatResult:
-        ref = await self._resolve(params.artifact)
+        ref = await self.address(params.artifact)
         size = await self._store.read_artifacts(lambda artifacts: artifacts.size(ref))
         if size is None:
             if (whole := await self._inline(ref)) is None:
@@ -319,7 +318,7 @@ class ArtifactCalls:
             return again(replay, wire.ArtifactTagResult)
         held = None
         if params.artifact is not None:
-            held = await self._held(await self._resolve(params.artifact))
+            held = await self._held(await self.address(params.artifact))
         known = None if held is None else await self._put(held.ref)
         previous = await self._tagged(params.tag)
         if params.expected is not None and params.expected != (previous or ""):

@@ -1,9 +1,11 @@
 """Handlers of ``commit.*``: who sees which commits. Separate: one module for each family of methods."""
 
+import msgspec
+
 from ctxd.commits.commit_operations import Commits
-from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.materialize import Materializer
-from ctxd.rpc.caller import Caller
+from ctxd.rpc.caller import Caller, viewer_of
+from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import commits as wire
 
@@ -11,11 +13,14 @@ from ctxd_protocol.methods import commits as wire
 class CommitCalls:
     """Handlers of ``commit.*``."""
 
-    def __init__(self, commits: Commits, materializer: Materializer) -> None:
+    def __init__(self, commits: Commits, materializer: Materializer, artifacts: ArtifactCalls) -> None:
         self._commits = commits
         self._materializer = materializer
+        self._artifacts = artifacts
 
     async def commit_checkpoint(self, caller: Caller, params: wire.CheckpointParams, call: WriteRequest) -> Accepted:
+        if params.artifact is not None and caller.capability == "host":
+            params = msgspec.structs.replace(params, artifact=await self._artifacts.address(params.artifact))
         return await self._commits.checkpoint(viewer_of(caller), params, call)
 
     async def commit_annotate(self, caller: Caller, params: wire.CommitAnnotateParams, call: WriteRequest) -> Accepted:
@@ -40,11 +45,3 @@ class CommitCalls:
         self, caller: Caller, params: wire.CommitMaterializeParams
     ) -> wire.CommitMaterializeResult:
         return await self._materializer.materialize(viewer_of(caller), params, bytes_max=caller.answer_bytes_max)
-
-
-def viewer_of(caller: Caller) -> CommitViewer:
-    """Return ``caller`` as the operations on commits know it."""
-    if caller.capability == "host":
-        return CommitViewer(caller, None)
-    own = frozenset(() if caller.session is None else (caller.session,))
-    return CommitViewer(caller, own if caller.sessions is None else caller.sessions)

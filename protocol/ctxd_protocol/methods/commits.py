@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd_protocol.ids import OpIdText, SessionIdText
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
-from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX, AddressText
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX, ArtifactText
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.object_types import Receipt
 
@@ -65,8 +65,9 @@ class CheckpointParams(Params, frozen=True, kw_only=True):
     """A commit: its parent, and what is new since then.
 
     ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` is the address
-    of bytes that ``artifact.put`` has stored, of any size, on the host only: one of them is given, in the form of
-    ``format``. An artifact stays as it was put: of a secret in it, the policy ``redact`` keeps a redacted copy.
+    of bytes that ``artifact.put`` has stored, its first digits or ``tag:`` and a tag, of any size, on the host only:
+    one of them is given, in the form of ``format``. An artifact stays as it was put: of a secret in it, the policy
+    ``redact`` keeps a redacted copy.
     ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted and estimated.
     ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only. Principal,
     machine and time are the daemon's own knowledge.
@@ -87,7 +88,7 @@ class CheckpointParams(Params, frozen=True, kw_only=True):
     token_count: Count | None = None
     valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
-    artifact: AddressText | None = None
+    artifact: ArtifactText | None = None
 
 
 class CommitResult(Result, frozen=True, kw_only=True):
@@ -281,7 +282,7 @@ ROWS: Final = (
         writes=True,
         summary="Commit what an agent has learned since its last commit.",
         description="The same delta after the same parent within one second is one commit.",
-        errors=(*_FOUND, "artifact_not_found", "session_owned_elsewhere", "unsupported"),
+        errors=(*_FOUND, "artifact_not_found", "ambiguous_id", "session_owned_elsewhere", "unsupported"),
         example={"session": "s1", "format": "claude-code-v1", "delta": _DELTA},
         shows=".commit.commit",
         positional=("delta",),

@@ -91,6 +91,53 @@ def test_flat_and_nested_lines_are_the_same_events(flat, nested):
     assert plain_first == plain_second
 
 
+USAGE = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 4}
+KEPT = {"input_tokens": 1, "output_tokens": 2, "cache_read_tokens": 3, "cache_write_tokens": 4}
+
+
+@pytest.mark.requirement("CAP-1")
+@pytest.mark.parametrize(
+    ("line", "type", "item"),
+    [
+        ({"type": "system", "subtype": "status", "message": {"a": 1}}, "system",
+         {"subtype": "status", "metadata": b'{"type":"system","subtype":"status","message":{"a":1}}'}),
+        ({"type": "system"}, "system", {"subtype": "", "metadata": b'{"type":"system"}'}),
+        ({"type": "assistant", "subtype": "text", "text": "hello"}, "response", {"content": "hello"}),
+        ({"type": "assistant", "subtype": "text", "text": ""}, "response", {"content": ""}),
+        ({"type": "assistant", "subtype": "thinking", "thinking": "hm", "signature": "sig"}, "thinking",
+         {"content": "hm", "signature": "sig"}),
+        ({"type": "assistant", "subtype": "tool_use", "tool_use_id": "c", "id": "x", "name": "Read", "input": {"p": 1}},
+         "tool_call", {"id": "c", "name": "Read", "input": b'{"p":1}'}),
+        ({"type": "assistant", "subtype": "tool_use", "id": "x", "name": "Read"}, "tool_call",
+         {"id": "x", "name": "Read"}),
+        ({"type": "assistant", "subtype": "server_tool_use", "id": "w", "name": "web_search", "input": {"q": 1}},
+         "tool_call", {"id": "w", "name": "web_search", "input": b'{"q":1}', "server_tool": True}),
+        ({"type": "tool", "subtype": "result", "tool_use_id": "c", "is_error": True, "content": "bad"}, "tool_result",
+         {"id": "c", "is_error": True, "output": "bad"}),
+        ({"type": "tool", "subtype": "result", "tool_use_id": "c",
+          "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "tool_result",
+         {"id": "c", "output": "a\nb"}),
+        ({"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "c", "content": "out"}]}},
+         "tool_result", {"id": "c", "output": "out"}),
+        ({"type": "tool", "subtype": "result", "tool_use_id": "c"}, "tool_result", {"id": "c"}),
+        ({"type": "user", "content": "go"}, "prompt", {"content": "go", "source": "user"}),
+        ({"type": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "prompt",
+         {"content": "a\nb", "source": "user"}),
+        ({"type": "result", "subtype": "success", "duration_ms": 1500, "num_turns": 2, "usage": USAGE,
+          "total_cost_usd": 0.5}, "metric", {"status": "success", "duration_seconds": 1.5, "turn_count": 2, **KEPT,
+          "cost_usd": 0.5, "cost_microdollars": 500_000}),
+        *(({"type": "result", "subtype": f"error_{status}", **USAGE}, "metric", {"status": f"error_{status}", **KEPT})
+          for status in ("max_turns", "during_execution", "max_budget_usd")),
+        ({"type": "result", "duration_seconds": 2}, "metric", {"duration_seconds": 2}),
+        ({"type": "tool", "subtype": "log"}, "output", {"raw": b'{"type":"tool","subtype":"log"}'}),
+    ],
+)  # fmt: skip
+def test_each_kind_of_line_is_the_item_of_events_v1_that_readers_of_bureau_know(line, type, item):
+    made = item_of(one(json.dumps(line, separators=(",", ":")).encode()))
+    made.pop("ctxd", None)
+    assert made == {"type": type, "timestamp": AT // 1000, type: item}
+
+
 @pytest.mark.requirement("CAP-1")
 def test_several_blocks_of_one_line_are_several_events():
     found = parsed(

@@ -22,6 +22,7 @@ from ctxd.objects.commit_fields import entity_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
+from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.secrets.guard import Capture, fleeting_guard
 from ctxd.store import commit_index
@@ -42,7 +43,7 @@ TEXT = '{"n":1}\n'
 async def committing(root: Path) -> AsyncIterator[World]:
     async with world(root) as made:
         commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
-        made.handlers |= bound(CommitCalls(commits, Materializer(commits)))
+        made.handlers |= bound(CommitCalls(commits, Materializer(commits), ArtifactCalls(made.sessions, SystemClock())))
         with closing(commits):
             yield made
 

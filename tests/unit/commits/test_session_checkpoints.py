@@ -16,6 +16,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import entity_id
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
+from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.store.verify import search, verified
 from ctxd_protocol.context_types import CurrentContext
@@ -31,7 +32,9 @@ class Household:
     def __init__(self, made: World) -> None:
         self.world = made
         self.made = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
-        made.handlers |= bound(CommitCalls(self.made, Materializer(self.made)))
+        made.handlers |= bound(
+            CommitCalls(self.made, Materializer(self.made), ArtifactCalls(made.sessions, SystemClock()))
+        )
         self.checkpoints = SessionCheckpoints(made.sessions, self.made)
 
     async def current(self, session: str | None = "s") -> str | None:
