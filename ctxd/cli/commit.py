@@ -439,7 +439,7 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
 def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: bool, session: str | None) -> None:
     """Give COMMIT, by default the newest of the session, the tag NAME, by which it is found from then on."""
     with run.client() as client:
-        id = located_commit(client, commit or (name if delete else None), session).commit
+        id = located_commit(client, name if delete and commit is None else commit, session).commit
         if delete or force:
             made = client.commit_tag(id, name, remove=delete).commit
         else:

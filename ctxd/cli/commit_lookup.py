@@ -44,7 +44,9 @@ def located_commit(client: SyncClient, text: str | None, session: str | None = N
 
     Raises: ``Stop`` for text that names no commit, or several.
     """
-    given = text or "HEAD"
+    given = "HEAD" if text is None else text
+    if not given:
+        raise Stop(USAGE, "an empty name names no commit", hint=_FORMS)
     if "@" in given and (found := _at_turn(client, given, session)) is not None:
         return found
     back = _BACK.fullmatch(given)
@@ -80,7 +82,8 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
             if stop.code not in (NOT_FOUND, USAGE):
                 raise
     else:
-        with suppress(NotFound):
+        # HEAD~2 and the like are no names of sessions.
+        with suppress(NotFound, InvalidCall):
             return StartContext(session=client.session_get(text).session.session)
     return StartContext(commit=located_commit(client, text).commit)
 

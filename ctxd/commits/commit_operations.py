@@ -107,7 +107,8 @@ class Commits(CommitReads):
 
         The delta is durable with it. A commit that is there already is not written again; another one of the same id
         gets a longer id. Raises: CtxdError ``commit_not_found`` for the parent, ``session_not_found``,
-        ``invalid_params``, ``unsupported``, and those of the store. Cancel: safe until it is written.
+        ``session_removed``, ``invalid_params``, ``unsupported``, and those of the store. Cancel: safe until it is
+        written.
         """
         policy = self._policy_of(params.session)
         self._require_datable(viewer, params.valid_time)
@@ -123,6 +124,9 @@ class Commits(CommitReads):
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
+            if params.session is not None and self._sessions.catalog.state(params.session) == "removed":
+                message, hint = f"session {params.session} is in the trash", "Call session.restore first."
+                raise CtxdError("session_removed", message, hint=hint, outcome="not_applied")
             depth = 0
             if params.parent is not None:
                 depth = read_fields(await self.find(viewer, params.parent)).depth + 1

@@ -1307,8 +1307,8 @@ class SyncClientMethods(ABC):
         by default counted and estimated. ``valid_time``: the time at which an imported commit was made, in ms since
         1970; on the host only. Principal, machine and time are the daemon's own knowledge.
 
-        Raises: ``NotFound`` (session_not_found, commit_not_found, artifact_not_found); ``Conflict`` (ambiguous_id);
-        ``InvalidState`` (session_owned_elsewhere); ``InvalidCall`` (unsupported).
+        Raises: ``NotFound`` (session_not_found, commit_not_found, artifact_not_found); ``InvalidState``
+        (session_removed, session_owned_elsewhere); ``Conflict`` (ambiguous_id); ``InvalidCall`` (unsupported).
 
         Example: ``client.commit_checkpoint("claude-code-v1", "{\\"type\\":\\"user\\",\\"message\\":{\\"content\\":\\"Why does the test fail?\\"}}\\n", session="s1").commit.commit``
         """

@@ -59,6 +59,20 @@ def test_a_removed_session_is_hidden_refuses_every_write_and_stays_readable(
 
 
 @pytest.mark.requirement("SES-23")
+def test_a_removed_session_takes_no_commit_until_it_is_restored(client: SyncClient, s: SyncSession) -> None:
+    first = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session=s.id, op_id=f"{s.id}-1").commit
+    s.remove()
+    with refused("session_removed"):
+        client.commit_checkpoint("claude-code-v1", '{"n":2}\n', session=s.id, parent=first.commit)
+    again = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session=s.id, op_id=f"{s.id}-1").commit
+    assert again == first, "a resend gets its answer"
+    assert client.commit_annotate(first.commit, "read").commit.summary == "read", "its commits stay"
+    s.restore()
+    made = client.commit_checkpoint("claude-code-v1", '{"n":2}\n', session=s.id, parent=first.commit).commit
+    assert made.parent == first.commit
+
+
+@pytest.mark.requirement("SES-23")
 def test_a_removal_records_who_removed_the_session_when_and_through_which_connection(
     s: SyncSession, client: SyncClient
 ) -> None:

@@ -151,6 +151,28 @@ def test_a_commit_is_named_by_id_head_tag_session_and_time(real, own, chain):
         assert "; " in ran.err, words
 
 
+@pytest.mark.requirement("SES-43")
+def test_a_fork_begins_at_a_commit_in_each_of_its_names(real, own, chain):
+    one, two, three, _ = chain
+    assert real("tag", "good", two).code == 0
+    for name, commit in (("HEAD~2", one), ("HEAD~", two), ("HEAD", three), ("good", two), (f"{three}~1", two)):
+        fork = real("fork", name, "--json")
+        assert fork.code == 0, (name, fork.err)
+        made = own.client.commit_resolve(session=fork.json["session"]).commit
+        assert made.commit == commit, name
+    for name, code in (("HEAD~9", 3), ("~~", 3), ("no such thing", 3), ("", 2)):
+        ran = real("fork", name)
+        assert (ran.code, "regex" in ran.err) == (code, False), (name, ran.err)
+
+
+@pytest.mark.requirement("CMT-17")
+@pytest.mark.parametrize("words", [("annotate", "-m", "x"), ("tag", "t"), ("show",), ("log",), ("diff",)])
+def test_an_empty_name_is_not_the_newest_commit(real, chain, words):
+    """The name may come from a variable of a script that is not set."""
+    ran = real(*words, "")
+    assert (ran.code, "empty name" in ran.err) == (2, True)
+
+
 @pytest.mark.requirement("CMT-17")
 def test_a_commit_is_shown_with_its_messages(real, chain):
     one, two, three, side = chain
