@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 from ctxd.capture.checkpoints import DEFAULT_POLICY, TRIGGERS, CheckpointTracker, Trigger
 from ctxd.capture.stream_json import StreamParser
 from ctxd.cli.commit_delivery import Chain, CommitDelivery
+from ctxd.cli.commit_lookup import is_context_id, located_commit
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.transcript_import import import_transcript
@@ -92,6 +93,10 @@ def capture(
         raise Stop(USAGE, "give one of a command after --, --stdin and --from", symbol="invalid_params")
     if is_new and parent is not None:
         raise Stop(USAGE, "give either --parent or --new", symbol="invalid_params")
+    if parent is not None and not is_context_id(parent):
+        # An id needs no daemon; any other name is looked up before the agent starts.
+        with run.client() as client:
+            parent = located_commit(client, parent, session).commit
     moments = frozenset(policy) or DEFAULT_POLICY
     if transcript is not None:
         chain = Chain(parent=parent, session=session, template=template, ticket=ticket, thread=thread)

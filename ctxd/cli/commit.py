@@ -13,7 +13,7 @@ import msgspec
 from ctxd.cli.artifact import sent_upload, show_progress
 from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
-from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_if_any
@@ -23,7 +23,7 @@ from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, moment, size
 from ctxd.terminal import cell
-from ctxd_client.errors import NotFound
+from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
@@ -440,10 +440,15 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
     """Give COMMIT, by default the newest of the session, the tag NAME, by which it is found from then on."""
     with run.client() as client:
         id = located_commit(client, name if delete and commit is None else commit, session).commit
-        if delete or force:
-            made = client.commit_tag(id, name, remove=delete).commit
-        else:
-            made = client.commit_tag(id, name, expected="").commit
+        # A tag is taken off the commit that is meant, and moved by force alone.
+        expected = id if delete else None if force else ""
+        try:
+            made = client.commit_tag(id, name, remove=delete, expected=expected).commit
+        except CallFailed as error:
+            if error.code != "tag_conflict":
+                raise
+            hint = f"ctx show {name} shows the commit that has it" if delete else "-f moves it"
+            raise Stop(CONFLICT, error.message, hint=hint, symbol=error.code) from error
     _print_changed(run, made)
 
 

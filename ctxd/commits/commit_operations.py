@@ -280,7 +280,8 @@ class Commits(CommitReads):
             stored, *holders = await self._current(viewer, params.commit, *(commit_id(place.id) for place in places))
             has = commit_id(holders[0].document.id) if holders else ""
             if params.expected is not None and has != params.expected:
-                message = f"tag {params.tag} is on {has or 'no commit'}, not on {params.expected or 'none'}"
+                message = f"tag {params.tag} is on {has or 'no commit'}"
+                message += f", not on {params.expected}" if params.expected else ""
                 raise CtxdError("tag_conflict", message, hint="Look at it, then send it again.", outcome="not_applied")
             if (has == params.commit) is not params.remove:
                 return await self._unchanged(viewer, call, stored)

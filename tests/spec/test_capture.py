@@ -577,6 +577,25 @@ def test_a_capture_of_a_session_continues_its_newest_commit(own: Running) -> Non
     assert captured(own, "", "--new", "--parent", newest.commit, stdin=line).returncode == 2
 
 
+@pytest.mark.requirement("CAP-9")
+def test_the_parent_of_a_capture_is_named_as_any_commit_and_a_wrong_name_starts_no_agent(own: Running) -> None:
+    line = b'{"type":"user","content":"go"}\n'
+    with connect_sync(own.socket) as client:
+        client.session("s", agent="a")
+        captured(own, "", "--session", "s", stdin=line)
+        (first,) = chain(client)
+        client.commit_tag(first.commit, "good")
+        for name in ("good", "HEAD", "s", f"{first.commit}~0"):
+            assert captured(own, "", "--session", "s", "--new", "--parent", name, stdin=line).returncode == 2
+            assert captured(own, "", "--session", "s", "--parent", name, stdin=line).returncode == 0, name
+        made = client.commit_list(session="s").commits[::-1]
+        ids = [each.commit for each in made]
+        assert [each.parent for each in made] == [None, ids[0], ids[1], ids[2], ids[0]]
+        ran = captured(own, TURN, "--parent", "no/such")
+        assert (ran.returncode, ran.stdout) == (3, b"")
+        assert not undelivered(own)
+
+
 def test_the_outcome_as_json_is_beside_the_output(own: Running) -> None:
     ran = captured(own, TURN, "--json")
     with connect_sync(own.socket) as client:

@@ -231,9 +231,14 @@ def test_long_contexts_are_read_with_progress_on_a_terminal(real, own, tmp_path,
 def test_a_tag_moves_by_force_alone(real, chain):
     one, two, three, side = chain
     assert real("tag", "good", one).code == 0
-    assert real("tag", "good", two).code == 4
+    taken = real("tag", "good", two)
+    assert (taken.code, taken.err) == (4, f"ctx: tag good is on {one}; -f moves it\n")
     assert real("tag", "-f", "good", two).code == 0
     assert "tag: good" in real("log").out.splitlines()[1]
+    other = real("tag", "-d", "good", one)
+    assert (other.code, other.err.startswith(f"ctx: tag good is on {two}, not on {one}; ")) == (4, True)
+    assert real("tag", "-d", "good", one, "--json").code == 4
+    assert "tag: good" in real("log").out
     assert real("tag", "-d", "good").code == 0
     assert "tag: good" not in real("log").out
 
