@@ -3,6 +3,7 @@ context commits."""
 
 import sys
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, Final, TypedDict, get_args
@@ -198,10 +199,10 @@ def _before_session(client: SyncClient, session: str, oldest: tuple[Commit, ...]
 
 
 def drawn(commits: tuple[Commit, ...]) -> list[tuple[str, Commit | None]]:
-    """The lines of a graph of ``commits``, children before their parents: lanes, and the commit of the line. Pure."""
+    """The lines of a graph of ``commits``, newest first: lanes, and the commit of the line. Pure."""
     lanes: list[str | None] = []
     lines: list[tuple[str, Commit | None]] = []
-    for each in commits:
+    for each in _children_first(commits):
         mine = [number for number, waits in enumerate(lanes) if waits == each.commit]
         if not mine:
             mine = [len(lanes)]
@@ -219,6 +220,26 @@ def drawn(commits: tuple[Commit, ...]) -> list[tuple[str, Commit | None]]:
         if each.parent is None:
             del lanes[first]
     return lines
+
+
+def _children_first(commits: tuple[Commit, ...]) -> list[Commit]:
+    """``commits`` in their order, save that a parent waits for its children: imported ones may be older than it."""
+    by_id = {each.commit: each for each in commits}
+    children = Counter(each.parent for each in commits)
+    ordered: list[Commit] = []
+    waiting: set[str] = set()
+    for each in commits:
+        if children[each.commit]:
+            waiting.add(each.commit)
+            continue
+        following: Commit | None = each
+        while following is not None:
+            ordered.append(following)
+            children[following.parent] -= 1
+            parent = by_id.get(following.parent or "")
+            is_due = parent is not None and parent.commit in waiting and not children[parent.commit]
+            following = parent if is_due else None
+    return ordered
 
 
 def _line(run: Invocation, commit: Commit) -> str:

@@ -266,6 +266,52 @@ def test_lanes_of_a_graph_begin_at_tips_and_end_in_common_parents():
     ]
 
 
+def test_a_child_that_is_older_than_its_parent_is_drawn_above_it():
+    """As an imported commit is that continues one of today."""
+    commits = (commit("c", "b"), commit("b", "a"), commit("a", None), commit("x", "a"), commit("y", "b"))
+    found = [(lanes.rstrip(), each.commit) for lanes, each in drawn(commits) if each is not None]
+    assert found == [("*", "c"), ("| *", "x"), ("| | *", "y"), ("* |", "b"), ("*", "a")]
+
+
+@pytest.mark.requirement("CMT-17")
+@pytest.mark.parametrize(
+    ("words", "member"),
+    [
+        (("log",), "items"),
+        (("log", "--graph"), "items"),
+        (("show",), "commit"),
+        (("diff", "HEAD~1"), "diff"),
+        (("checkpoint", "--format", LINES, "FILE"), "commit"),
+        (("branch",), "items"),
+        (("fork", "HEAD~1"), "session"),
+        (("resume",), "session"),
+        (("materialize",), "content"),
+        (("materialize", "--counts"), "message_count"),
+        (("resolve", "@now"), "commit"),
+        (("tag", "-f", "good"), "tags"),
+        (("annotate", "-m", "known"), "summary"),
+    ],
+)
+def test_each_command_on_commits_writes_one_document_or_one_error_as_json(real, own, chain, tmp_path, words, member):
+    file = tmp_path / "delta"
+    file.write_text(line("more"))
+    words = [str(file) if word == "FILE" else word for word in words]
+    done = real(*words, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert member in done.json
+    assert real(*words).out, "also as text"
+    wrong = [
+        word.replace("HEAD~1", "none").replace("@now", "nobody@now").replace(str(file), "/no/file") for word in words
+    ]
+    if words[0] == "resume":
+        wrong.append("nobody")
+    if wrong == words:
+        wrong += ["-s", "no such session"]
+    failed = real(*wrong, "--json")
+    assert failed.code in (2, 3)
+    assert json.loads(failed.out or failed.err)["error"]["exit"] == failed.code
+
+
 @pytest.mark.requirement("CMT-21")
 def test_every_command_takes_the_id_of_a_commit_or_of_an_assembly(real, own, running, tmp_path):
     client = own.client
