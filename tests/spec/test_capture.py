@@ -271,38 +271,6 @@ def test_a_signal_commits_at_once(own: Running, tmp_path: Path) -> None:
         assert process.wait(WAIT_S) == 0
 
 
-@pytest.mark.requirement("CAP-3")
-@pytest.mark.requirement("CMT-20")
-def test_the_current_context_beside_a_capture_has_all_that_was_delivered_and_a_signal_delivers_the_rest(
-    own: Running, tmp_path: Path
-) -> None:
-    go, end = tmp_path / "go", tmp_path / "end"
-    prompts = [f"line(type='user', content={text!r})" for text in ("first", "second")]
-    body = f"{prompts[0]}\nuntil({str(go)!r})\n{prompts[1]}\nuntil({str(end)!r})"
-    with connect_sync(own.socket) as client:
-        client.session("s", agent="a")
-        with running(own, body, "--session", "s", "--checkpoint", "session_end") as process:
-            assert process.stdout is not None
-            lines = process.stdout
-            assert b"first" in lines.readline() + lines.readline()
-            assert client.context_current(session="s").context_id is None, "what the capture holds is no commit yet"
-
-            def current_after_signal(messages: int) -> str:
-                while sum(commit.message_count for commit in chain(client)) < messages:
-                    process.send_signal(signal.SIGUSR1)
-                return client.context_current(session="s").context_id or ""
-
-            first = current_after_signal(1)
-            assert kinds(events(client, first)) == ["System", "Prompt"]
-            go.touch()
-            assert b"second" in lines.readline()
-            second = current_after_signal(2)
-            assert kinds(events(client, second)) == ["System", "Prompt", "Prompt"]
-            end.touch()
-            assert process.wait(WAIT_S) == 0
-        assert client.context_current(session="s").context_id == chain(client)[-1].commit
-
-
 @pytest.mark.requirement("CAP-6")
 def test_a_secret_in_the_output_is_stored_nowhere(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
@@ -561,39 +529,6 @@ def test_a_secret_is_in_no_file_of_commits_that_wait(tmp_path: Path) -> None:
         with connect_sync(daemon.socket) as client:
             (text,) = texts_of(client)
     assert "the key is [REDACTED:" in text
-
-
-@pytest.mark.requirement("CAP-9")
-def test_a_capture_of_a_session_continues_its_newest_commit(own: Running) -> None:
-    line = b'{"type":"user","content":"go"}\n'
-    with connect_sync(own.socket) as client:
-        client.session("s", agent="a")
-        for number in range(3):
-            captured(own, "", "--session", "s", stdin=line)
-            assert len(chain(client)) == number + 1
-        captured(own, "", "--session", "s", "--new", stdin=line)
-        newest = client.commit_list(session="s").commits[0]
-        assert newest.parent is None
-    assert captured(own, "", "--new", "--parent", newest.commit, stdin=line).returncode == 2
-
-
-@pytest.mark.requirement("CAP-9")
-def test_the_parent_of_a_capture_is_named_as_any_commit_and_a_wrong_name_starts_no_agent(own: Running) -> None:
-    line = b'{"type":"user","content":"go"}\n'
-    with connect_sync(own.socket) as client:
-        client.session("s", agent="a")
-        captured(own, "", "--session", "s", stdin=line)
-        (first,) = chain(client)
-        client.commit_tag(first.commit, "good")
-        for name in ("good", "HEAD", "s", f"{first.commit}~0"):
-            assert captured(own, "", "--session", "s", "--new", "--parent", name, stdin=line).returncode == 2
-            assert captured(own, "", "--session", "s", "--parent", name, stdin=line).returncode == 0, name
-        made = client.commit_list(session="s").commits[::-1]
-        ids = [each.commit for each in made]
-        assert [each.parent for each in made] == [None, ids[0], ids[1], ids[2], ids[0]]
-        ran = captured(own, TURN, "--parent", "no/such")
-        assert (ran.returncode, ran.stdout) == (3, b"")
-        assert not undelivered(own)
 
 
 def test_the_outcome_as_json_is_beside_the_output(own: Running) -> None:
