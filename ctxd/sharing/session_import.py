@@ -31,9 +31,10 @@ from ctxd.objects.generated_ids import (
     segments_prefix,
 )
 from ctxd.objects.hashing import content_hash
-from ctxd.objects.kinds import is_purged
+from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
+from ctxd.sessions.chat_purge import without_bundle
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sessions.segments import read_head
 from ctxd.sessions.settings import ContinuedCommit
@@ -50,9 +51,9 @@ from ctxd.sharing.session_rewriter import (
     entered,
 )
 from ctxd.store import commit_index
-from ctxd.store.purge import purged_document
+from ctxd.store.purge import KIND, purged_document
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached, Pending, Write
+from ctxd.store.writes import NotCached, Pending, PurgeRequest, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
@@ -344,6 +345,36 @@ async def read_destination(
         base=None if head is None else read_head(head).settings.base,
         commits={**commits, **await store.heads(longer)},
     )
+
+
+async def purge_as_there(
+    store: VersionStore, history: SourceHistory, session: str, keyed: Callable[[str], str], principal: str
+) -> None:
+    """Purge from ``store`` the commits and the tool calls of ``session`` that are purged in ``history``: an import puts
+    versions behind those that are here, whose texts would stay.
+
+    Files are left: other sessions of this host have texts of their own in them. ``keyed``: as in ``PurgeRequest``.
+    Raises: those of the store. Cancel: safe; what is left is purged when the import is repeated.
+    """
+    there = {id: versions[-1] for id, versions in history.objects.items() if versions[-1].document.type == "toolcall"}
+    there |= {each.stored.document.id: each.stored for each in history.commits}
+    there = {id: each for id, each in there.items() if is_purged(each.document) and not is_reclaimed(each.document)}
+    here = await store.heads(there)
+    ids = [id for id, head in here.items() if head is not None and await _is_same(store, session, head, there[id])]
+    if not ids:
+        return
+    asked = PurgeRequest(ids, keyed, sharing=without_bundle)
+    await store.submit(Write(kind=KIND, principal=principal, purge=asked)).wait()
+    await store.purge_residue()
+
+
+async def _is_same(store: VersionStore, session: str, here: Stored, there: Stored) -> bool:
+    """True if ``here`` is not purged, and is the commit or the tool call of ``session`` that ``there`` is elsewhere."""
+    if is_purged(here.document) or here.document.type != there.document.type:
+        return False
+    if here.document.type == "commit":
+        return is_one_commit(here, there)
+    return session in await store.knowing(here.document.id)
 
 
 async def import_session(

@@ -32,7 +32,7 @@ from ctxd.sessions.segments import read_head
 from ctxd.sessions.session import SessionLock
 from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
-from ctxd.sharing.session_import import SessionSource, import_session, read_destination, read_history
+from ctxd.sharing.session_import import SessionSource, import_session, purge_as_there, read_destination, read_history
 from ctxd.sharing.shared_log import SharedLog
 from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.session_types import SessionSummary, SharingHost
@@ -280,6 +280,8 @@ class Hosts:
         past = await read_history(origin, session)
         if past is None:
             raise CtxdError("corrupt", f"session {session} has an owner, but is not at the node", outcome="not_applied")
+        await purge_as_there(self._store, past, session, self._sessions.guard.keyed_hash, principal)
+        await purge_as_there(self._store, past, session, self._sessions.guard.keyed_hash, principal)
         here = await read_destination(
             self._store,
             past,

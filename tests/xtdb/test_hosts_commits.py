@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.commits.chain_walk import SNAPSHOT_COMMITS_MIN
+from ctxd.store.verify import search
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
 from tests.waiting import block_until
@@ -81,6 +83,56 @@ def test_the_commits_of_a_session_move_with_it(pair: Pair, tmp_path: Path) -> No
         for host in (a, b):
             host.level()
             host.agrees()
+
+
+@pytest.mark.requirement("HST-9")
+@pytest.mark.requirement("CMT-40")
+def test_a_purge_on_another_host_leaves_nothing_on_this_one_once_the_session_is_back(pair: Pair) -> None:
+    """Of commits and tool calls that this host has had before, in the database or in snapshots of their chain."""
+    texts = {kind: f"the-secret-of-a-{kind}-7c1e" for kind in ("commit", "call")}
+
+    def held(host: Host) -> set[str]:
+        """The files that hold a text, by its kind."""
+        return {
+            f"{kind} {path.partition('/')[0].removesuffix('-wal')}"
+            for kind, text in texts.items()
+            for path in search(host.state, [text.encode()], lambda *_: None)
+        }
+
+    def snapshots(host: Host) -> list[Path]:
+        return list((host.state / "snapshots").glob("*.snapshot"))
+
+    a, b = pair()
+    with hosts(a, b):
+        a.client.session_create("agent", session="long")
+        a.client.toolcall_record("long", "long-call", "bash", texts["call"])
+        b.client.session_create("agent", session="other")
+        b.client.toolcall_record("other", "other-call", "bash", "not of the session")
+        ids: list[str] = []
+        for number in range(SNAPSHOT_COMMITS_MIN + 1):
+            delta = f'{{"n":{number},"text":"{texts["commit"] if number == 30 else number}"}}\n'
+            parent = ids[-1] if ids else None
+            ids.append(a.client.commit_checkpoint("claude-code-v1", delta, session="long", parent=parent).commit.commit)
+        for host, other in ((a, b), (b, a)):
+            host.client.commit_materialize(ids[-1], stop="root", content=False)
+            block_until(lambda host=host: snapshots(host))
+            assert held(host) >= {"commit snapshots", "commit state.db", "call state.db"}
+            set_aside(host, "long")
+            other.client.session_resume("long")
+        for id in (f"commit:{ids[30]}", "long-call"):
+            assert a.client.object_purge(id).complete
+        assert not held(a) and not snapshots(a)
+        a.level()
+        set_aside(a, "long")
+        b.client.session_resume("long")
+        assert not held(b) and not snapshots(b)
+        assert b.client.object_get("long-call", session="long").object.payload["purged"] is True
+        assert b.client.object_get("other-call", session="other").object.payload["content"] == "not of the session"
+        assert code_of(lambda: b.client.commit_materialize(ids[-1], stop="root")) == "purged"
+        assert b.client.commit_materialize(ids[-1], stop=ids[31], content=False).commit_count == len(ids) - 31
+        same(a.client, b.client, "long")
+        b.level()
+        b.agrees()
 
 
 @pytest.mark.requirement("HST-15")
