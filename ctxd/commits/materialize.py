@@ -154,7 +154,7 @@ class Materializer:
             group.start_soon(deltas.serve)
             try:
                 await deltas.begin()
-                made = _joined(parts, deltas, snapshots, params.format)
+                made = _joined(parts, deltas, snapshots, params.format, self._store.root)
                 content = await self._lanes[viewer.is_confined].run(_written, made, self._store.root)
             except (CtxdError, SnapshotGone) as error:
                 failure = error
@@ -301,10 +301,14 @@ def _over() -> CtxdError:
 
 
 def _joined(
-    parts: Sequence[Walked | ChainSnapshot], contents: _Deltas, snapshots: ChainSnapshots | None, wanted: str | None
+    parts: Sequence[Walked | ChainSnapshot],
+    contents: _Deltas,
+    snapshots: ChainSnapshots | None,
+    wanted: str | None,
+    folder: Path,
 ) -> Materialization:
-    """The context of ``parts`` in the format ``wanted``, None for that of the first. Raises: CtxdError
-    ``unsupported``."""
+    """The context of ``parts`` in the format ``wanted``, None for that of the first; a long one is held in ``folder``
+    while it is made. Raises: CtxdError ``unsupported``."""
     deltas: list[Delta] = []
     number, reader = 0, None if snapshots is None else SnapshotReader(snapshots)
     for each in parts:
@@ -316,7 +320,7 @@ def _joined(
             assert reader is not None, "found among the snapshots"
             deltas += reader.deltas(each)
     try:
-        return Materialization(deltas, wanted or deltas[0].format)
+        return Materialization(deltas, wanted or deltas[0].format, folder)
     except UntranslatableFormat as error:
         raise CtxdError("unsupported", str(error), hint="Leave format out for that of the chain.") from error
 

@@ -2,13 +2,16 @@
 
 Four tiers, the best first: ``native`` (deltas joined as they are), ``fields`` (events mapped one by one), ``narrative``
 (text for any model), ``raw`` (deltas of an unknown format, as they are). One chain may mix formats. The
-result depends on the deltas and ``TRANSLATOR_VERSION`` only. Pure.
+result depends on the deltas and ``TRANSLATOR_VERSION`` only.
 """
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import groupby
-from typing import Final, Literal, NamedTuple
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -29,7 +32,9 @@ RAW: Final = "raw-v1"
 _CHUNK_BYTES: Final = 64 * 1024
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of an array that is held until its length is known."""
+"""Bytes of an array in memory until its length is known."""
+
+_FILE_PIECE_BYTES: Final = 1024 * 1024
 
 _WRITERS: Final = frozenset({events_v1.NAME, bureau_agent_v1.NAME, claude_code_v1.NAME})
 
@@ -64,9 +69,11 @@ class Materialization:
     ended.
     """
 
-    def __init__(self, deltas: Sequence[Delta], wanted: str) -> None:
-        """Choose the tier. Raises: UntranslatableFormat."""
+    def __init__(self, deltas: Sequence[Delta], wanted: str, folder: Path | None = None) -> None:
+        """Choose the tier. ``folder`` has room for a long content, by default that of temporary files. Raises:
+        UntranslatableFormat."""
         self._deltas = deltas
+        self._folder = folder
         self.tier, self.format = _tier({delta.format for delta in deltas}, wanted)
         self._restart()
 
@@ -85,7 +92,7 @@ class Materialization:
     def chunks(self) -> Iterator[Buffer]:
         """Yield the content, in pieces of some 64 KiB or one delta. Memory: one delta, and 8 MiB.
 
-        Raises: UnreadableDelta.
+        Raises: UnreadableDelta; OSError if a long one cannot be kept.
         """
         self._restart()
         yield from _gathered(self._pieces())
@@ -103,22 +110,29 @@ class Materialization:
     # --- arrays ---
 
     def _array(self) -> Iterator[Buffer]:
-        """Yield an array. It begins with its length: a short one is held until its end, a longer one made twice."""
+        """Yield an array. It begins with its length: until that is known, what goes before is held, beyond a size in a
+        file without a name, so that each delta is read and translated once."""
         held: list[Buffer] = []
         length = size = 0
-        for number, part in self._array_parts():
-            length += number
-            size += len(part)
-            if size <= _HELD_BYTES_MAX:
-                held.append(part)
-            else:
-                held.clear()
-        yield array_head(length)
-        if size <= _HELD_BYTES_MAX:
+        with ExitStack() as opened:
+            file: IO[bytes] | None = None
+            for number, part in self._array_parts():
+                length += number
+                size += len(part)
+                if file is None and size > _HELD_BYTES_MAX:
+                    file = opened.enter_context(TemporaryFile(dir=self._folder))
+                    file.writelines(held)
+                    held.clear()
+                if file is None:
+                    held.append(part)
+                else:
+                    file.write(part)
+            yield array_head(length)
             yield from held
-            return
-        self._restart()
-        yield from (part for _, part in self._array_parts())
+            if file is not None:
+                file.seek(0)
+                while piece := file.read(_FILE_PIECE_BYTES):
+                    yield piece
 
     def _array_parts(self) -> Iterator[tuple[int, Buffer]]:
         for format, run in self._runs():

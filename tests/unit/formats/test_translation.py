@@ -310,15 +310,27 @@ def test_equal_deltas_give_equal_bytes(wanted):
     assert b"".join(first.chunks()) == content, "and the same materialization again"
 
 
-def test_an_array_that_is_too_long_to_hold_is_made_twice():
+def test_each_delta_of_an_array_that_is_too_long_to_hold_is_read_once(tmp_path):
     events = [PromptEvent(text=f"{number}" + "x" * 100_000) for number in range(100)]
-    chain = [events_delta(*events[:50]), events_delta(*events[50:])]
-    content, found = materialized(chain, "bureau-agent-v1")
-    assert [event.text for event in read_back("bureau-agent-v1", content)] == [event.text for event in events]
-    assert found.messages == 100
-    content, found = materialized(chain, "events-v1")
+    read = []
+
+    def noted(number, one):
+        def content():
+            read.append(number)
+            return one.read()
+
+        return one._replace(read=content)
+
+    chain = [noted(0, events_delta(*events[:50])), noted(1, events_delta(*events[50:]))]
+    for wanted in ("bureau-agent-v1", "events-v1"):
+        read.clear()
+        found = Materialization(chain, wanted, tmp_path)
+        content = b"".join(found.chunks())
+        assert [event.text for event in read_back(wanted, content)] == [event.text for event in events]
+        assert found.messages == 100
+        assert read == [0, 1]
     assert content == events_delta(*events).read()
-    assert found.messages == 100
+    assert not list(tmp_path.iterdir())
 
 
 SIZES = """
