@@ -10,8 +10,12 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def erase(path: Path) -> None:
-    """Overwrite and remove a file; on return it is off the disk. A missing one is no error. Raises: OSError."""
+    """Overwrite and remove a file; on return it is off the disk. A missing one is no error; of a symbolic link only the
+    link is removed. Raises: OSError."""
     try:
+        if path.is_symlink():
+            path.unlink()
+            return
         left = path.stat().st_size
         path.chmod(0o600)
         with path.open("r+b") as file:

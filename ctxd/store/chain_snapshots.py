@@ -157,8 +157,7 @@ class ChainSnapshots:
         """Overwrite and remove the files of snapshots that were dropped. Raises: OSError."""
         with self._lock:
             known = self._known()
-            found = self._folder.glob("*") if self._folder.is_dir() else ()
-            dropped = [path for path in found if path.name not in known]
+            dropped = [path for path in self._files() if path.name not in known]
         # Without the lock: others read meanwhile. One that is kept again under such a name may be lost, as any may.
         for path in dropped:
             hit("purge.snapshot")
@@ -168,14 +167,19 @@ class ChainSnapshots:
         """The bytes of each file, least recently used first."""
         if self._sizes is None:
             found = []
-            for path in self._folder.glob("*") if self._folder.is_dir() else ():
-                if path.suffix == SUFFIX:
+            for path in self._files():
+                if path.suffix == SUFFIX and not path.is_symlink():
                     stat = path.stat()
                     found.append((stat.st_mtime_ns, path.name, stat.st_size))
                 else:
                     path.unlink()
             self._sizes = OrderedDict((name, size) for _, name, size in sorted(found))
         return self._sizes
+
+    def _files(self) -> list[Path]:
+        """All that lies in the folder, but for folders, which no snapshot is."""
+        found = self._folder.glob("*") if self._folder.is_dir() else ()
+        return [path for path in found if path.is_symlink() or not path.is_dir()]
 
     def _forget(self, name: str) -> None:
         if self._known().pop(name, None) is not None:

@@ -251,6 +251,25 @@ async def test_the_check_of_a_chain_for_a_sandbox_reads_the_commits_of_no_sessio
 # --- the files ---
 
 
+@pytest.mark.requirement("CMT-40")
+@pytest.mark.parametrize("is_new", [False, True], ids=["before the start", "after it"])
+def test_folders_and_links_among_snapshots_are_neither_read_nor_followed(tmp_path: Path, is_new: bool) -> None:
+    own = tmp_path / "own"
+    own.write_bytes(b"not a snapshot")
+    snapshots = ChainSnapshots(tmp_path)
+    if is_new:
+        snapshots.keep(snapshot("a", b"a"), b"a", 0)
+    folder = tmp_path / "snapshots"
+    (folder / "folder.snapshot").mkdir(parents=True)
+    (folder / "link.snapshot").symlink_to(own)
+    (folder / "link").symlink_to(own)
+    assert found(snapshots, "a") == (b"a" if is_new else None)
+    snapshots.drop()
+    snapshots.erase()
+    assert files(tmp_path) == ["folder.snapshot"]
+    assert own.read_bytes() == b"not a snapshot"
+
+
 def snapshot(name: str, content: bytes, *, boundaries: int = 0) -> ChainSnapshot:
     """A snapshot of one part."""
     part = SnapshotPart("events-v1", 1, 1, len(content))
