@@ -18,11 +18,11 @@ def erase(path: Path) -> None:
             return
         left = path.stat().st_size
         path.chmod(0o600)
-        with path.open("r+b") as file:
+        with path.open("r+b", buffering=0) as file:
             while left > 0:
                 left -= file.write(_ZEROS[:left])
-            file.flush()
-            os.fsync(file.fileno())
+                # A flush of all of it at once would keep those of others waiting for as long.
+                os.fdatasync(file.fileno())
         path.unlink()
     except FileNotFoundError:
         return

@@ -15,8 +15,8 @@ from ctxd.artifacts.packs import Location, PackRecord, parts_of
 VERSION: Final = 3
 """``PRAGMA user_version``. Another one is rebuilt."""
 
-_LOG_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the write-ahead log from which on it is copied into the database."""
+_LOG_PAGES: Final = 1024
+"""Pages that the write-ahead log grows by before it is copied into the database."""
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS artifact(
@@ -57,11 +57,21 @@ class Index:
         """Open the index in ``path``, which is made if missing by the one that writes."""
         self.path = path
         self._connection = dbfile.open_writer(path) if write else dbfile.open_reader(path)
+        # Of the log, not of its file, which stays as long as it was when the log begins again.
+        self._log_pages, self._copied_at = 0, _LOG_PAGES
         if write:
+            self._connection.set_wal_hook(self._note_log)
             self._connection.execute("PRAGMA synchronous=NORMAL").fetchall()
             # An index that is there is not written: the disk may be full.
             if self._connection.pragma("user_version") != VERSION:
                 self._connection.execute(f"{_TABLES}PRAGMA user_version={VERSION}").fetchall()
+
+    def _note_log(self, _: object, __: str, pages: int) -> int:
+        if pages < self._log_pages:
+            # It began again at its start.
+            self._copied_at = _LOG_PAGES
+        self._log_pages = pages
+        return 0
 
     def close(self, *, tidy: bool = False) -> None:
         """Close the connection; with ``tidy`` the log is empty afterwards."""
@@ -73,7 +83,8 @@ class Index:
     def transaction(self, *, synced: bool = False) -> Iterator[None]:
         """Commit what is written inside, all or nothing; on the disk at the end if ``synced``."""
         # Before and not behind it: what raises was not committed.
-        if dbfile.log_size(self.path) > _LOG_BYTES:
+        if self._log_pages >= self._copied_at:
+            self._copied_at = self._log_pages + _LOG_PAGES
             dbfile.checkpoint(self._connection, truncate=False)
         if synced:
             self._connection.execute("PRAGMA synchronous=FULL").fetchall()

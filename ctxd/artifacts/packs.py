@@ -236,7 +236,12 @@ class Packs:
         at = self._end
         try:
             hit("art.write")
-            _write(self._descriptor, b"".join(encoded), at)
+            data = b"".join(encoded)
+            _write(self._descriptor, data, at)
+            # The system begins to write them now: a flush of a large artifact in one go would keep those of others, on
+            # the same disk, waiting for as long.
+            with suppress(OSError):
+                os.posix_fadvise(self._descriptor, at, len(data), os.POSIX_FADV_DONTNEED)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, at)

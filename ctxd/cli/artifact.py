@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient
     from ctxd_protocol.methods.artifacts import ArtifactPolicy, DamagedArtifact
 
-_PIECE_BYTES: Final = 256 * 1024
-"""Longer pieces are no faster, and the calls of others wait for each."""
+_PIECE_BYTES: Final = 128 * 1024
+"""Longer pieces are hardly faster, and the calls of others wait while each is decoded."""
 _SHORT_DIGITS: Final = 12
 _MS: Final = 1000
 

@@ -65,9 +65,9 @@ class Materializer:
         self._cache = ContextCache[wire.CommitMaterializeResult]()
         self._purges = 0
         # A sandbox may commit deltas that take long to translate.
-        self._lanes = Lane("materialize", _THREADS), Lane("sandbox-materialize")
+        self._lanes = Lane("materialize", _THREADS, bulk=True), Lane("sandbox-materialize", bulk=True)
         self._snapshots = self._store.directory.snapshots
-        self._taking = Lane("chain-snapshot")
+        self._taking = Lane("chain-snapshot", bulk=True)
         self._wanted: dict[tuple[str, str], None] = {}
         self._has_wanted = anyio.Event()
         self._store.on_durable(self._note_commits, types=("commit",))

@@ -44,9 +44,9 @@ class LargeContent:
         self._health = health
         self._failed = failed
         self._fault = fault
-        self._keeping = Lane("artifact.keep", KEPT_AT_ONCE)
-        self._reading = Lane("artifact.read", READ_AT_ONCE)
-        self._collecting = Lane("artifact.collect")
+        self._keeping = Lane("artifact.keep", KEPT_AT_ONCE, bulk=True)
+        self._reading = Lane("artifact.read", READ_AT_ONCE, bulk=True)
+        self._collecting = Lane("artifact.collect", bulk=True)
         self._unused: set[str] = set()
         self._became_unused = anyio.Event()
 

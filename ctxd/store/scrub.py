@@ -29,7 +29,7 @@ class Scrub:
 
     async def run(self, follower: Follower, reader: Reader, directory: StateDir) -> None:
         """Read pass after pass until cancelled, with ``reader`` for itself. Cancel: safe."""
-        lane = Lane("scrub")
+        lane = Lane("scrub", bulk=True)
         await self._clock.sleep(limits.SCRUB_DELAY_S)
         while True:
             await follower.wait(0)

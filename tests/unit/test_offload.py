@@ -1,5 +1,6 @@
 """Threads that work for the loop, and the limits on them."""
 
+import sys
 import threading
 import time
 import weakref
@@ -196,3 +197,31 @@ def test_background_work_is_done_at_once_if_no_thread_can_be_started(monkeypatch
     monkeypatch.setattr(offload, "_POOL", offload.ThreadPool())
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert offload.background(lambda: 7).result(timeout=0) == 7
+
+
+async def test_others_get_the_interpreter_sooner_while_bulk_work_runs() -> None:
+    usual, lane, found = sys.getswitchinterval(), Lane("bulk", 2, bulk=True), list[float]()
+    began, may_end = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+    def work(number: int) -> None:
+        began[number].set()
+        may_end[number].wait(30)
+        found.append(sys.getswitchinterval())
+
+    async with anyio.create_task_group() as group:
+        for number in (0, 1):
+            group.start_soon(lane.run, work, number)
+        await until(lambda: all(event.is_set() for event in began))
+        may_end[0].set()
+        await until(lambda: len(found) == 1)
+        assert await Lane("other").run(sys.getswitchinterval) == pytest.approx(offload.BULK_TURN_S)
+        may_end[1].set()
+    assert found == pytest.approx([offload.BULK_TURN_S] * 2)
+    assert sys.getswitchinterval() == usual
+
+
+async def test_bulk_work_that_raises_ends_the_shorter_turns() -> None:
+    usual, lane = sys.getswitchinterval(), Lane("bulk", bulk=True)
+    with pytest.raises(ZeroDivisionError):
+        await lane.run(lambda: 1 // 0)
+    assert sys.getswitchinterval() == usual

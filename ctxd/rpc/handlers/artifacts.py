@@ -73,7 +73,7 @@ class ArtifactCalls:
         self._store = store
         self._clock = clock
         self._uploads = Uploads(store.root / "artifacts" / "uploads")
-        self._uploading = Lane("artifact.upload", 2)
+        self._uploading = Lane("artifact.upload", 2, bulk=True)
         self._collecting = anyio.Lock()
         # Held from the choice of what a transaction removes to its end, and by a put while it looks at what is there.
         self._removing = anyio.Lock()

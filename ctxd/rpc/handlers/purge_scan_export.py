@@ -49,7 +49,7 @@ class SecretCalls:
         self._store = sessions.store
         self._objects = Objects(sessions)
         self._exports = Exports(sessions.store, sessions.guard)
-        self._scanning = Lane("secrets.scan")
+        self._scanning = Lane("secrets.scan", bulk=True)
 
     async def object_purge(
         self, _: Caller, params: wire.ObjectPurgeParams, call: WriteRequest

@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from ctxd import dbfile, failpoints
-from ctxd.artifacts import packs
+from ctxd.artifacts import disk, index, packs
 from ctxd.artifacts.chunking import CHUNK_BYTES_MAX, Chunker, cut
 from ctxd.artifacts.fsck import faults
 from ctxd.artifacts.index import Index
@@ -304,3 +304,50 @@ def test_an_artifact_with_a_damaged_manifest_is_removed_with_its_chunks(store, r
     named = {blake3(chunk).digest() for chunk in cut(LARGE[:500_000])} | {bytes.fromhex(other.ref)}
     assert {r.hash for r in records(the_pack(root)) if r.kind != packs.DEAD} == named
     assert store.read(other.ref) == LARGE[:500_000] and list(faults(store)) == []
+
+
+def test_the_log_of_the_index_is_copied_once_for_many_writes(store, root, monkeypatch):
+    monkeypatch.setattr(index, "_LOG_PAGES", 64)
+    store = again(store, root)
+    copies, plain = [], dbfile.checkpoint
+    monkeypatch.setattr(dbfile, "checkpoint", lambda *args, **named: (copies.append(1), plain(*args, **named)))
+    before = 0
+    for number in range(600):
+        store.keep(b"%d" % number)
+        before = before or (number if copies else 0)
+    # The log begins again once it is copied; its file stays as long as it was.
+    assert before and 2 <= len(copies) <= 1.5 * 600 / before
+
+
+def test_a_long_artifact_is_handed_to_the_disk_while_it_is_written(store, monkeypatch):
+    begun, flushed, pwrite, fdatasync = [], [], packs.os.pwrite, packs.os.fdatasync
+    written = []
+    monkeypatch.setattr(packs.os, "pwrite", lambda *args: (written.append(pwrite(*args)), written[-1])[1])
+    monkeypatch.setattr(packs.os, "posix_fadvise", lambda _, at, size, __: begun.append((at, size)))
+    monkeypatch.setattr(packs.os, "fdatasync", lambda fd: (flushed.append(sum(written)), fdatasync(fd)))
+    store.keep(random.Random(5).randbytes(5_000_000))
+    # Each write at once, and none twice.
+    assert [size for _, size in begun] == written and len(written) >= 5
+    assert [at for at, _ in begun] == [sum(written[:number]) for number in range(len(written))]
+    assert flushed == [sum(written)]
+
+
+def test_a_file_is_erased_a_piece_at_a_time(tmp_path, monkeypatch):
+    path, left, fdatasync = tmp_path / "upload", [], os.fdatasync
+
+    def flush(descriptor):
+        fdatasync(descriptor)
+        left.append(len(path.read_bytes().lstrip(b"\0")))
+
+    monkeypatch.setattr(os, "fdatasync", flush)
+    path.write_bytes(b"x" * (3 * 2**20 + 5))
+    disk.erase(path)
+    assert left == [2 * 2**20 + 5, 2**20 + 5, 5, 0] and not path.exists()
+
+
+def test_a_file_system_that_takes_no_hints_takes_artifacts(store, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(packs.os, "posix_fadvise", refuse)
+    assert store.read(store.keep(LARGE).ref) == LARGE
