@@ -175,7 +175,8 @@ class Daemon:
             )  # fmt: skip
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
 
-            stored = artifacts.ArtifactCalls(sessions, clock, bytes_max=options.artifacts_bytes_max)
+            kept_max = options.artifacts_bytes_max
+            stored = artifacts.ArtifactCalls(sessions, clock, policy=options.secrets, bytes_max=kept_max)
             materializer = Materializer(made)
             handlers = self._handlers(
                 store, sessions, indexer, hosts, sandboxes, tracking, made, materializer, checkpoints, stored

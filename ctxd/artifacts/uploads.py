@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ctxd.artifacts.disk import erase, sync_folder
 from ctxd.errors import CtxdError
@@ -69,11 +69,15 @@ class Uploads:
         return max(size, offset)
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes of an upload. Raises: CtxdError ``upload_offset_mismatch`` for an unknown one; OSError."""
+        """Yield the bytes of an upload. Raises: as ``open``."""
+        with self.open(name) as file:
+            while data := file.read(_READ_BYTES):
+                yield data
+
+    def open(self, name: str) -> BinaryIO:
+        """Open an upload for reading. Raises: CtxdError ``upload_offset_mismatch`` for an unknown one; OSError."""
         try:
-            with self._path(name).open("rb") as file:
-                while data := file.read(_READ_BYTES):
-                    yield data
+            return self._path(name).open("rb")
         except FileNotFoundError:
             message, hint = f"there is no upload {name}", "Send its pieces with artifact.upload first."
             raise CtxdError("upload_offset_mismatch", message, hint=hint, outcome="not_applied") from None

@@ -1,4 +1,4 @@
-"""A process that counts large deltas and searches them for secrets.
+"""A process that counts large deltas, and searches them and uploaded artifacts for secrets.
 
 Decoding a large delta and searching each of its texts holds the interpreter's lock again and again, for seconds, while
 every call of others waits for it. The daemon therefore hands the delta over as an open file in memory, and so has no
@@ -19,15 +19,17 @@ from functools import partial
 from typing import Final
 
 import msgspec
+from blake3 import blake3
 
 from ctxd.commits import delta_capture as deltas
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.document import decode_content, encode_content
 from ctxd.offload import Lane, ThreadPool
-from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.guard import Capture
+from ctxd.secrets.scanner import Hit
 from ctxd_protocol.error_codes import ErrorCode
-from ctxd_protocol.secrets import SecretPolicy, Secrets
+from ctxd_protocol.secrets import Secrets
 
 DELTA_BYTES_MIN: Final = 256 * 1024
 """Bytes of the smallest delta that is handed over: a thread handles smaller ones before others notice."""
@@ -44,6 +46,7 @@ _NICENESS: Final = 10
 _ATTEMPTS: Final = 2
 _LENGTH_BYTES: Final = 8
 _WRITTEN_BYTES: Final = 1024 * 1024
+_SEARCHED_BYTES: Final = 4 * 1024 * 1024
 _END_S: Final = 1.0
 """Seconds that the process has to end by itself, once the connection is closed."""
 
@@ -59,9 +62,12 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """Result of one delta: its counts, the secrets found, and whether the delta as it is to be kept was written."""
+    """Result of one delta: its counts, the secrets found, and whether the delta as it is to be kept was written; of
+    other bytes their address and the first secret."""
 
     counts: Counts | None = None
+    address: str = ""
+    first: Hit | None = None
     secrets: Secrets | None = None
     redacted: bool = False
     refused: _Refusal | None = None
@@ -121,7 +127,7 @@ class CaptureProcess:
         """
         kept = FileInMemory()
         try:
-            reply = await self._turn.run(self._call, capture.guard, capture.policy, format, given, kept)
+            reply = await self._turn.run(self._call, capture, format, given.descriptor, kept)
             if reply.refused is not None:
                 refused = reply.refused
                 raise CtxdError(refused.code, refused.message, hint=refused.hint, outcome="not_applied")
@@ -135,6 +141,17 @@ class CaptureProcess:
         kept.close()
         return reply.counts, None
 
+    async def searched(self, capture: Capture, given: int) -> tuple[str, Hit | None]:
+        """Search the file that ``given`` is a descriptor of, of any size, and add the secrets in it to the findings of
+        ``capture``. Returns: the BLAKE3 of what was searched, in hex digits, and the first secret.
+
+        Raises and cancel: as ``captured``.
+        """
+        with FileInMemory() as unused:
+            reply = await self._turn.run(self._call, capture, None, given, unused)
+        capture.add(reply.secrets)
+        return reply.address, reply.first
+
     def close(self) -> None:
         """End the process. Blocks until it has ended."""
         if self._socket is not None:
@@ -147,14 +164,15 @@ class CaptureProcess:
                 self._process.wait()
         self._socket = self._process = None
 
-    def _call(self, guard: Guard, policy: SecretPolicy, format: str, given: FileInMemory, kept: FileInMemory) -> _Reply:
-        request = pickle.dumps((guard, policy, format))
+    def _call(self, capture: Capture, format: str | None, given: int, kept: FileInMemory) -> _Reply:
+        """``format``: of a delta; None for other bytes."""
+        request = pickle.dumps((capture.guard, capture.policy, format))
         for _ in range(_ATTEMPTS):
             try:
                 # What an ended process had written is written over.
                 os.truncate(kept.descriptor, 0)
                 connection = self._socket or self._start()
-                socket.send_fds(connection, [len(request).to_bytes(_LENGTH_BYTES)], [given.descriptor, kept.descriptor])
+                socket.send_fds(connection, [len(request).to_bytes(_LENGTH_BYTES)], [given, kept.descriptor])
                 connection.sendall(request)
                 return msgspec.msgpack.decode(_received(connection), type=_Reply)
             except (OSError, _Lost):
@@ -213,11 +231,27 @@ def main() -> None:
         guard, policy, format = pickle.loads(_exactly(connection, int.from_bytes(length)))
         given, kept = descriptors
         try:
-            reply = msgspec.msgpack.encode(_captured(Capture(guard, policy), format, given, kept))
+            capture = Capture(guard, policy)
+            found = _searched(capture, given) if format is None else _captured(capture, format, given, kept)
+            reply = msgspec.msgpack.encode(found)
         finally:
             os.close(given)
             os.close(kept)
         connection.sendall(len(reply).to_bytes(_LENGTH_BYTES) + reply)
+
+
+def _searched(capture: Capture, given: int) -> _Reply:
+    hasher = blake3()
+
+    def pieces() -> Iterator[bytes]:
+        at = 0
+        while piece := os.pread(given, _SEARCHED_BYTES, at):
+            at += len(piece)
+            hasher.update(piece)
+            yield piece
+
+    first = capture.search(pieces())
+    return _Reply(address=hasher.hexdigest(), first=first, secrets=capture.secrets)
 
 
 def _captured(capture: Capture, format: str, given: int, kept: int) -> _Reply:
@@ -231,7 +265,7 @@ def _captured(capture: Capture, format: str, given: int, kept: int) -> _Reply:
             view = memoryview(encode_content(found))
             while view:
                 view = view[os.write(kept, view) :]
-        return _Reply(counts, capture.secrets, capture.redacted)
+        return _Reply(counts, secrets=capture.secrets, redacted=capture.redacted)
     except CtxdError as error:
         return _Reply(refused=_Refusal(error.code, error.message, error.hint))
     except MemoryError:

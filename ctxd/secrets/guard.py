@@ -5,7 +5,7 @@ made of; equal secrets have equal tags; text that was redacted once is not chang
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +23,10 @@ TAG_DIGITS: Final = 8
 
 _APART: Final = "\n"
 """What stands between two texts that are looked at together."""
+
+_AGAIN: Final = 64 * 1024
+"""Bytes at the end of a piece that are searched with the next one, and before them, so that a name which makes its
+value a secret is seen: a secret is shorter, whatever its kind."""
 
 _NAMED_MAX: Final = 1024
 """Characters of a text beyond which its name is ignored: it is more than a value assigned to a name."""
@@ -86,6 +90,35 @@ class Capture(msgspec.Struct):
         """Add what another capture under the same policy has found."""
         for one in () if secrets is None else secrets.found:
             self._counts[one.rule, one.tag] = self._counts.get((one.rule, one.tag), 0) + one.count
+
+    def search(self, pieces: Iterable[bytes]) -> Hit | None:
+        """Count the secrets in bytes of any kind, which come in pieces and cannot be redacted, whatever the policy.
+        Returns: the first one, by its place in all the bytes."""
+        first: Hit | None = None
+        window, at, done = b"", 0, 0
+        left = iter(pieces)
+        piece = next(left, None)
+        while piece is not None:
+            following = next(left, None)
+            window += piece
+            end = at + len(window)
+            # A secret that begins near the end may go on in the next piece.
+            final = end if following is None else max(done, end - _AGAIN)
+            for hit in self.guard.scanner.hits(window):
+                if done <= at + hit.start < final:
+                    first = first or Hit(hit.rule, at + hit.start, at + hit.end)
+                    self._count(hit.rule, window[hit.start : hit.end])
+                    done = at + hit.end
+            done = max(done, final)
+            keep = max(at, min(done, end) - _AGAIN)
+            window, at, piece = window[keep - at :], keep, following
+        return first
+
+    def _count(self, rule: str, secret: bytes) -> str:
+        """Count a secret. Returns: its tag."""
+        tag = self.guard.tag(secret)
+        self._counts[rule, tag] = self._counts.get((rule, tag), 0) + 1
+        return tag
 
     def text(self, text: str) -> str:
         """``text`` as it is to be kept."""
@@ -162,8 +195,7 @@ class Capture(msgspec.Struct):
         parts: list[bytes] = []
         at = 0
         for hit in hits:
-            tag = self.guard.tag(data[hit.start : hit.end])
-            self._counts[hit.rule, tag] = self._counts.get((hit.rule, tag), 0) + 1
+            tag = self._count(hit.rule, data[hit.start : hit.end])
             parts += (data[at : hit.start], f"[REDACTED:{hit.rule}:{tag}]".encode())
             at = hit.end
         if self.policy != "redact":

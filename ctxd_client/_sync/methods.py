@@ -1518,12 +1518,13 @@ class SyncClientMethods(ABC):
     ) -> ArtifactPutResult:
         """Keep bytes of any size under their BLAKE3.
 
-        Equal chunks of all artifacts are stored once, compressed if that makes them smaller. A sandbox cannot pin one.
+        Equal chunks of all artifacts are stored once, compressed if that makes them smaller. A sandbox cannot pin one,
+        and under the policy ``redact`` on secrets puts none with a secret in it.
 
         ``policy``: by default that of the artifact, ``default`` for a new one. ``blake3``: the address that the bytes
         must have.
 
-        Raises: ``Conflict`` (upload_offset_mismatch, artifact_mismatch).
+        Raises: ``Conflict`` (upload_offset_mismatch, artifact_mismatch); ``InvalidCall`` (unsupported).
 
         Example: ``client.artifact_put(data=b'text').artifact``
         """

@@ -9,7 +9,9 @@ from msgspec import structs
 
 from ctxd_client import CallFailed
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.methods import GRANTS
 from ctxd_protocol.sandbox_types import Quota
+from ctxd_protocol.secrets import SecretPolicy
 from tests.spec.sandboxes import ROOMY, inside
 from tests.spec.test_sandbox_attacks import host, mount, places, refused, register, session_in
 
@@ -93,3 +95,65 @@ def test_an_upload_counts_against_the_bytes_that_a_sandbox_may_write(host: SyncC
             "quota_exceeded", "timeout",
         )  # fmt: skip
         assert agent.artifact_upload("u").offset == 60_000
+
+
+SECRET = b"AKIA" + b"7QYV3M5N2X4PLRWD"
+
+
+def filler(size: int) -> bytes:
+    return (b"no secret in this line\n" * (size // 23 + 1))[:size]
+
+
+@pytest.mark.requirement("ART-14")
+@pytest.mark.parametrize("policy", ["off", "flag", "redact"])
+@pytest.mark.parametrize("size", [100, 400_000, 5_000_000])
+def test_an_artifact_of_a_sandbox_with_a_secret_is_flagged_or_refused_by_the_policy(
+    host: SyncClient, tmp_path: Path, policy: SecretPolicy, size: int
+) -> None:
+    (w,) = places(tmp_path, "w")
+    session = session_in(host, f"secret-{policy}-{size}", mount("/w", w))
+    host.session_configure(session, secrets=policy)
+    clean = policy.encode() + b"\xff\x00" + filler(size)
+    data = clean + b" " + SECRET + b"\n"
+    with inside(register(host, session)) as agent:
+
+        def put(whole: bytes) -> str:
+            if len(whole) < 1_000:
+                return agent.artifact_put(data=whole).artifact
+            for at in range(0, len(whole), 300_000):
+                agent.artifact_upload("u", offset=at, data=whole[at : at + 300_000])
+            return agent.artifact_put(upload="u").artifact
+
+        assert host.artifact_stat(put(clean)).secrets is None
+        if policy == "redact":
+            with pytest.raises(CallFailed) as failed:
+                put(data)
+            assert failed.value.code == "unsupported"
+            assert f"aws-access-key at byte {data.index(SECRET):,}" in failed.value.message
+            assert SECRET.decode() not in str(failed.value)
+            assert refused(lambda: host.artifact_stat(blake3(data).hexdigest())) == "artifact_not_found"
+            assert agent.artifact_upload("u").offset == 0
+            return
+        ref = put(data)
+        found = host.artifact_stat(ref).secrets
+        assert [(one.rule, one.count) for one in (() if found is None else found.found)] == (
+            [("aws-access-key", 1)] if policy == "flag" else []
+        )
+        # Put once more, also by the host, it is the same.
+        assert agent.artifact_get(put(data), limit=len(policy)).data == policy.encode()
+        if size < 1_000:
+            assert agent.artifact_put(data=data).receipt is None
+            host.artifact_put(data=data)
+        assert host.artifact_stat(ref).secrets == found
+
+
+@pytest.mark.requirement("ART-14")
+def test_the_strictest_policy_of_the_sessions_of_a_sandbox_holds(host: SyncClient, tmp_path: Path) -> None:
+    (w,) = places(tmp_path, "w")
+    lax, strict = (session_in(host, name, mount("/w", w)) for name in ("strictest-lax", "strictest-strict"))
+    host.session_configure(lax, secrets="off")
+    host.session_configure(strict, secrets="redact")
+    box = host.sandbox_register([lax, strict], ttl_s=600, quota=ROOMY, grants=tuple(GRANTS)).sandbox
+    with inside(box) as agent:
+        assert refused(lambda: agent.artifact_put(data=b"token " + SECRET)) == "unsupported"
+        assert agent.artifact_put(data=b"no secret").size == 9

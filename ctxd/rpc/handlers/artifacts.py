@@ -4,14 +4,18 @@ An artifact that was put is an entity, ``artifact:{address}``, whose versions ha
 ``artifact_tag:{name}``, that names an address. A collection purges entities: the journal records it, and checks in the
 same transaction that nothing else has the bytes.
 
+What a sandbox puts is searched for secrets before it is stored, under the strictest policy of its sessions. It cannot
+be redacted, as that would change its address: with a secret in it, it is refused under ``redact``.
+
 A sandbox puts artifacts, and reads what it has put and what tool calls and commits of its sessions have. Every read
 goes through ``_visible``; what is foreign and what is missing look the same.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import partial, reduce
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -23,6 +27,7 @@ from ctxd.artifacts import fsck
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.artifacts.uploads import Uploads
 from ctxd.clock import Clock
+from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document, Page, Stored, encode_content
 from ctxd.objects.generated_ids import COMMIT_PREFIX
@@ -30,12 +35,16 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.offload import Lane
 from ctxd.rpc.caller import Caller, viewer_of
+from ctxd.secrets.guard import Capture
+from ctxd.secrets.policy import stricter, to_payload
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.registry import Sessions
+from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG, KIND
 from ctxd.store.writes import Pending, PurgeRequest, Write
 from ctxd_protocol.methods import artifacts as wire
+from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 T = TypeVar("T")
 
@@ -59,17 +68,28 @@ _REMOVED_AT_ONCE: Final = 100
 """Artifacts that one transaction removes: the writes of others wait for it."""
 
 
+class _Searched(NamedTuple):
+    """The address of bytes that were searched for secrets, and the secrets in them; None without any."""
+
+    address: str
+    found: Secrets | None
+
+
 class ArtifactCalls:
     """Handlers of ``artifact.*``."""
 
-    def __init__(self, sessions: Sessions, clock: Clock, *, bytes_max: int = 0) -> None:
-        """``bytes_max``: bytes of artifacts above which ``run`` collects them; 0: never."""
+    def __init__(self, sessions: Sessions, clock: Clock, *, policy: SecretPolicy, bytes_max: int = 0) -> None:
+        """``bytes_max``: bytes of artifacts above which ``run`` collects them; 0: never. ``policy``: on secrets, of
+        sandboxes without a session."""
         store = sessions.store
         self._bytes_max = bytes_max
         # Until it is counted, it may be any number.
         self._bytes: int | None = None
         self._collect_after_ms = 0
         self._objects = Objects(sessions)
+        self._sessions = sessions
+        self._policy = policy
+        self._search = CaptureProcess()
         self._store = store
         self._clock = clock
         self._uploads = Uploads(store.root / "artifacts" / "uploads")
@@ -82,6 +102,10 @@ class ArtifactCalls:
         # What cannot be removed now is reported by the next collection.
         with suppress(OSError):
             self._uploads.remove_stale(clock.wall_ms())
+
+    def close(self) -> None:
+        """End the process that searches uploads for secrets. Blocks until it has ended."""
+        self._search.close()
 
     # --- put ---
 
@@ -114,18 +138,21 @@ class ArtifactCalls:
                 # The first call may have been cut off before this; or its bytes were sent once more.
                 await self._upload(partial(self._uploads.remove, upload))
             return again(replay, wire.ArtifactPutResult)
-        if params.data is not None and upload is None:
-            held = await self._store.put_artifact(params.data)
-        elif upload is not None and params.data is None:
-            held = await self._store.put_artifact(partial(self._uploads.pieces, upload))
-        else:
+        if (params.data is None) is (upload is None):
             hint = "Give data, or upload after artifact.upload."
             raise CtxdError("invalid_params", "an artifact is put from data or from an upload", hint=hint)
+        secrets = None if caller.capability == "host" else await self._secrets_in(caller, params.data, upload)
+        data = params.data
+        held = await self._store.put_artifact(partial(self._uploads.pieces, str(upload)) if data is None else data)
+        if secrets is not None and secrets.address != held.ref:
+            message, hint = "the upload was changed while it was put", "Send one piece after the other, then put it."
+            raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         if params.blake3 not in (None, held.ref):
             message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         async with self._removing:
-            result, pending = await self._submit_put(caller, params, call, held)
+            found = None if secrets is None else secrets.found
+            result, pending = await self._submit_put(caller, params, call, held, found)
         if upload is not None:
             # What it holds is in the journal's hands now; the piece's file may go once it is durable.
             if pending is not None:
@@ -133,8 +160,43 @@ class ArtifactCalls:
             await self._upload(partial(self._uploads.remove, upload))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
+    async def _secrets_in(self, caller: Caller, data: bytes | None, upload: str | None) -> _Searched | None:
+        """Search what a sandbox puts: ``data``, or an upload. Returns: None if its sessions want no search.
+
+        Raises: CtxdError ``unsupported`` if it has a secret and may have none, and then removes the upload;
+        ``upload_offset_mismatch``; ``internal_error`` of the process that searches. Cancel: waits for the search.
+        """
+        sessions = [one for one in viewer_of(caller).sessions or () if one not in self._sessions.emptied]
+        policies = [self._sessions.catalog.settings(session).secrets for session in sessions]
+        policy = reduce(stricter, policies) if policies else self._policy
+        if policy == "off":
+            return None
+        # Tags of a sandbox's texts are its own: see ``Guard.by``.
+        capture = Capture(self._sessions.guard.by(caller.principal), policy)
+        if data is None:
+            with await self._upload(partial(self._uploads.open, str(upload))) as file:
+                address, first = await self._search.searched(capture, file.fileno())
+        elif len(data) < DELTA_BYTES_MIN:
+            address = blake3(data).hexdigest()
+            first = await off_loop(len(data), partial(capture.search, (data,)), confined=True)
+        else:
+            with await off_loop(len(data), partial(FileInMemory, (data,)), confined=True) as memory:
+                address, first = await self._search.searched(capture, memory.descriptor)
+        if first is not None and policy == "redact":
+            if upload is not None:
+                await self._upload(partial(self._uploads.remove, upload))
+            message = f"the artifact has a secret, {first.rule} at byte {first.start:,}, and cannot be redacted"
+            hint = "Put it without the secret. What was uploaded is removed."
+            raise CtxdError("unsupported", message, hint=hint, outcome="not_applied")
+        return _Searched(address, None if first is None else capture.secrets)
+
     async def _submit_put(
-        self, caller: Caller, params: wire.ArtifactPutParams, call: WriteRequest, held: Artifact
+        self,
+        caller: Caller,
+        params: wire.ArtifactPutParams,
+        call: WriteRequest,
+        held: Artifact,
+        secrets: Secrets | None,
     ) -> tuple[wire.ArtifactPutResult, Pending | None]:
         known = await self._put(held.ref)
         was = {} if known is None else known.document.payload
@@ -147,7 +209,8 @@ class ArtifactCalls:
         media_type = (params.media_type if is_host or not was else None) or was.get("media_type")
         shown = policy if is_host else owners[owner]
         result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=shown, receipt=None)
-        document = _artifact_document(held, policy, media_type, owners)
+        marks = to_payload(secrets) or {name: was[name] for name in ("secrets",) if name in was}
+        document = _artifact_document(held, policy, media_type, owners, marks)
         if known is None and self._bytes is not None:
             self._bytes += held.size
         if known is not None:
@@ -277,6 +340,7 @@ class ArtifactCalls:
             created_at=None if known is None else known.tx_time,
             tags=tuple(tag for tag, target in (await self._tags()).items() if target == ref),
             references=len({*referring} - {ARTIFACT + ref}),
+            secrets=msgspec.convert(payload.get("secrets"), Secrets | None),
         )
 
     async def artifact_list(self, _: Caller, params: wire.ArtifactListParams) -> wire.ArtifactListResult:
@@ -359,13 +423,16 @@ class ArtifactCalls:
     # --- collection ---
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Keep last uses, and the bound, until cancelled: both within a minute."""
+        """Keep last uses, and the bound, until cancelled: both within a minute. Then end the process that searches."""
         task_status.started()
-        while True:
-            # What the disk refuses now is tried again.
-            with suppress(CtxdError):
-                await self.upkeep()
-            await self._clock.sleep(_UPKEEP_S)
+        try:
+            while True:
+                # What the disk refuses now is tried again.
+                with suppress(CtxdError):
+                    await self.upkeep()
+                await self._clock.sleep(_UPKEEP_S)
+        finally:
+            self.close()
 
     async def upkeep(self) -> None:
         """Note the last uses on the disk, and collect artifacts if they have more bytes than the bound."""
@@ -479,10 +546,15 @@ def _upload_name(caller: Caller, upload: str) -> str:
 
 
 def _artifact_document(
-    held: Artifact, policy: str, media_type: str | None, owners: Mapping[str, str] = _BY_HOST
+    held: Artifact,
+    policy: str,
+    media_type: str | None,
+    owners: Mapping[str, str] = _BY_HOST,
+    marks: Mapping[str, Any] = MappingProxyType({}),
 ) -> Document:
-    """The document of an artifact that was put. ``owners``: the policy of each who put it, a sandbox by principal."""
-    payload: dict[str, Any] = {"artifact": held.ref, "size": held.size, "policy": policy}
+    """The document of an artifact that was put. ``owners``: the policy of each who put it, a sandbox by principal.
+    ``marks``: what its payload has of secrets."""
+    payload: dict[str, Any] = {"artifact": held.ref, "size": held.size, "policy": policy, **marks}
     if owners.keys() != _BY_HOST.keys():
         payload["owners"] = dict(owners)
     if media_type is not None:

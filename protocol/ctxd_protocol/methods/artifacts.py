@@ -7,6 +7,7 @@ import msgspec
 from ctxd_protocol.ids import OpIdText
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.secrets import Secrets
 
 ArtifactText = Annotated[str, msgspec.Meta(min_length=4, max_length=140)]
 """An artifact: the 64 hex digits of its BLAKE3, at least 4 of the first ones, or ``tag:`` and the name of a tag."""
@@ -93,7 +94,7 @@ class ArtifactStatResult(Result, frozen=True, kw_only=True):
     """One artifact. ``created_at``: milliseconds since 1970, None of one that was not put as an artifact.
 
     ``references``: number of objects, commits and other entities with a version that has its bytes. With one of them, a
-    tag, or the policy ``pin`` it is not collected.
+    tag, or the policy ``pin`` it is not collected. ``secrets``: those in what a sandbox put, None without any.
     """
 
     artifact: str
@@ -103,6 +104,7 @@ class ArtifactStatResult(Result, frozen=True, kw_only=True):
     created_at: int | None
     tags: tuple[str, ...]
     references: int
+    secrets: Secrets | None
 
 
 class ArtifactListParams(Params, frozen=True, kw_only=True):
@@ -220,8 +222,8 @@ ROWS = (
         writes=True,
         summary="Keep bytes of any size under their BLAKE3.",
         description="Equal chunks of all artifacts are stored once, compressed if that makes them smaller. A sandbox "
-        "cannot pin one.",
-        errors=("upload_offset_mismatch", "artifact_mismatch"),
+        "cannot pin one, and under the policy ``redact`` on secrets puts none with a secret in it.",
+        errors=("upload_offset_mismatch", "artifact_mismatch", "unsupported"),
         example={"data": "dGV4dA=="},
         shows=".artifact",
     ),

@@ -8,7 +8,9 @@ import pytest
 from blake3 import blake3
 
 from ctxd.artifacts.uploads import KEPT_MS, Uploads
+from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document
+from ctxd.offload import in_thread
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.sessions.registry import Sessions
@@ -40,7 +42,7 @@ async def collected(calls: ArtifactCalls) -> list[str]:
 async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path: Path) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
-        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock)
+        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
         again, old = await put(calls, b"put again"), await put(calls, b"old")
         clock.wall += 2 * HOUR
         await put(calls, b"put again")
@@ -53,7 +55,7 @@ async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path:
 async def test_an_artifact_that_is_put_again_while_a_collection_goes_on_stays(tmp_path: Path, monkeypatch: Any) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
-        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock)
+        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
         again, old = await put(calls, b"put again"), await put(calls, b"old")
         clock.wall += 2 * HOUR
         referring = store.referring
@@ -78,7 +80,7 @@ async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path:
             uploads.write(name, 0, b"bytes")
             at_s = (clock.wall - age_ms) / 1000
             os.utime(store.root / "artifacts" / "uploads" / f"{name}.upload", (at_s, at_s))
-        ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock)
+        ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
         assert (uploads.size("old"), uploads.size("young")) == (0, 5)
 
 
@@ -99,7 +101,7 @@ async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restar
 
     def calls_of(store: VersionStore) -> ArtifactCalls:
         sessions = Sessions(store, clock, host_filesystem_id="a" * 64)
-        return ArtifactCalls(sessions, clock, bytes_max=5 * size)
+        return ArtifactCalls(sessions, clock, policy="flag", bytes_max=5 * size)
 
     async def left(store: VersionStore) -> str:
         names = await store.read_artifacts(lambda artifacts: set(artifacts.names()))
@@ -146,3 +148,31 @@ def address(data: bytes) -> str:
 
 def referring(held: Artifact) -> Document:
     return Document(id="other", type="other", identity_hash="0" * 64, content_hash="0" * 64, payload={}, artifact=held)
+
+
+@pytest.mark.requirement("ART-14")
+async def test_an_upload_that_changes_between_its_search_and_its_put_is_not_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = Caller("sandbox:1", "session", None, 1, lambda method, params: True, sessions=frozenset())
+    secret, plain = b"AKIA" + b"7QYV3M5N2X4PLRWD", Uploads.pieces
+    clock = SteppingClock(10 * HOUR)
+    async with running(tmp_path, clock) as store:
+        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="redact")
+        try:
+            await calls.artifact_upload(caller, wire.ArtifactUploadParams(upload="u", offset=0, data=b"x" * 40))
+
+            def changed(uploads: Uploads, name: str) -> Any:
+                uploads.write(name, 0, secret)
+                return plain(uploads, name)
+
+            monkeypatch.setattr(Uploads, "pieces", changed)
+            with pytest.raises(CtxdError) as failed:
+                params = wire.ArtifactPutParams(upload="u")
+                await calls.artifact_put(caller, params, WriteRequest("artifact.put", "p"))
+            assert failed.value.code == "artifact_mismatch"
+            assert await store.heads([f"artifact:{blake3(secret).hexdigest()}"]) == {
+                f"artifact:{blake3(secret).hexdigest()}": None
+            }
+        finally:
+            await in_thread(calls.close)
