@@ -303,6 +303,11 @@ class Session(SessionMethods):
                     return context_tools.moved(name, await change(asked.id))
                 case context_tools.ListArguments():
                     return await self._listed(asked)
+                case context_tools.CheckpointArguments():
+                    commit = (await self.client.context_current(session=self.id)).context_id
+                    if commit is not None and asked.summary:
+                        await self.client.commit_annotate(commit, asked.summary)
+                    return context_tools.committed(commit)
         except CallFailed as failure:
             text = context_tools.refused(failure, asked)
             if text is None:

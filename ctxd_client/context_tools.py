@@ -46,13 +46,20 @@ class PinArguments(ObjectArguments, frozen=True, forbid_unknown_fields=True):
     pinned: bool = True
 
 
-Arguments = ListArguments | ObjectArguments | PinArguments
+class CheckpointArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of ``context_checkpoint``. ``summary``: that of the commit, unless empty."""
 
-_TYPES: Final[dict[str, type[ListArguments] | type[ObjectArguments]]] = {
+    summary: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+
+
+Arguments = ListArguments | ObjectArguments | PinArguments | CheckpointArguments
+
+_TYPES: Final[dict[str, type[ListArguments] | type[ObjectArguments] | type[CheckpointArguments]]] = {
     "context_list": ListArguments,
     "context_activate": ObjectArguments,
     "context_deactivate": ObjectArguments,
     "context_pin": PinArguments,
+    "context_checkpoint": CheckpointArguments,
 }
 
 
@@ -85,6 +92,11 @@ MODEL_TOOLS: Final[dict[str, ToolDeclaration]] = {
             "Keep content in your context when old content is removed.",
             {**_ID, "pinned": {"type": "boolean", "description": "false: no longer"}},
             "id",
+        ),
+        _declaration(
+            "context_checkpoint",
+            "Commit your work so far; returns the id to continue from.",
+            {"summary": {"type": "string"}},
         ),
     )
 }  # fmt: skip
@@ -172,6 +184,11 @@ def moved(name: str, result: MembershipResult) -> str:
     return f"{id} is {'pinned' if result.pinned else 'no longer pinned'}{again}."
 
 
+def committed(commit: str | None) -> str:
+    """The text for a checkpoint; ``commit`` is None for a session that has nothing yet."""
+    return "There is nothing to commit yet." if commit is None else f"{commit} is the commit of your work so far."
+
+
 _LIST: Final = "Call context_list for the ids."
 
 _REFUSALS: Final[dict[str, Callable[[str], str]]] = {
@@ -194,6 +211,8 @@ _REFUSALS: Final[dict[str, Callable[[str], str]]] = {
 
 def refused(failure: CallFailed, asked: Arguments) -> ToolError | None:
     """The text for a call that failed; None for a failure that the model did not cause."""
+    if isinstance(asked, CheckpointArguments):
+        return None
     if isinstance(asked, ListArguments):
         text = f"no list goes on after {quoted(asked.after)}. Call context_list without after."
         return ToolError(f"Error: {text}") if failure.code == "invalid_params" else None

@@ -294,6 +294,11 @@ class SyncSession(SyncSessionMethods):
                     return context_tools.moved(name, change(asked.id))
                 case context_tools.ListArguments():
                     return self._listed(asked)
+                case context_tools.CheckpointArguments():
+                    commit = self.client.context_current(session=self.id).context_id
+                    if commit is not None and asked.summary:
+                        self.client.commit_annotate(commit, asked.summary)
+                    return context_tools.committed(commit)
         except CallFailed as failure:
             text = context_tools.refused(failure, asked)
             if text is None:

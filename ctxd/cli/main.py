@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "artifact": "ctxd.cli.artifact:artifact",
     "watch": "ctxd.cli.watch:watch",
     "tracker": "ctxd.cli.tracker:tracker",
+    "mcp": "ctxd.cli.mcp:mcp",
     "current": "ctxd.cli.current:current",
     "sandbox": "ctxd.cli.sandbox:sandbox",
     "install": "ctxd.cli.install:install_group",

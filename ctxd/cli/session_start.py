@@ -1,16 +1,20 @@
 """``ctx fork`` and ``ctx resume``: a session that goes on from a commit, a moment of a session, or a principal's newest
 work."""
 
-from typing import get_args
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, get_args
 
 import click
 
 from ctxd.cli.commit_lookup import start_context
 from ctxd.cli.common_options import Invocation, common, listing
+from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.session import text_or_file
-from ctxd.command_line import Command
+from ctxd.command_line import Command, Stop
+from ctxd.formats.harness_session import HarnessName
 from ctxd.formatting import count
+from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.session_types import CheckpointPolicy, SessionView
 
@@ -22,17 +26,39 @@ _checkpoint_option = click.option(
     "--checkpoint", type=click.Choice(get_args(CheckpointPolicy)), help="What the daemon commits by itself."
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _into_harness(run: Callable[P, R]) -> Callable[P, R]:
+    """Add ``--in`` and what belongs to it."""
+    for option in (
+        click.option("--exec", "execute", is_flag=True, help="With --in: run the harness instead of printing how to."),
+        click.option(
+            "--cwd", metavar="DIR", help="With --in: the session's directory [default: the current directory]."
+        ),
+        click.option(
+            "--in",
+            "harness",
+            type=click.Choice(("claude", "codex", "pi", "opencode")),
+            help="Write a session of this harness that goes on from there, and print the command that continues it.",
+        ),
+    ):
+        run = option(run)
+    return run
+
 
 @click.command(
     cls=Command,
     examples="ctx fork\nctx fork HEAD~2\nctx fork s1@12 --agent reviewer --system-prompt @review.md\n"
-    "export CTXD_SESSION=$(ctx fork ctx-1a2b3c4d -q)",
+    "export CTXD_SESSION=$(ctx fork ctx-1a2b3c4d -q)\nctx fork s1@12 --in claude --exec",
 )
 @click.argument("start", metavar="[COMMIT|REV]", required=False, shell_complete=complete_commits)
 @click.option("--agent", metavar="AGENT", help="Another template.")
 @_prompt_option
 @_checkpoint_option
 @_id_option
+@_into_harness
 @listing
 @common
 def fork(
@@ -42,12 +68,21 @@ def fork(
     system_prompt: str,
     checkpoint: CheckpointPolicy | None,
     id: str | None,
+    harness: HarnessName | None,
+    cwd: str | None,
+    execute: bool,
 ) -> None:
     """Start a session that goes on from a commit, or from a session as it is or was, such as s1@12.
 
     Without an argument it goes on from the default session as it is. It has the settings of that session but for those
     that are given; neither session sees what the other does from then on. The commit may be of any agent.
+
+    With --in a harness continues it: Claude Code, codex, pi or opencode, whichever harness it is from.
     """
+    if harness is not None:
+        _hand_over(run, harness, cwd, execute, lambda client: start_context(client, start), agent, id, system_prompt)
+        return
+    _require_harness(cwd, execute)
     with run.client() as client:
         context = start_context(client, start)
         made = client.session_create(
@@ -62,13 +97,15 @@ def fork(
 
 @click.command(
     cls=Command,
-    examples="ctx resume\nctx resume uid:1000 --agent demo\nexport CTXD_SESSION=$(ctx resume --agent demo -q)",
+    examples="ctx resume\nctx resume uid:1000 --agent demo\nexport CTXD_SESSION=$(ctx resume --agent demo -q)\n"
+    "ctx resume ctx-1a2b3c4d --in codex",
 )
-@click.argument("principal", required=False)
+@click.argument("principal", metavar="[PRINCIPAL|COMMIT]", required=False)
 @click.option("--agent", metavar="AGENT", help="Only work of this template.")
 @_prompt_option
 @_checkpoint_option
 @_id_option
+@_into_harness
 @listing
 @common
 def resume(
@@ -78,12 +115,26 @@ def resume(
     system_prompt: str,
     checkpoint: CheckpointPolicy | None,
     id: str | None,
+    harness: HarnessName | None,
+    cwd: str | None,
+    execute: bool,
 ) -> None:
     """Start a session that goes on where the newest work of PRINCIPAL ended, by default of the caller.
 
     Whatever its newest session has is committed first, so that nothing is lost after a crash of the agent. To take a
     paused session up again as it is, use `ctx session resume`.
+
+    With --in a harness continues it, and the argument may be a commit or a moment of a session instead.
     """
+    if harness is not None:
+        named = principal
+
+        def context_of(client: SyncClient) -> StartContext:
+            return StartContext(principal="") if named is None else start_context(client, named)
+
+        _hand_over(run, harness, cwd, execute, context_of, agent, id, system_prompt)
+        return
+    _require_harness(cwd, execute)
     with run.client() as client:
         context = StartContext(principal=principal or "")
         made = client.session_create(
@@ -94,6 +145,28 @@ def resume(
             checkpoint=checkpoint or "none",
         ).session
     _print_started(run, made)
+
+
+def _require_harness(cwd: str | None, execute: bool) -> None:
+    if cwd is not None or execute:
+        raise Stop(USAGE, "--cwd and --exec are for a harness", hint="name one: --in claude")
+
+
+def _hand_over(
+    run: Invocation,
+    harness: HarnessName,
+    cwd: str | None,
+    execute: bool,
+    start: Callable[[SyncClient], StartContext],
+    agent: str | None,
+    id: str | None,
+    system_prompt: str,
+) -> None:
+    from ctxd.cli.hand_over import hand_over
+
+    if id is not None or system_prompt:
+        raise Stop(USAGE, "--in excludes --id and --system-prompt", hint="the harness has its own; leave them out")
+    hand_over(run, harness, cwd, execute, start, agent)
 
 
 def _print_started(run: Invocation, made: SessionView) -> None:

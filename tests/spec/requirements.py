@@ -44,6 +44,8 @@ SECTIONS: dict[str, str] = {
     "CLI": "Commands",
     "REV": "Revisions",
     "CLT": "Client library",
+    "MCP": "Model Context Protocol",
+    "HND": "Hand-over to a harness",
     "FMT": "Delta formats",
     "CAP": "Capture",
     "HOK": "Hooks of harnesses",
@@ -343,8 +345,19 @@ CLT-3 | Importing the client requires only anyio, msgspec and the protocol packa
 CLT-4 | A value that the daemon cannot accept (nested deeper than 64 levels, a number that is not finite) is refused before it is sent, and an error without an id fails every call it may concern. | ctxd
 CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
 CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
-CLT-7 | The client declares tools by which a model lists, activates, deactivates and pins, in the form of each provider and in at most 450 tokens; whatever a model gives as arguments, their handler returns a bounded text, which names the remedy where the call was wrong. | ctxd
+CLT-7 | The client declares tools by which a model lists, activates, deactivates, pins and commits, in the form of each provider and in at most 450 tokens; whatever a model gives as arguments, their handler returns a bounded text, which names the remedy where the call was wrong. | ctxd
 CLT-8 | A call whose deadline passes while it is repeated raises the failure before, which names the cause, as one of unknown outcome if it writes. | ctxd
+MCP-1 | `ctx mcp` is an MCP server for a harness, in both eras of the protocol: its tools list, activate, deactivate and pin objects of the session and commit it; `ctx://object/ID` is the content of an object, and `ctx://commit/ID` the context of a commit as text. | ctxd
+MCP-2 | The declarations of all its tools have at most 450 tokens of four bytes. | ctxd
+MCP-3 | A call is for the session of `-s`, else for the one that captures the harness's own session, else for that of `$CTXD_SESSION`, else for the default of every command. A harness's session that nothing captures is an error, and no other session changes. | ctxd
+MCP-4 | The server runs on while the daemon is away or restarts, and calls at the same time are all answered. | ctxd
+MCP-5 | An error is one line with the remedy, whatever a client or a name of somebody else holds; content above 256 KiB is cut with a line that says so; input that is no request ends nothing, and a harness that is gone ends the server. | ctxd
+MCP-6 | Without the extra `mcp`, `ctx mcp` ends with one line that names the remedy. | ctxd
+HND-1 | `ctx resume` and `ctx fork` with `--in` write a session of Claude Code, codex, pi or opencode that has the messages of the context, from its newest compaction on, whichever harness they are from, and print the command that continues it in its directory; with `--exec` they become that command. | ctxd
+HND-2 | A hand-over reports each part that it leaves out, with the number of times: sub-agents, notices of another harness, bookkeeping, and reasoning unless the whole context is of the same harness. A call that was interrupted gets an output that says so, and the names and ids of tools are those that providers accept. | ctxd
+HND-3 | A handed-over session has an id of its own, is readable by the user alone, and touches no file that exists. A hand-over that fails leaves neither file nor session, and one line names the remedy. | ctxd
+HND-4 | The daemon's session of a hand-over goes on from the commit and has what the harness's hooks record; two discussions that start from the context id of one finding, in two harnesses, do not see each other. | spec 3
+HND-5 | Session files of codex, pi and opencode that are written from the events of such a file have the same events. | ctxd
 FMT-1 | Deltas in `events-v1` and `bureau-agent-v1` are read and written byte for byte as Bureau has them, with fields and types that are unknown; `events-v1` holds every typed event without loss. | spec 3
 FMT-2 | Deltas in `claude-code-v1` are complete lines of a session file; one written from another format reads back as the same conversation: one chain, and one for each sub-agent. | spec 3
 FMT-3 | A chain of deltas becomes one conversation in the wanted format, by the best of four tiers: deltas joined as they are, events mapped field by field, a narrative, or deltas of an unknown format as they are. One chain may mix formats. | spec 3

@@ -136,7 +136,8 @@ STREAMS = {"session export", "transcript"}
 def test_every_command_answers_with_json_on_request_and_nothing_else(
     daemon: Running, client: SyncClient, lived: SyncSession, start: Any, tree: Path
 ) -> None:
-    elsewhere = {"query", "session hosts", "capture"}  # Two need a node; the output of the third is an agent's.
+    # Two need a node; the output of the third is an agent's, and that of the fourth is its protocol.
+    elsewhere = {"query", "session hosts", "capture", "mcp"}
     assert {*USES, *elsewhere} == set(leaves(cli))
     lived.assemble(layout="append")
     other = start()

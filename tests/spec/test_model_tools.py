@@ -70,6 +70,8 @@ def test_a_model_lists_and_arranges_its_context(s: SyncSession, tree: Path) -> N
     assert "(active, pinned" in of_the_model(s, "context_list", {"contains": "alpha"})
     assert "no longer pinned" in of_the_model(s, "context_pin", {"id": id, "pinned": False})
     assert "no longer active" in of_the_model(s, "context_deactivate", {"id": id})
+    commit = of_the_model(s, "context_checkpoint", {"summary": "Looked."}).split()[0]
+    assert s.client.commit_show(commit).commit.summary == "Looked."
     refused = of_the_model(s, "context_deactivate", {"id": id})
     assert refused == f'Error: "{id}" is not active, so there is nothing to drop.'
 
@@ -79,7 +81,7 @@ def test_a_model_lists_and_arranges_its_context(s: SyncSession, tree: Path) -> N
 @pytest.mark.parametrize("arguments", BAD_ARGUMENTS, ids=range(len(BAD_ARGUMENTS)))
 def test_bad_arguments_give_an_error_text_with_a_remedy(s: SyncSession, name: str, arguments: object) -> None:
     text = of_the_model(s, name, arguments)
-    if name == "context_list" and arguments is None:
+    if name in ("context_list", "context_checkpoint") and arguments is None:
         return
     assert text.startswith("Error: ") and text.count(". ") >= 1, text
     assert isinstance(text, ToolError)

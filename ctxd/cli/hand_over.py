@@ -1,0 +1,307 @@
+"""Hand-over of a context to a harness: a session file that the real client continues, and the command that does so.
+
+The session has an id of its own, so that no session that exists is touched. The daemon has a session for it from the
+start, which goes on from the commit and which the harness's hooks then record into.
+"""
+
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import tempfile
+from base64 import b64decode
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+from uuid import UUID, uuid4
+
+import msgspec
+
+from ctxd.cli.common_options import Invocation
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
+from ctxd.clock import SystemClock
+from ctxd.command_line import Stop
+from ctxd.formats import events_v1
+from ctxd.formats.cbor_array import items
+from ctxd.formats.codex_v1 import timestamp
+from ctxd.formats.harness_session import HarnessName, NewSession, written
+from ctxd.formats.losses import Losses
+from ctxd_client.errors import CallFailed, NotFound
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import Event, ToolResultEvent
+from ctxd_protocol.ids import captured_session_id
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
+from ctxd_protocol.methods.commits import StartContext
+from ctxd_protocol.session_types import Harness
+
+CONTEXT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the context of a commit that is handed over."""
+
+NAMES: Final[dict[HarnessName, Harness]] = {
+    "claude": "claude-code",
+    "codex": "codex",
+    "pi": "pi",
+    "opencode": "opencode",
+}
+"""The name of each harness in the labels of sessions."""
+
+_MODEL: Final = re.compile(r'(?:^|[{,])\s*"model"\s*:\s*"([^"/]+)/([^"]+)"', re.M)
+_SLUG_CHARS_MAX: Final = 200
+_BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+class HandedOver(NamedTuple):
+    """Outcome of a hand-over. ``imports``: the command that has to run first, empty for most harnesses."""
+
+    session: str
+    commit: str
+    native_session: str
+    file: str
+    cwd: str
+    imports: tuple[str, ...]
+    command: tuple[str, ...]
+    left_out: dict[str, int]
+
+
+def hand_over(
+    run: Invocation,
+    harness: HarnessName,
+    cwd: str | None,
+    execute: bool,
+    start: Callable[[SyncClient], StartContext],
+    agent: str | None,
+) -> None:
+    """Write a session of ``harness`` that goes on from the context that ``start`` finds, and print the command that
+    continues it; with ``execute`` become that command. Raises: Stop, CallFailed; nothing is left then."""
+    place = _directory(cwd)
+    if execute and shutil.which(harness) is None:
+        raise Stop(FAILURE, f"{harness} is not on PATH", hint="install it, or leave --exec out", symbol="no_harness")
+    model = _opencode_model() if harness == "opencode" else ("", "")
+    new = NewSession(_native_id(harness, now := SystemClock().wall_ms()), place, now, model)
+    file = _file(harness, new)
+    with run.client() as client:
+        context = start(client)
+        made = client.session_create(
+            agent or (None if context.principal is not None else NAMES[harness]),
+            session=captured_session_id(NAMES[harness], new.id),
+            context=context,
+            workdir=place,
+            labels={"harness": NAMES[harness], "native_session": new.id},
+            checkpoint="turn",
+        ).session.session
+        try:
+            commit, left_out = _write(client, made, harness, new, file)
+        except BaseException:
+            with suppress(CallFailed):  # The first failure is the one to report.
+                client.session_remove(made)
+            raise
+    result = HandedOver(made, commit, new.id, str(file), place, *_commands(harness, new, file), left_out)
+    _report(run, harness, result)
+    if execute:
+        _become(result)
+
+
+def _write(
+    client: SyncClient, session: str, harness: HarnessName, new: NewSession, file: Path
+) -> tuple[str, dict[str, int]]:
+    """Write the file of ``session``; return its commit, and how often which part was left out."""
+    commit = client.context_current(session=session).context_id
+    if commit is None:
+        raise Stop(NOT_FOUND, "there is nothing to hand over yet", hint="ctx log lists commits")
+    losses = Losses()
+    content, own = _content(client, commit, harness, losses)
+    events = [_with_output(client, session, event) for event in events_v1.events(items(content))]
+    text = written(events, harness, new, own=own, losses=losses)
+    if not text:
+        raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")
+    _create(file, text)
+    return commit, {loss.part: loss.times for loss in losses.found()}
+
+
+def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Losses) -> tuple[bytes, bool]:
+    """Return the context of ``commit`` as events, and True if all of it is of the same harness."""
+    made = client.commit_materialize(commit, format=events_v1.NAME, content=False)
+    if made.size > CONTEXT_BYTES_MAX:
+        hint = "start from a commit after a compaction"
+        raise Stop(FAILURE, f"the context of {commit} has {made.size:,} bytes, more than a harness can use", hint=hint)
+    pieces: list[bytes] = []
+    offset: int | None = 0
+    while offset is not None:
+        piece = client.commit_materialize(commit, format=events_v1.NAME, offset=offset, limit=PIECE_BYTES_MAX)
+        pieces.append(b64decode(piece.content_base64 or ""))
+        if piece.artifact_ref != made.artifact_ref:
+            raise Stop(FAILURE, f"the context of {commit} has changed meanwhile: start again", symbol="conflict")
+        offset = piece.next_offset
+    for part in made.lost:
+        losses.add(part.part, part.times)
+    if made.commit_count > PAGE_ITEMS_MAX:
+        return b"".join(pieces), False
+    harnesses: dict[str | None, str] = {}
+    for each in client.commit_history(commit, depth=made.commit_count).commits:
+        harnesses[each.session or each.template] = _harness_of(client, each.session) or each.template
+    return b"".join(pieces), set(harnesses.values()) == {NAMES[harness]}
+
+
+def _harness_of(client: SyncClient, session: str | None) -> str | None:
+    if session is None:
+        return None
+    try:
+        return client.session_get(session).session.labels.get("harness")
+    except NotFound:
+        return None
+
+
+def _with_output(client: SyncClient, session: str, event: Event) -> Event:
+    """Return ``event`` with the output of its tool call, which the session keeps as an object."""
+    if not isinstance(event, ToolResultEvent) or event.object is None or event.text:
+        return event
+    try:
+        found = client.object_get(event.object, session=session).object
+    except NotFound:
+        return msgspec.structs.replace(event, object=None, text="[The output is gone.]")
+    content = found.payload.get("content")
+    text = content if isinstance(content, str) else f"[The output is {found.state}.]"
+    if "encoding" in found.payload:
+        text = "[The output is binary.]"
+    failed = event.is_error or found.payload.get("status") == "fail"
+    return msgspec.structs.replace(event, object=None, text=text, is_error=failed)
+
+
+def _create(file: Path, text: bytes) -> None:
+    """Create ``file``, readable by the user alone. Raises: Stop; nothing is left of a file that failed."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        hint = "check the harness's directory and its permissions"
+        raise Stop(FAILURE, f"cannot create {file}: {error.strerror}", hint=hint, symbol="file") from None
+    try:
+        with open(handle, "wb") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(handle)
+    except OSError as error:
+        file.unlink()
+        raise Stop(FAILURE, f"cannot write {file}: {error.strerror}", hint="free space there", symbol="file") from None
+
+
+# --- the harnesses ---
+
+
+def _directory(cwd: str | None) -> str:
+    given = cwd or "."
+    try:
+        place = Path(given).resolve(strict=True)
+        if not place.is_dir():
+            raise NotADirectoryError(20, "Not a directory")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Stop(USAGE, f"--cwd {given}: {reason}", hint="name a directory that exists", symbol="cwd") from None
+    return str(place)
+
+
+def _native_id(harness: HarnessName, now: int) -> str:
+    """Return a fresh id in the form of ``harness``."""
+    match harness:
+        case "claude":
+            return str(uuid4())
+        case "opencode":
+            # Sessions are listed by id, the newest first.
+            newest_first = ~(now * 4096) & 0xFFFF_FFFF_FFFF
+            return f"ses_{newest_first:012x}{''.join(secrets.choice(_BASE62) for _ in range(14))}"
+        case _:
+            random = secrets.randbits(74)
+            high, low = random >> 62, random & ((1 << 62) - 1)
+            return str(UUID(int=now << 80 | 7 << 76 | high << 64 | 2 << 62 | low))
+
+
+def _file(harness: HarnessName, new: NewSession) -> Path:
+    """Return the file in which ``harness`` looks for the session. Raises: Stop."""
+    at = timestamp(new.at)
+    match harness:
+        case "claude":
+            slug = re.sub(r"[^A-Za-z0-9]", "-", new.cwd)
+            if len(slug) > _SLUG_CHARS_MAX:
+                message = f"Claude Code has no fixed place for sessions of directories as long as {new.cwd}"
+                raise Stop(USAGE, message, hint=f"choose a --cwd of at most {_SLUG_CHARS_MAX} characters", symbol="cwd")
+            return _root("CLAUDE_CONFIG_DIR", ".claude") / "projects" / slug / f"{new.id}.jsonl"
+        case "codex":
+            day, name = at[:10].replace("-", "/"), f"rollout-{at[:19].replace(':', '-')}-{new.id}.jsonl"
+            return _root("CODEX_HOME", ".codex") / "sessions" / day / name
+        case "pi":
+            folder = "--" + re.sub(r"[/\\:]", "-", new.cwd.lstrip("/")) + "--"
+            own = os.environ.get("PI_CODING_AGENT_SESSION_DIR")
+            root = Path(own) if own else _root("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions" / folder
+            return root / f"{re.sub('[:.]', '-', at)}_{new.id}.jsonl"
+        case "opencode":
+            return Path(tempfile.gettempdir()) / f"ctx-hand-over-{new.id}.json"
+
+
+def _root(variable: str, folder: str) -> Path:
+    named = os.environ.get(variable)
+    return Path(named).absolute() if named else Path.home() / folder
+
+
+def _opencode_model() -> tuple[str, str]:
+    """Return the provider and the model that opencode used last, else those of its configuration: it needs them with
+    each prompt of a session. Raises: Stop without one."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "opencode/model.json"
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
+        recent = json.loads(state.read_bytes())["recent"][0]
+        return str(recent["providerID"]), str(recent["modelID"])
+    for name in ("opencode.jsonc", "opencode.json", "config.json"):
+        with suppress(OSError):
+            # It may have comments, so that it is not decoded.
+            if found := _MODEL.search((config / name).read_text(errors="replace")):
+                return found[1], found[2]
+    hint = f'use opencode once, or set "model": "PROVIDER/MODEL" in {config / "opencode.json"}'
+    raise Stop(FAILURE, "opencode has no model yet, and a session of it needs one", hint=hint, symbol="no_model")
+
+
+def _commands(harness: HarnessName, new: NewSession, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the command that has to run first, if any, and the one that continues the session."""
+    match harness:
+        case "claude":
+            return (), ("claude", "--resume", new.id)
+        case "codex":
+            return (), ("codex", "resume", new.id)
+        case "pi":
+            return (), ("pi", "--session", str(file))
+        case "opencode":
+            return ("opencode", "import", str(file)), ("opencode", "--session", new.id)
+
+
+def _report(run: Invocation, harness: HarnessName, result: HandedOver) -> None:
+    if run.screen.as_json:
+        run.screen.document({**result._asdict(), "harness": harness})
+        return
+    if result.left_out:
+        parts = ", ".join(f"{times} x {part}" for part, times in result.left_out.items())
+        run.screen.note(f"left out of {result.native_session}: {parts}")
+    if run.screen.quiet:
+        run.screen.line(result.native_session)
+        return
+    steps = [("cd", result.cwd), *([result.imports, ("rm", result.file)] if result.imports else []), result.command]
+    run.screen.line(" && ".join(map(shlex.join, steps)))
+
+
+def _become(result: HandedOver) -> NoReturn:
+    """Replace this process by the harness. Raises: Stop."""
+    os.chdir(result.cwd)
+    if result.imports:
+        done = subprocess.run(result.imports, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            hint = f"import it yourself: {shlex.join(result.imports)}"
+            raise Stop(FAILURE, f"opencode import ended with {done.returncode}", hint=hint, symbol="import")
+        os.unlink(result.file)
+    try:
+        os.execvp(result.command[0], result.command)
+    except OSError as error:
+        hint = f"run it yourself: {shlex.join(result.command)}"
+        raise Stop(FAILURE, f"cannot run {result.command[0]}: {error.strerror}", hint=hint, symbol="exec") from None

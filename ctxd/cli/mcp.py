@@ -1,0 +1,33 @@
+"""``ctx mcp``: an MCP server for a harness. It stands apart from the server, which needs an extra to be imported."""
+
+from typing import Final
+
+import click
+
+from ctxd.cli.common_options import Invocation, common, session_option
+from ctxd.cli.exit_codes import FAILURE
+from ctxd.command_line import Command, Stop
+
+_DEADLINE_S: Final = 10.0
+"""Seconds for each call of the daemon at most: a model waits for the answer."""
+
+
+@click.command(cls=Command, examples="claude mcp add ctxd -- ctx mcp\ncodex mcp add ctxd -- ctx mcp")
+@session_option
+@common
+def mcp(run: Invocation, session: str | None) -> None:
+    """Serve the Model Context Protocol on standard input and output, for a harness.
+
+    Its tools let a model list, activate, deactivate and pin what is in its context, and commit it; its resources are
+    ctx://object/ID and ctx://commit/ID. The session is the one that captures the harness's own; else as for all
+    commands. It needs the extra "mcp".
+    """
+    try:
+        from ctxd.cli.mcp_server import serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        hint = 'install the extra: pip install "ctxd-sidecar[mcp]", or pip install mcp beside ctx'
+        raise Stop(FAILURE, "ctx mcp needs the package mcp", hint=hint, symbol="mcp_missing") from None
+    run.deadline_s = min(run.deadline_s, _DEADLINE_S)
+    serve(run, session)

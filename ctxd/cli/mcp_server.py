@@ -1,0 +1,244 @@
+"""The MCP server of ``ctx mcp``: tools and resources, each call on a connection of its own to the daemon.
+
+The package ``mcp`` speaks both eras of the protocol. A daemon that is away or restarts ends a call, never the server.
+
+A harness starts one server for each of its sessions. The session of a call is the first of: ``-s``, the one that
+captures the harness's own session, ``$CTXD_SESSION``, and the default of every other command.
+"""
+
+import os
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, unquote
+
+import anyio
+import mcp_types as types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+
+from ctxd import __version__
+from ctxd.cli.common_options import Invocation
+from ctxd.cli.default_session import named_session
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND
+from ctxd.cli.failures import stop_for
+from ctxd.command_line import Stop
+from ctxd.config import ConfigError
+from ctxd.offload import Lane
+from ctxd_client.context_tools import MODEL_TOOLS, plain, quoted
+from ctxd_client.errors import CallFailed, InvalidCall
+from ctxd_client.session_arguments import ToolError
+from ctxd_client.sync import SyncClient, SyncSession
+from ctxd_protocol.object_types import ObjectVersion
+
+T = TypeVar("T")
+Context = ServerRequestContext[Any]
+Contents = types.TextResourceContents | types.BlobResourceContents
+
+OBJECT: Final = "ctx://object/"
+COMMIT: Final = "ctx://commit/"
+
+CALLS_MAX: Final = 8
+"""Calls of the daemon at once; others wait."""
+
+RESOURCE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of one resource. Of a longer object the beginning is given, of a longer context the end."""
+
+_NARRATIVE: Final = "narrative-v1"
+
+_META: Final = ("threadId", "sessionId")
+"""Members of a call's ``_meta`` in which codex gives the id of its session."""
+
+_ENVIRONMENT: Final = ("CLAUDE_CODE_SESSION_ID", "CODEX_THREAD_ID", "CODEX_SESSION_ID")
+
+_NATIVE_CHARS_MAX: Final = 256
+"""Characters of a harness's id that the label ``native_session`` holds."""
+
+
+def serve(run: Invocation, session: str | None) -> None:
+    """Serve until standard input ends or the reader of standard output is gone. ``session``: that of the option."""
+    handlers = _Handlers(run, session)
+    server = Server(
+        "ctxd",
+        version=__version__,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_templates,
+        on_read_resource=handlers.read_resource,
+    )
+
+    async def served() -> None:
+        async with stdio_server() as (received, sent):
+            await server.run(received, sent, server.create_initialization_options())
+
+    try:
+        anyio.run(served)
+    except* (BrokenPipeError, ConnectionResetError):
+        pass
+
+
+class _Handlers:
+    """Handlers of the server's requests."""
+
+    def __init__(self, run: Invocation, session: str | None) -> None:
+        self._run = run
+        self._session = session
+        self._lane = Lane("mcp", CALLS_MAX)
+
+    async def list_tools(self, _: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        """Declare the tools that ``Session.handle`` runs."""
+        tools = [
+            types.Tool(name=each.name, description=each.description, input_schema=each.input_schema)
+            for each in MODEL_TOOLS.values()
+        ]
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """Run a tool; a failure is a text for the model, with the remedy."""
+
+        def call() -> types.CallToolResult:
+            with self._opened(context) as session:
+                text = session.handle(params.name, params.arguments or {})
+            if params.name == "context_activate" and not isinstance(text, ToolError):
+                # A harness that makes its own requests has the content only if the model reads it.
+                id = str((params.arguments or {}).get("id"))
+                text = f"{quoted(id)} is active. Its content: {OBJECT}{quote(id, safe='')}"
+            return _tool_result(text, isinstance(text, ToolError))
+
+        try:
+            return await self._lane.run(call, abandon=True)
+        except Stop as stop:
+            return _tool_result(f"Error: {_line(stop)}", True)
+
+    async def list_templates(
+        self, _: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """Declare both kinds of resources."""
+        templates = [
+            types.ResourceTemplate(name=name, uri_template=prefix + "{id}", description=description)
+            for name, prefix, description in (
+                ("object", OBJECT, "Content of a file or tool call"),
+                ("commit", COMMIT, "Context of a commit, to read"),
+            )
+        ]
+        return types.ListResourceTemplatesResult(resource_templates=templates)
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """List the objects of the session, by pages."""
+
+        def call() -> types.ListResourcesResult:
+            with self._opened(context) as session:
+                page = session.client.object_list(session=session.id, cursor=params.cursor if params else None)
+            found = [
+                types.Resource(name=plain(each.label), uri=OBJECT + quote(each.object, safe=""), description=each.type)
+                for each in page.objects
+            ]
+            return types.ListResourcesResult(resources=found, next_cursor=page.next_cursor)
+
+        return await self._resource(call)
+
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Return the content of an object as it is known, or the context of a commit as text."""
+        uri = params.uri
+
+        def call() -> Contents:
+            for prefix, read in ((OBJECT, _object), (COMMIT, _commit)):
+                if uri.startswith(prefix) and (id := unquote(uri[len(prefix) :])):
+                    with self._opened(context) as session:
+                        return read(session, uri, id)
+            raise MCPError(types.INVALID_PARAMS, f"no resource {plain(uri)}: write {OBJECT}ID or {COMMIT}ID")
+
+        return types.ReadResourceResult(contents=[await self._resource(call)])
+
+    async def _resource(self, call: Callable[[], T]) -> T:
+        try:
+            return await self._lane.run(call, abandon=True)
+        except Stop as stop:
+            raise MCPError(types.INVALID_PARAMS, _line(stop)) from None
+
+    @contextmanager
+    def _opened(self, context: Context) -> Iterator[SyncSession]:
+        """Connect for one call of the session. Raises: Stop for every failure of a call."""
+        meta: Mapping[str, Any] = {**(context.meta or {})}
+        try:
+            with self._run.client() as client:
+                yield SyncSession(client, session_of_call(client, self._session, meta, os.environ))
+        except CallFailed as failure:
+            raise stop_for(failure) from None
+        except ConfigError as error:
+            raise Stop(FAILURE, str(error)) from None
+
+
+def _tool_result(text: str, failed: bool) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
+
+
+def session_of_call(client: SyncClient, given: str | None, meta: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Return the session of a call with ``meta`` as its ``_meta``; ``given`` is that of the option.
+
+    Raises: ``Stop`` without one, also where the harness has named its session and none captures it.
+    """
+    native = [] if given else list(_native_ids(meta, environ))
+    try:
+        for id in native:
+            found = client.session_list(label=f"native_session={id}").sessions
+            if found:
+                return min(found, key=lambda each: each.state == "closed").session
+    except InvalidCall:
+        native = []  # A sandbox may not list sessions; its socket has a current one.
+    if native and not environ.get("CTXD_SESSION"):
+        hint = "ctx install connects the harness; or name a session: CTXD_SESSION in the server's environment"
+        message = f"no session captures the harness's session {native[0]}"
+        raise Stop(NOT_FOUND, message, hint=hint, symbol="session_not_found")
+    return named_session(client, given)
+
+
+def _native_ids(meta: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:
+    found = [*(meta.get(name) for name in _META), *(environ.get(name) for name in _ENVIRONMENT)]
+    for id in dict.fromkeys(each for each in found if isinstance(each, str)):
+        if id:
+            yield id[:_NATIVE_CHARS_MAX]
+
+
+def _line(stop: Stop) -> str:
+    """Return cause and remedy on one line: both may quote names that others chose."""
+    return plain(stop.message) + (f"; {plain(stop.hint)}" if stop.hint else "")
+
+
+def _object(session: SyncSession, uri: str, id: str) -> Contents:
+    version = session.client.object_get(id, session=session.id).object
+    content = version.payload.get("content")
+    if version.type in ("chat", "session") or not isinstance(content, str):
+        raise Stop(
+            FAILURE, f"{id} is {version.type}, {version.state}, without text", hint="context_activate reads a file"
+        )
+    if version.payload.get("encoding") == "base64":
+        if len(content) > RESOURCE_BYTES_MAX:
+            raise Stop(FAILURE, f"{id} is too large for a resource", hint="ctx object cat prints it")
+        return types.BlobResourceContents(uri=uri, mime_type=version.payload.get("media_type"), blob=content)
+    return types.TextResourceContents(uri=uri, mime_type="text/plain", text=_beginning(version, content))
+
+
+def _beginning(version: ObjectVersion, content: str) -> str:
+    if len(content) <= RESOURCE_BYTES_MAX:
+        return content
+    left = len(content) - RESOURCE_BYTES_MAX
+    return f"{content[:RESOURCE_BYTES_MAX]}\n[{left:,} characters follow; ctx object cat {version.id} prints all]"
+
+
+def _commit(session: SyncSession, uri: str, id: str) -> Contents:
+    client = session.client
+    size = client.commit_materialize(id, format=_NARRATIVE, content=False).size
+    before = max(0, size - RESOURCE_BYTES_MAX)
+    made = client.commit_materialize(id, format=_NARRATIVE, offset=before, limit=RESOURCE_BYTES_MAX)
+    text = b64decode(made.content_base64 or "").decode("utf-8", "ignore")
+    if before:
+        text = f"[{before:,} bytes precede; ctx materialize {id} --format {_NARRATIVE} prints all]\n{text}"
+    return types.TextResourceContents(uri=uri, mime_type="text/markdown", text=text)

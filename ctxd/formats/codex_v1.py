@@ -1,0 +1,135 @@
+"""``codex-v1``: complete lines of a rollout file of codex, written so that codex resumes them.
+
+Reading is the transcript reader's work. Events that were read from a rollout become lines with the same events again.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.formats.losses import Losses
+from ctxd.transcripts.records import DAMAGED
+from ctxd_protocol import event_types as typed
+
+NAME: Final = "codex-v1"
+
+Record = dict[str, Any]
+
+_CALLS: Final = frozenset({"local_shell", "web_search", "tool_search", "image_generation"})
+"""Tools whose calls are items of their own."""
+
+_ROLES: Final = frozenset({"developer", "system"})
+_SHOWN: Final = "event_msg."
+
+
+class RolloutWriter:
+    """Conversion of events to lines of one rollout. Sub-agents have rollouts of their own, so that they are lost."""
+
+    def __init__(self, losses: Losses) -> None:
+        self._losses = losses
+        self._custom: set[str | None] = set()
+
+    def add(self, event: typed.Event) -> Iterator[bytes]:
+        """Yield the line of one event, if a rollout has a place for it."""
+        if isinstance(event, typed.OpaqueEvent) and event.kind == DAMAGED and isinstance(event.data, str):
+            yield event.data.encode() + b"\n"
+            return
+        record = None if event.sidechain is not None else self._record(event)
+        if record is None:
+            self._losses.drop(event)
+            return
+        at = {} if event.at is None else {"timestamp": timestamp(event.at)}
+        yield msgspec.json.encode({**at, **record}) + b"\n"
+
+    def _record(self, event: typed.Event) -> Record | None:
+        match event:
+            case typed.OpaqueEvent(kind=str(kind), data=dict(data)) if kind.startswith(_SHOWN):
+                return {"type": "event_msg", "payload": data}
+            case typed.OpaqueEvent(kind="turn_context", data=dict(data)) if "payload" not in data:
+                return {"type": "turn_context", "payload": data}
+            case typed.OpaqueEvent(kind=kind, data=dict(data)) if "payload" in data and data.get("type") == kind:
+                return data
+            case typed.OpaqueEvent(kind=kind, data=dict(data)) if data.get("type", "untyped") == kind:
+                return {"type": "response_item", "payload": data}
+            case typed.OpaqueEvent():
+                return None
+            case typed.CompactionEvent():
+                return {"type": "compacted", "payload": {"message": event.summary, **(event.meta or {})}}
+            case typed.SystemEvent(kind="session_meta"):
+                instructions = {"base_instructions": {"text": event.text}} if event.text else {}
+                return {"type": "session_meta", "payload": {**instructions, **(event.meta or {})}}
+            case _:
+                id = {} if event.id is None else {"id": event.id}
+                return {"type": "response_item", "payload": {**self._item(event), **id, **(event.meta or {})}}
+
+    def _item(
+        self,
+        event: typed.PromptEvent
+        | typed.ResponseEvent
+        | typed.ThinkingEvent
+        | typed.ToolCallEvent
+        | typed.ToolResultEvent
+        | typed.SystemEvent,
+    ) -> Record:
+        match event:
+            case typed.PromptEvent():
+                return _message("user", "input_text", event.text, event.attachments)
+            case typed.ResponseEvent():
+                return _message("assistant", "output_text", event.text, event.attachments)
+            case typed.SystemEvent():
+                role = event.kind if event.kind in _ROLES else "user"
+                return _message(role or "user", "input_text", event.text, ())
+            case typed.ThinkingEvent():
+                summary = [{"type": "summary_text", "text": event.text}] if event.text else []
+                hidden = {} if event.encrypted is None else {"encrypted_content": event.encrypted}
+                return {"type": "reasoning", "summary": summary, **hidden}
+            case typed.ToolCallEvent():
+                return self._call(event)
+            case typed.ToolResultEvent():
+                kind = "custom_tool_call_output" if event.call in self._custom else "function_call_output"
+                output: object = event.text
+                if event.attachments:
+                    output = _content("input_text", event.text, event.attachments)
+                if event.is_error:
+                    # codex reads the success of old rollouts only, and drops an output that has it.
+                    self._losses.add("tool_result.is_error")
+                return {"type": kind, "call_id": event.call or "", "output": output}
+
+    def _call(self, event: typed.ToolCallEvent) -> Record:
+        if event.tool in _CALLS:
+            own = {} if event.call == event.id else {"call_id": event.call}
+            place = "arguments" if event.tool == "tool_search" else "action"
+            return {"type": f"{event.tool}_call", **own, **({} if event.args is None else {place: event.args})}
+        call: Record = {"name": event.tool, "call_id": event.call}
+        if isinstance(event.args, str):
+            self._custom.add(event.call)
+            return {"type": "custom_tool_call", **call, "input": event.args}
+        arguments = msgspec.json.encode({} if event.args is None else event.args).decode()
+        return {"type": "function_call", **call, "arguments": arguments}
+
+
+def timestamp(at: int) -> str:
+    """Return a time in ms since 1970 as harnesses write it; 1970 for one beyond the years that they read."""
+    moment = datetime.fromtimestamp(at / 1000 if 0 <= at < 1 << 47 else 0, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def data_url(found: typed.Attachment) -> str:
+    """Return the address of an attachment: its bytes themselves, or where they are."""
+    if found.data is None and found.url is None:
+        return f"artifact:{found.artifact}"
+    # Base64 that is damaged was kept as it was.
+    text = b64encode(found.data).decode() if found.data is not None else found.url or ""
+    return text if "://" in text[:64] else f"data:{found.media_type};base64,{text}"
+
+
+def _message(role: str, kind: str, text: str, attachments: tuple[typed.Attachment, ...]) -> Record:
+    return {"type": "message", "role": role, "content": _content(kind, text, attachments)}
+
+
+def _content(kind: str, text: str, attachments: tuple[typed.Attachment, ...]) -> list[Record]:
+    images = [{"type": "input_image", "image_url": data_url(each)} for each in attachments]
+    return [*([{"type": kind, "text": text}] if text or not images else []), *images]

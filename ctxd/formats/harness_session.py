@@ -1,0 +1,293 @@
+"""Conversation as a session of a harness: what of it a harness can continue, in the harness's own form. Pure.
+
+A model's provider refuses calls without a result, results without a call, and reasoning that it did not make itself
+with the same messages before. So the conversation begins at its newest compaction, each answer is followed by the
+results of its calls, and reasoning goes unless the session was the same harness's.
+"""
+
+import hashlib
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from ctxd.formats.claude_code_v1 import SessionWriter
+from ctxd.formats.codex_v1 import RolloutWriter, timestamp
+from ctxd.formats.losses import Losses
+from ctxd.formats.opencode_export import DocumentWriter
+from ctxd.formats.pi_v1 import TreeWriter
+from ctxd_protocol import event_types as typed
+
+HarnessName = Literal["claude", "codex", "pi", "opencode"]
+
+_Answer = typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent
+
+_CALL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_NOT_IN_TOOL: Final = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+_SEEN_BY_MODEL: Final[dict[HarnessName, frozenset[str]]] = {
+    "claude": frozenset({"meta", "interrupted"}),
+    "codex": frozenset(),
+    "pi": frozenset({"branch_summary", "custom_message"}),
+    "opencode": frozenset({"synthetic"}),
+}
+"""Kinds of notices in each harness's own sessions that its model sees and that it does not add again by itself."""
+
+BEGUN: Final = "[An earlier session goes on here.]"
+INTERRUPTED: Final = "[This call was interrupted: no output of it is recorded.]"
+
+_CLAUDE_VERSION: Final = "2.1.330"
+_CODEX_VERSION: Final = "0.169.0"
+_OPENCODE_VERSION: Final = "1.18.33"
+"""Versions that were seen to continue such sessions."""
+
+
+class NewSession(NamedTuple):
+    """Session that is made: the harness's own id for it, its working directory, and the time in ms since 1970.
+
+    ``model``: the provider and the model with which opencode goes on.
+    """
+
+    id: str
+    cwd: str
+    at: int
+    model: tuple[str, str] = ("", "")
+
+
+def written(
+    events: Iterable[typed.Event], harness: HarnessName, new: NewSession, *, own: bool, losses: Losses
+) -> bytes:
+    """Return the file of the session ``new`` with the conversation of ``events``; empty if nothing of it can go on.
+
+    ``own``: the events are of one session of the same harness. Whatever is left out is counted in ``losses``.
+    """
+    found = _conversation(events, harness, own, losses)
+    if not found:
+        return b""
+    if not isinstance(found[0], typed.PromptEvent | typed.CompactionEvent):
+        found.insert(0, typed.PromptEvent(text=BEGUN, at=found[0].at))
+    found = [msgspec.structs.replace(each, at=new.at if each.at is None else each.at) for each in found]
+    match harness:
+        case "claude":
+            return b"".join(_claude(found, new, losses))
+        case "codex":
+            rollout = RolloutWriter(losses)
+            return b"".join(line for event in _codex(found, new) for line in rollout.add(event))
+        case "pi":
+            tree = TreeWriter(losses)
+            lines = [line for event in _pi(found, new) for line in tree.add(event)]
+            return b"".join([*lines, *tree.end()])
+        case "opencode":
+            writer = DocumentWriter(losses)
+            for event in _opencode(found, new):
+                writer.add(event)
+            return msgspec.json.encode(writer.document())
+
+
+# --- what goes on ---
+
+
+def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> list[typed.Event]:
+    kept: list[typed.Event] = []
+    for event in events:
+        if event.sidechain is not None:
+            losses.drop(event)
+        elif isinstance(event, typed.CompactionEvent) and event.summary:
+            if event.kept_from is not None:
+                losses.add("messages that a compaction kept")
+            kept = [_bare(event)]
+        elif _goes_on(event, harness, own):
+            kept.append(_bare(event))
+        else:
+            losses.drop(event)
+    return list(_paired(kept, losses))
+
+
+def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
+    match event:
+        case typed.SystemEvent():
+            return own and bool(event.text) and event.kind in _SEEN_BY_MODEL[harness]
+        case typed.ThinkingEvent():
+            return own and (event.signature is not None or event.encrypted is not None)
+        case typed.PromptEvent() | typed.ResponseEvent():
+            return bool(event.text or event.attachments)
+        case _:
+            return not isinstance(event, typed.OpaqueEvent | typed.CompactionEvent)
+
+
+def _bare(event: typed.Event) -> typed.Event:
+    """Return an event without what only its own place had: ids and the members beside its fields."""
+    fields: dict[str, Any] = {"id": None, "parent": None, "meta": None, "secrets": None}
+    if isinstance(event, typed.CompactionEvent):
+        fields["kept_from"] = None
+    if isinstance(event, typed.ToolCallEvent):
+        fields["tool"] = _NOT_IN_TOOL.sub("_", event.tool)[:64] or "tool"
+        if (event.meta or {}).get("server_tool") is True:
+            fields["meta"] = {"server_tool": True}
+    return msgspec.structs.replace(event, **fields)
+
+
+def _paired(events: list[typed.Event], losses: Losses) -> Iterator[typed.Event]:
+    """Yield the events, with the results of an answer's calls right behind it, each call under an id of its own."""
+    results: dict[str, deque[typed.ToolResultEvent]] = defaultdict(deque)
+    for event in events:
+        if isinstance(event, typed.ToolResultEvent):
+            results[event.call or ""].append(event)
+    used: set[str] = set()
+    for answer in _answers(events):
+        calls = []
+        for part in answer:
+            if not isinstance(part, typed.ToolCallEvent):
+                yield part
+                continue
+            id = _unused(part.call, used)
+            yield msgspec.structs.replace(part, call=id)
+            result = typed.ToolResultEvent(text=INTERRUPTED, is_error=True, at=part.at)
+            if waiting := results[part.call]:
+                result = waiting.popleft()
+            else:
+                losses.add("output of an interrupted call")
+            calls.append(msgspec.structs.replace(result, call=id))
+        yield from calls
+    if unclaimed := sum(map(len, results.values())):
+        losses.add("output without its call", unclaimed)
+
+
+def _answers(events: list[typed.Event]) -> Iterator[list[typed.Event]]:
+    """Yield the events but for results of tools, the parts of one answer together."""
+    answer: list[typed.Event] = []
+    has_results = False
+    for event in events:
+        if isinstance(event, typed.ToolResultEvent):
+            has_results = True
+            continue
+        # A harness may note a result before the last part of the answer that called the tool.
+        goes_on = bool(answer) and isinstance(event, _Answer) and event.message == answer[0].message
+        if not goes_on or (has_results and event.message is None):
+            if answer:
+                yield answer
+            answer = []
+        answer.append(event)
+        has_results = False
+        if not isinstance(event, _Answer):
+            yield answer
+            answer = []
+    if answer:
+        yield answer
+
+
+def _unused(call: str, used: set[str]) -> str:
+    id, number = call, 1
+    if not _CALL.fullmatch(call):
+        id = f"call_{hashlib.sha256(call.encode('utf-8', 'replace')).hexdigest()[:24]}"
+    base = id
+    while id in used:
+        number += 1
+        id = f"{base[:56]}_{number}"
+    used.add(id)
+    return id
+
+
+# --- the form of each harness ---
+
+
+def _claude(events: list[typed.Event], new: NewSession, losses: Losses) -> Iterator[bytes]:
+    writer = SessionWriter(losses)
+    place = {"sessionId": new.id, "cwd": new.cwd, "version": _CLAUDE_VERSION, "userType": "external"}
+    for event in events:
+        for line in writer.add(event):
+            yield msgspec.json.encode({**msgspec.json.decode(line), **place}) + b"\n"
+
+
+def _codex(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
+    meta = {
+        "id": new.id, "timestamp": timestamp(new.at), "cwd": new.cwd, "originator": "ctxd",
+        "cli_version": _CODEX_VERSION, "source": "cli",
+    }  # fmt: skip
+    yield typed.SystemEvent(kind="session_meta", at=new.at, meta=meta)
+    for event in events:
+        if isinstance(event, typed.CompactionEvent):
+            summary = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": event.summary}]}
+            event = msgspec.structs.replace(event, meta={"replacement_history": [summary]})
+        yield event
+        # codex shows these to its user, and the items to its model.
+        match event:
+            case typed.PromptEvent():
+                yield _shown("user_message", event)
+            case typed.ResponseEvent():
+                yield _shown("agent_message", event)
+            case _:
+                pass
+
+
+def _shown(kind: str, event: typed.PromptEvent | typed.ResponseEvent) -> typed.OpaqueEvent:
+    return typed.OpaqueEvent(kind=f"event_msg.{kind}", data={"type": kind, "message": event.text}, at=event.at)
+
+
+def _pi(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
+    header = {"type": "session", "version": 3, "id": new.id, "timestamp": timestamp(new.at), "cwd": new.cwd}
+    yield typed.OpaqueEvent(kind="session", data=header)
+    begun: str | None = ""
+    for event in events:
+        if not isinstance(event, _Answer):
+            begun = ""
+        elif begun != event.message:
+            begun = event.message
+            usage = typed.Usage() if event.usage is None else event.usage
+            event = msgspec.structs.replace(event, usage=usage, meta={"api": "unknown", "provider": "ctxd"})
+        yield event
+
+
+def _opencode(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
+    info = {
+        "id": new.id, "slug": new.id[-8:].lower(), "version": _OPENCODE_VERSION, "projectID": "global",
+        "directory": new.cwd, "title": "hand-over", "time": {"created": new.at, "updated": new.at},
+    }  # fmt: skip
+    yield typed.OpaqueEvent(kind="session", data=info)
+    number = 0
+
+    def id(kind: str) -> str:
+        # opencode sorts by id: 48 bits of time and counter, then text.
+        nonlocal number
+        number += 1
+        return f"{kind}_{((new.at - 1_000_000) * 4096 + number) & 0xFFFF_FFFF_FFFF:012x}{new.id[-14:]}"
+
+    user, answered = "", ""
+    role: str | None = None
+    for event in events:
+        if isinstance(event, typed.CompactionEvent):
+            event = typed.PromptEvent(text=event.summary, at=event.at)
+        if not isinstance(event, _Answer | typed.ToolResultEvent):
+            role, user = "user", id("msg")
+            data = {"id": user, "sessionID": new.id, "role": role, "time": {"created": event.at}, "agent": "build"}
+            model = dict(zip(("providerID", "modelID"), new.model, strict=True))
+            yield typed.OpaqueEvent(kind="message", data={**data, "model": model})
+            yield from _opencode_prompt(event, id)
+            continue
+        if isinstance(event, _Answer) and (role != "assistant" or answered != (event.message or "")):
+            role, answered = "assistant", event.message or ""
+            yield typed.OpaqueEvent(kind="message", data=_opencode_answer(event, id("msg"), user, new))
+        if isinstance(event, typed.ToolResultEvent):
+            times = {"start": event.at, "end": event.at}
+            yield msgspec.structs.replace(event, meta={"title": "", "metadata": {}, "time": times})
+            role = "tool"
+        else:
+            yield msgspec.structs.replace(event, id=id("prt"))
+
+
+def _opencode_prompt(event: typed.Event, id: Any) -> Iterator[typed.Event]:  # noqa: ANN401 - a function
+    text = getattr(event, "text", "")
+    if text:
+        yield typed.PromptEvent(id=id("prt"), text=text)
+    for file in getattr(event, "attachments", ()):
+        yield typed.PromptEvent(id=id("prt"), attachments=(file,))
+
+
+def _opencode_answer(event: _Answer, id: str, user: str, new: NewSession) -> dict[str, Any]:
+    tokens = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+    return {
+        "id": id, "sessionID": new.id, "role": "assistant", "parentID": user, "mode": "build", "agent": "build",
+        "path": {"cwd": new.cwd, "root": new.cwd}, "cost": 0, "tokens": tokens, "modelID": event.model or new.model[1],
+        "providerID": new.model[0], "time": {"created": event.at, "completed": event.at}, "finish": "stop",
+    }  # fmt: skip
