@@ -44,6 +44,7 @@ _COMMANDS: Final = {
     "install": "ctxd.cli.install:install_group",
     "uninstall": "ctxd.cli.install:uninstall",
     "capture": "ctxd.cli.capture:capture",
+    "import": "ctxd.cli.import_command:import_",
     "transcript": "ctxd.cli.transcript:transcript",
     "rpc": "ctxd.cli.rpc:rpc",
     "scan": "ctxd.cli.secrets:scan",

@@ -13,7 +13,7 @@ from ctxd.formats import bureau_agent_v1, events_v1
 from ctxd.formats.cbor_array import UnreadableDelta, items
 from ctxd.formats.losses import args_text, text_of
 from ctxd.transcripts import claude_code, codex, opencode, pi
-from ctxd.transcripts.records import Entry, Line, lines
+from ctxd.transcripts.records import Entry, Line, joined_parts, lines
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -89,7 +89,7 @@ def tokens_of(size: int) -> int:
 def _from_lines(reader: Callable[[Iterable[Line]], Iterator[Entry]]) -> Callable[[Iterable[bytes]], Iterator[Event]]:
     def events(deltas: Iterable[bytes]) -> Iterator[Event]:
         found = chain.from_iterable(_checked(delta) for delta in deltas)
-        return (entry.event for entry in reader(found))
+        return (entry.event for entry in reader(joined_parts(found)))
 
     return events
 
@@ -116,6 +116,7 @@ DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
         DeltaFormat("codex-exec-json-v1", True, _from_lines(codex.read_exec)),
         DeltaFormat("pi-v1", True, _from_lines(pi.read_session)),
         DeltaFormat("pi-json-mode-v1", True, _from_lines(pi.read_stream)),
+        DeltaFormat("opencode-v1", True, _from_lines(opencode.read_session)),
         DeltaFormat("opencode-run-json-v1", True, _from_lines(opencode.read_run)),
     )
 }

@@ -25,12 +25,30 @@ from ctxd_protocol import event_types as typed
 _PART: Final = ("id", "sessionID", "messageID", "type")
 
 
-def read_export(document: Record) -> Iterator[Entry]:
-    """Yield the events of a document that ``opencode export`` wrote. ``line`` is the message's number from 1."""
-    yield Entry(0, opaque("session", record_of(document.get("info"))))
-    for number, message in enumerate(records_of(document.get("messages")), 1):
-        for event in message_events(record_of(message.get("info")), records_of(message.get("parts"))):
-            yield Entry(number, event)
+def read_session(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of a session as ``opencode_storage`` reads it, ``line`` is the number of its line.
+
+    A record has the member ``session``: its row; or ``info`` and ``parts``: a message of the first generation and of an
+    export; or ``row``, ``type`` and ``data``: a row of the second.
+    """
+    for line in found:
+        record = line.record
+        match record:
+            case None:
+                events: list[typed.Event] = [damaged(line).event]
+            case {"session": dict(row)}:
+                events = [opaque("session", row)]
+            case {"info": dict(info), "parts": list(parts)}:
+                events = message_events(info, records_of(parts))
+            case {"row": str(), "type": "damaged" as kind, "data": {"damaged": text}}:
+                events = [typed.OpaqueEvent(kind=kind, data=text)]
+            case {"row": str(id), "type": str(kind), "data": dict(data)}:
+                events = row_events(kind, data, id)
+            case {"type": str(kind)}:
+                events = [opaque(kind, record)]
+            case _:
+                events = [opaque("untyped", record)]
+        yield from (Entry(line.number, event) for event in events)
 
 
 def read_run(found: Iterable[Line]) -> Iterator[Entry]:

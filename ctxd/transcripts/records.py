@@ -25,6 +25,9 @@ LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 DAMAGED: Final = "damaged"
 """Kind of the opaque event for a line that is not a JSON object."""
 
+PART: Final = "ctxd-part"
+"""Type of the record that holds a part of a line which is too long for one delta: ``text`` or ``latin1``."""
+
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DATA_URL: Final = re.compile(r"data:(?P<type>[^;,]*)(?:;[^,]*)?;base64,(?P<data>.*)", re.S)
 
@@ -63,6 +66,41 @@ def lines(file: BinaryIO) -> Iterator[Line]:
             yield Line(number, record)
         elif raw.endswith(b"\n"):
             yield Line(number, None, raw.decode("utf-8", "replace").rstrip("\n"))
+
+
+def joined_parts(found: Iterable[Line]) -> Iterator[Line]:
+    """Yield lines, those that were kept in parts whole again; parts that do not make a JSON object stay as they are."""
+    held: list[Line] = []
+    size = 0
+    for line in found:
+        record = line.record or {}
+        if record.get("type") != PART or record.get("number") != len(held) + 1:
+            yield from held
+            held, size = [], 0
+        if record.get("type") != PART or size > LINE_BYTES_MAX:
+            yield line
+            continue
+        held.append(line)
+        size += len(text_of(record.get("text")))
+        if record.get("last"):
+            whole = _whole(held)
+            yield from held if whole is None else [Line(line.number, whole)]
+            held, size = [], 0
+    yield from held
+
+
+def _whole(parts: Iterable[Line]) -> Record | None:
+    pieces = [part.record or {} for part in parts]
+    try:
+        found = decoded(
+            b"".join(
+                text_of(piece["latin1"]).encode("latin-1") if "latin1" in piece else text_of(piece.get("text")).encode()
+                for piece in pieces
+            )
+        )
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def decoded(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value

@@ -47,6 +47,7 @@ SECTIONS: dict[str, str] = {
     "MCP": "Model Context Protocol",
     "HND": "Hand-over to a harness",
     "FMT": "Delta formats",
+    "IMP": "Import of transcripts",
     "CAP": "Capture",
     "HOK": "Hooks of harnesses",
     "XTB": "Versions in an XTDB node",
@@ -388,6 +389,14 @@ HOK-10 | A headless session of the real Claude Code, codex and pi, and nightly o
 HOK-11 | `ctx install claude`, `codex`, `pi` and `opencode` add hooks to the harness's own settings: unknown members, comments and the layout stay, a copy is kept, codex trusts the hooks by their hash, and a second time changes nothing. `--dry-run` prints the patch. Settings of a form to which nothing can be added are left alone, with the reason. | ctxd
 HOK-12 | `ctx uninstall` removes what `ctx install` added and nothing else; if nothing else has changed, the file is the same as before, byte for byte. | ctxd
 HOK-13 | `ctx install status` and `ctx doctor` report for each harness whether it is connected, and whether its hooks are current. | ctxd
+IMP-1 | `ctx import claude|codex|pi|opencode [PATH]` stores sessions of a harness as chains of commits in the harness's own format: each complete line once, with its native ids, at the time at which it was written, in a session of the native id that is set aside. The source is not changed. The result counts events by class, and what was imported, unchanged, rewritten and copied. | ctxd
+IMP-2 | Repeated, an import makes no commit twice and opens only what changed. A last line that is still being written waits for the next time. Of a file that was replaced or truncated, the chain goes on from the last commit that is equal. `--dry-run` reports the same and stores nothing. | ctxd
+IMP-3 | A branch of a transcript's tree, a rollback of codex, and a sub-agent (in the file, beside it, in its directory, or a session of its own) is a chain that begins after the record that it follows. Records of one step are no branches. A compaction is a compaction commit, with what it leaves in the window. | spec 3
+IMP-4 | A fork, a continuation, and a copy from another machine go on from the commits of their origin: lines that are there under the same native id with the same content are counted as copied. A fork of codex by reference goes on at the byte that it names. | ctxd
+IMP-5 | Secrets in imported lines are flagged or redacted, by the session's policy, before they are stored; also in lines that are no records. | ctxd
+IMP-6 | An import keeps unknown records as they are, and each line that is not a JSON object byte for byte within one; a line too long for one delta in parts that are read as one. It reads rollouts compressed with zstd, and lists all that it leaves out (empty files, other formats, pipes, broken links, damaged files) with the reason. | ctxd
+IMP-7 | Databases of opencode are read beside their writer, of both generations, each session once, with messages that were changed in place; JSON storage has its ids from its paths. A database that is locked or damaged is listed, and read the next time. | ctxd
+IMP-8 | Without PATH, an import reads the places where the harness keeps its sessions, as its own settings name them. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

@@ -113,6 +113,7 @@ USES = {
     "uninstall": "claude --dry-run",
     "tracker ls": "",
     "transcript": "{transcript}",
+    "import": "claude {transcript} --dry-run",
     "rpc": "daemon.status",
     "scan": "-s {s}",
     "doctor": "",

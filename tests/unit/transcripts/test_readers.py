@@ -10,6 +10,7 @@ import pytest
 
 from ctxd.transcripts import claude_code, codex, opencode, pi, records
 from ctxd.transcripts.files import UnknownFormat, format_of, read
+from ctxd.transcripts.opencode_storage import export_records
 from ctxd.transcripts.records import Line, attachment_of, decoded, lines, milliseconds, total_usage
 from ctxd_protocol.event_types import (
     Attachment,
@@ -380,7 +381,9 @@ def test_opencode_messages_and_parts():
         tool_part("error", error="gone"),
         tool_part("running"),
     ]
-    found = list(opencode.read_export({"info": {"id": "ses"}, "messages": [{"info": info, "parts": parts}]}))
+    document = {"info": {"id": "ses"}, "messages": [{"info": info, "parts": parts}]}
+    lines_found = [Line(number, record) for number, record in enumerate(export_records(document))]
+    found = list(opencode.read_session(lines_found))
     assert kinds(entry.event for entry in found) == [
         "Opaque", "Opaque", "Opaque", "Thinking", "Response", "ToolCall", "ToolResult", "ToolCall", "ToolResult",
         "ToolCall",

@@ -1,0 +1,501 @@
+"""Plan of the commits of one transcript in its own format: branches of a tree, sub-agents, compactions. Pure.
+
+A delta holds complete lines of the source, so that nothing is converted. It ends before the next prompt, after a call
+that spawns a sub-agent, at a compaction, and when it is long. A branch begins at the commit that ends at its first
+parent; where the parent is within a delta, the branch begins one commit earlier and repeats the lines up to it.
+"""
+
+import re
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ctxd.capture.checkpoints import Trigger
+from ctxd.formats.delta_formats import measured, tokens_of
+from ctxd.transcripts.files import LINE_READERS, Format
+from ctxd.transcripts.records import Line, Record, record_of, records_of, text_of
+from ctxd.transcripts.source_lines import SourceLine
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+PARSER: Final = 1
+"""Version of this plan. Files that another version has planned are planned anew."""
+
+DELTA_BYTES: Final = 768 * 1024
+"""Bytes at which a delta is cut."""
+
+_PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
+_SUMMARY_CHARS_MAX: Final = 16_000
+_BOUNDARY: Final = "compact_boundary"
+_SPAWNING: Final = frozenset({"Task", "Agent", "task", "spawn_agent", "subagent"})
+"""Tools that start a sub-agent."""
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
+_COPIED: Final = frozenset({"sessionId", "forkedFrom", "ordinal"})
+"""Members of a record that a copy changes."""
+
+
+class Repeated(NamedTuple):
+    """A line to repeat at the start of a delta: byte ``start`` of ``source``."""
+
+    source: str
+    start: int
+
+
+class Start(NamedTuple):
+    """The place at which a chain begins: the commit ``tip`` of ``source``, by its number, and lines to repeat after
+    it. Without ``tip`` the chain has a root of its own."""
+
+    source: str = ""
+    tip: int | None = None
+    repeated: tuple[Repeated, ...] = ()
+
+
+class PlannedDelta(NamedTuple):
+    """A commit to be made of complete lines, ``parent.repeated`` before them. ``number`` counts from 1 in its source.
+
+    ``agent``: the sub-agent whose chain it is in, empty for none. ``counts``: messages and tokens, None if they are not
+    counted. ``at``: the latest time of an event of the chain so
+    far, in ms since 1970.
+    """
+
+    number: int
+    parent: Start
+    agent: str
+    trigger: Trigger
+    lines: bytes
+    is_compaction: bool
+    summary: str
+    counts: tuple[int, int] | None
+    at: int | None
+
+
+_ROOT: Final = Start()
+
+
+class _Branch:
+    """A chain under way: its newest commit, and the lines that are in none yet."""
+
+    def __init__(self, number: int, agent: str, start: Start) -> None:
+        self.number = number
+        self.agent = agent
+        self.start = start
+        self.last = self.last_spoken = -1
+        self.at: int | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.lines: list[bytes] = []
+        self.places: list[int] = []
+        self.size = self.messages = self.text = 0
+        self.is_counted = True
+        self.has_spoken = self.ends_with_boundary = False
+
+
+class TranscriptPlan:
+    """Plan of one source of lines.
+
+    ``start`` and ``agent``: of its first chain. Memory: some 150 bytes for each line, and the lines that are in no
+    commit yet.
+    """
+
+    def __init__(self, format: Format, source: str, *, start: Start = _ROOT, agent: str = "") -> None:
+        self.source = source
+        self.counts: Counter[str] = Counter()
+        self.copied = 0
+        """The number of lines that repeat those of another source, or of this one."""
+        self._read = LINE_READERS[format]
+        self._start, self._agent = start, agent
+        self._ends = array("Q", [0])
+        self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
+        self._nodes: dict[int, int] = {}
+        self._outside: dict[int, tuple[TranscriptPlan, int]] = {}
+        self._branches: list[_Branch] = []
+        self._main: _Branch | None = None
+        self._agents: dict[str, _Branch] = {}
+        self._calls: dict[str, int] = {}
+        self._spawned: dict[str, int] = {}
+        self._turns: list[Start] = []
+        self._made: list[tuple[Start, array[int]]] = []
+        self._preserved: list[int] = []
+        self._tail: str | None = None
+        self._pending = 0
+        self._to: _Branch | None = None
+        self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
+        self._route = _ROUTES.get(format, _linear)
+
+    @property
+    def made(self) -> int:
+        """The number of commits that are planned so far."""
+        return len(self._made)
+
+    @property
+    def size(self) -> int:
+        """The number of lines so far, blank ones included."""
+        return len(self._spoken)
+
+    # --- lines ---
+
+    def add(self, line: SourceLine) -> Iterator[PlannedDelta]:
+        """Take the next line of the source, and yield the commits that are due before and after it."""
+        place = self._place(line)
+        if not line.kept:
+            return
+        record = line.record or {}
+        events: list[Event] = [OpaqueEvent(kind="damaged")]
+        if line.record is not None:
+            events = [entry.event for entry in self._read([Line(1, record)])]
+        id = id_of(record)
+        self._to = None
+        yield from self._route(self, record, events)
+        branch = self._to or self._main_branch()
+        if not branch.agent and any(isinstance(event, PromptEvent) for event in events):
+            if branch.has_spoken:
+                yield self._cut(branch, "turn_boundary")
+            self._turns.append(branch.start)
+        compaction = _replacement(events)
+        if compaction is not None:
+            yield from self._cut_before_boundary(branch)
+        self._append(branch, place, line.kept, events)
+        branch.ends_with_boundary = record.get("subtype") == _BOUNDARY
+        self._note_kept(record)
+        if id is not None:
+            self._nodes.setdefault(hash(id), place)
+        self._note_agents(events, place)
+        yield from self._due(branch, events, compaction)
+
+    def _due(
+        self, branch: _Branch, events: Sequence[Event], compaction: CompactionEvent | None
+    ) -> Iterator[PlannedDelta]:
+        """Cut what is to be cut after a line with ``events``."""
+        if compaction is not None:
+            kept = self._kept(compaction, branch)
+            yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
+        elif any(isinstance(event, ToolCallEvent) and event.tool in _SPAWNING for event in events):
+            yield self._cut(branch, "tool_call")
+        elif branch.size >= DELTA_BYTES:
+            yield self._cut(branch, "explicit")
+        if self._pending >= _PENDING_BYTES_MAX:
+            yield from self.flush("explicit")
+
+    def skip(self, line: SourceLine, origin: "TranscriptPlan", place: int) -> None:
+        """Take a line that repeats line ``place`` of ``origin``: what follows goes on from there."""
+        here = self._place(line)
+        self.copied += 1
+        self._outside[here] = origin, place
+        self._start = origin.at_line(place)
+        if (id := id_of(line.record or {})) is not None:
+            self._nodes[hash(id)] = here
+
+    def flush(self, trigger: Trigger = "session_end") -> Iterator[PlannedDelta]:
+        """Yield the commits of all lines that are in none yet."""
+        for branch in self._branches:
+            if branch.lines:
+                yield self._cut(branch, trigger)
+
+    # --- places for other chains ---
+
+    def at_line(self, place: int) -> Start:
+        """Return where a chain begins that goes on after line ``place``, which is in a commit."""
+        if place in self._outside:
+            origin, there = self._outside[place]
+            return origin.at_line(there)
+        number = self._commit_of[place]
+        if number == 0:
+            return Start()
+        before, places = self._made[number - 1]
+        if not any(self._spoken[later] for later in places if later > place):
+            return Start(self.source, number)
+        repeated = (Repeated(self.source, self._ends[each]) for each in places if each <= place)
+        return before._replace(repeated=(*before.repeated, *repeated))
+
+    def at_byte(self, end: int) -> Start:
+        """Return where a chain begins that goes on after the line that ends at byte ``end``."""
+        place = min(bisect_left(self._ends, end), self.size) - 1
+        return self.at_line(place) if place >= 0 else Start()
+
+    def at_spawn(self, agent: str) -> Start:
+        """Return where the chain of sub-agent ``agent`` begins: after its call, else at the newest commit."""
+        if agent in self._spawned:
+            return self.at_line(self._spawned[agent])
+        main = self._main
+        if main is not None and main.start.source == self.source:
+            return main.start
+        return Start(self.source, self.made) if self.made else Start()
+
+    # --- chains ---
+
+    def _place(self, line: SourceLine) -> int:
+        self._ends.append(line.end)
+        self._commit_of.append(0)
+        self._branch_of.append(0)
+        self._spoken.append(0)
+        return len(self._spoken) - 1
+
+    def _main_branch(self) -> _Branch:
+        if self._main is None:
+            self._main = self._branch(self._start, self._agent)
+        return self._main
+
+    def _branch(self, start: Start, agent: str = "") -> _Branch:
+        branch = _Branch(len(self._branches), agent, start)
+        self._branches.append(branch)
+        return branch
+
+    def _after(self, place: int) -> Iterator[PlannedDelta]:
+        """Begin a branch after line ``place``, and make it the one that the next line goes to."""
+        if self._commit_of[place] == 0 and place not in self._outside:
+            yield self._cut(self._branches[self._branch_of[place]], "explicit", upto=place)
+        agent = "" if place in self._outside else self._branches[self._branch_of[place]].agent
+        self._to = self._branch(self.at_line(place), agent)
+
+    def _goes_on_from(self, place: int) -> bool:
+        """True if the main chain has nothing of this source yet, and begins after line ``place`` of the origin."""
+        main = self._main
+        start = self._start if main is None else main.start
+        return (main is None or main.last_spoken < 0) and start == self.at_line(place)
+
+    def _append(self, branch: _Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
+        branch.lines.append(line)
+        branch.places.append(place)
+        branch.size += len(line)
+        branch.last = place
+        self._branch_of[place] = branch.number
+        self._pending += len(line)
+        for event in events:
+            self.counts[str(event.__struct_config__.tag)] += 1
+            messages, size = measured(event)
+            branch.messages += messages
+            branch.text += size
+            if event.at is not None:
+                branch.at = max(branch.at or 0, event.at)
+            if isinstance(event, _SPOKEN):
+                self._spoken[place] = branch.has_spoken = True
+                branch.last_spoken = place
+
+    def _cut(
+        self,
+        branch: _Branch,
+        trigger: Trigger,
+        *,
+        upto: int | None = None,
+        summary: str | None = None,
+        kept: tuple[Repeated, ...] = (),
+    ) -> PlannedDelta:
+        """Make a commit of the lines of ``branch`` that are in none, or of those up to line ``upto``."""
+        number = len(branch.places) if upto is None else bisect_left(branch.places, upto) + 1
+        lines, places = branch.lines[:number], branch.places[:number]
+        rest = branch.lines[number:], branch.places[number:]
+        parent = branch.start._replace(repeated=(*branch.start.repeated, *kept))
+        is_counted = branch.is_counted and not rest[0] and not parent.repeated
+        counts = (branch.messages, tokens_of(branch.text)) if is_counted else None
+        self._made.append((parent, array("L", places)))
+        for place in places:
+            self._commit_of[place] = self.made
+        branch.clear()
+        branch.start = Start(self.source, self.made)
+        branch.lines, branch.places = rest
+        branch.size = sum(map(len, branch.lines))
+        branch.has_spoken = any(self._spoken[place] for place in branch.places)
+        branch.is_counted = not branch.lines
+        self._pending -= sum(map(len, lines))
+        return PlannedDelta(
+            self.made, parent, branch.agent, trigger, b"".join(lines), summary is not None, summary or "", counts,
+            branch.at,
+        )  # fmt: skip
+
+    def _cut_before_boundary(self, branch: _Branch) -> Iterator[PlannedDelta]:
+        """Cut the lines before a compaction, of which the line with its boundary is a part."""
+        if branch.ends_with_boundary and len(branch.lines) > 1:
+            yield self._cut(branch, "compaction", upto=branch.places[-2])
+        elif branch.lines and not branch.ends_with_boundary:
+            yield self._cut(branch, "compaction")
+
+    def _note_kept(self, record: Record) -> None:
+        """Remember the messages that the compaction which follows this record leaves in the window."""
+        preserved = record_of(record_of(record.get("compactMetadata")).get("preservedMessages")).get("uuids")
+        if isinstance(preserved, list):
+            found = {self._nodes.get(hash(id)) for id in preserved if isinstance(id, str)}
+            self._preserved = sorted(place for place in found if place is not None)
+        for part in records_of(record.get("parts")):
+            if part.get("type") == "compaction" and isinstance(part.get("tail_start_id"), str):
+                self._tail = part["tail_start_id"]
+
+    def _kept(self, compaction: CompactionEvent, branch: _Branch) -> tuple[Repeated, ...]:
+        """Return the lines that stay in the window behind a compaction: its commit replaces everything before."""
+        places, self._preserved = self._preserved, []
+        first, self._tail = compaction.kept_from or self._tail, None
+        if first is not None and first != compaction.id and (start := self._nodes.get(hash(first))) is not None:
+            places = self._path(start, branch)
+        return tuple(
+            Repeated(self.source, self._ends[place])
+            for place in places
+            if place not in self._outside and self._commit_of[place] and self._commit_of[place] <= self.made
+        )
+
+    def _path(self, first: int, branch: _Branch) -> list[int]:
+        """Return the lines from ``first`` on in the commits of ``branch``; none if it is not there."""
+        found: list[int] = []
+        source, tip, _ = branch.start
+        while tip is not None and source == self.source:
+            parent, places = self._made[tip - 1]
+            found += [place for place in reversed(places) if place >= first]
+            if first in places:
+                return found[::-1]
+            source, tip, _ = parent
+        return []
+
+    def _note_agents(self, events: Sequence[Event], place: int) -> None:
+        for event in events:
+            if isinstance(event, ToolCallEvent) and event.tool in _SPAWNING:
+                self._calls[event.call] = place
+            if not isinstance(event, ToolResultEvent) or event.call not in self._calls:
+                continue
+            call = self._calls[event.call]
+            match event.meta:
+                case {"toolUseResult": {"agentId": str(agent)}}:
+                    self._spawned[agent] = call
+                case {"metadata": {"sessionId": str(agent)} | {"sessionID": str(agent)}}:
+                    self._spawned[agent] = call
+            for agent in _UUID.findall(event.text[:4096]):
+                self._spawned.setdefault(agent, call)
+
+
+def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
+    """Return the compaction that holds what replaces everything before it."""
+    for event in events:
+        if isinstance(event, CompactionEvent):
+            if event.summary or (event.meta or {}).get("replacement_history"):
+                return event
+    return None
+
+
+def id_of(record: Record) -> str | None:
+    """Return the id of a record at its source, None for one without."""
+    for name in ("uuid", "id"):
+        if isinstance(found := record.get(name), str) and found:
+            return found
+    return text_of(record_of(record.get("info")).get("id")) or None
+
+
+def fingerprint(record: Record) -> int:
+    """Return a hash of a record without the members that a copy of it in another session changes."""
+    same = {name: value for name, value in record.items() if name not in _COPIED}
+    if "payload" in record:
+        same.pop("timestamp", None)
+    return int.from_bytes(blake2b(msgspec.json.encode(same, order="sorted"), digest_size=8).digest())
+
+
+# --- routes: the branch of a line ---
+
+
+def _linear(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route to one chain, and to one for each sub-agent that the line names."""
+    agent = next((event.sidechain for event in events if event.sidechain), None)
+    if agent is not None and agent != plan._agent:
+        yield from _to_agent(plan, agent)
+
+
+def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
+    if agent not in plan._agents:
+        place = plan._calls.get(agent)
+        if place is None and plan._main is not None and plan._main.lines:
+            yield plan._cut(plan._main, "explicit")
+        start = plan.at_line(place) if place is not None else plan.at_spawn(agent)
+        plan._agents[agent] = plan._branch(start, agent)
+    plan._to = plan._agents[agent]
+
+
+def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route by ``parentUuid``. A branch begins with a prompt: siblings of other kinds are parts of one step."""
+    is_boundary = record.get("subtype") == _BOUNDARY
+    parent = text_of(record.get("parentUuid")) or (text_of(record.get("logicalParentUuid")) if is_boundary else "")
+    place = plan._nodes.get(hash(parent)) if parent else None
+    if record.get("isSidechain") and not plan._agent:
+        named = text_of(record.get("agentId"))
+        if not named and place is not None and place not in plan._outside:
+            named = plan._branches[plan._branch_of[place]].agent
+        yield from _to_agent(plan, named or id_of(record) or "sidechain")
+        return
+    if "parentUuid" not in record or plan._agent:
+        return
+    if not parent:
+        if plan._main is not None and not is_boundary:
+            plan._main = plan._to = plan._branch(Start())
+        return
+    if place is None:
+        return
+    if place in plan._outside:
+        if any(isinstance(event, PromptEvent) for event in events) and not plan._goes_on_from(place):
+            yield from plan._after(place)
+            plan._main = plan._to
+        return
+    branch = plan._branches[plan._branch_of[place]]
+    if any(isinstance(event, PromptEvent) for event in events) and branch.last_spoken > place:
+        yield from plan._after(place)
+    else:
+        plan._to = branch
+    plan._main = plan._to
+
+
+def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route by ``parentId``, exactly. An entry without one, or with an unknown one, is a root."""
+    if "parentId" not in record:
+        return
+    parent = record.get("parentId")
+    place = plan._nodes.get(hash(parent)) if isinstance(parent, str) else None
+    if place is None:
+        if plan._main is not None and plan._main.last_spoken >= 0:
+            plan._main = plan._to = plan._branch(Start())
+    elif place in plan._outside:
+        if not plan._goes_on_from(place):
+            yield from plan._after(place)
+            plan._main = plan._to
+    else:
+        branch = plan._branches[plan._branch_of[place]]
+        if branch.last != place:
+            yield from plan._after(place)
+        else:
+            plan._to = branch
+        plan._main = plan._to
+
+
+def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route to one chain; a rollback begins a branch before the turns that it takes back."""
+    payload = record_of(record.get("payload"))
+    main = plan._main_branch()
+    if any(isinstance(event, PromptEvent) for event in events) and main.lines and not plan._turns:
+        # What stands before the first turn stays when all turns are taken back.
+        yield plan._cut(main, "explicit")
+    if payload.get("type") != "thread_rolled_back":
+        return
+    turns = payload.get("num_turns")
+    if not isinstance(turns, int) or turns < 1 or not plan._turns:
+        return
+    if main.lines:
+        yield plan._cut(main, "turn_boundary")
+    first = max(0, len(plan._turns) - turns)
+    start = plan._turns[first]
+    del plan._turns[first:]
+    plan._main = plan._to = plan._branch(start)
+
+
+_ROUTES: Final[dict[Format, Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]]] = {
+    "claude-code": _claude_code,
+    "codex": _codex,
+    "pi": _pi,
+}

@@ -1,0 +1,576 @@
+"""Import of transcripts: each source becomes chains of commits in its own format, each line in one of them.
+
+The daemon keeps a record of what was imported from each source, so that a repeated import reads only what changed. A
+commit that was made before is known by its content, also after a file was written anew; nothing is there twice.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
+import msgspec
+
+from ctxd.capture.transcript_plan import PARSER, PlannedDelta, Repeated, Start, TranscriptPlan, fingerprint, id_of
+from ctxd.clock import SystemClock
+from ctxd.transcripts.discovery import (
+    Harness,
+    Skipped,
+    Stat,
+    Transcript,
+    candidates,
+    lines_of,
+    stat_of,
+    transcripts,
+)
+from ctxd.transcripts.records import Record
+from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
+from ctxd_client.errors import CallFailed, Conflict, NotFound, Unavailable
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from ctxd_client import Client
+
+_AT_ONCE: Final = 8
+"""Groups of sources that are imported at the same time: commits of a chain wait for each other's ids."""
+
+_SAVED_EVERY_S: Final = 10.0
+_HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+_PLANNED_LINES_MAX: Final = 200_000
+_AGENTS: Final[dict[Harness, str]] = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
+
+
+class SourceRecord(msgspec.Struct, array_like=True):
+    """State of one source: its file as it was read, its complete prefix and the prefix's hash.
+
+    ``cuts``: the ends of earlier imports, where deltas end. ``commits``: key and id of each commit made of it.
+    """
+
+    parser: int
+    stat: Stat | None
+    stamp: str
+    session: str
+    agent: str
+    root: str
+    size: int = 0
+    digest: str = ""
+    cuts: list[int] = []
+    commits: dict[str, str] = {}
+
+
+class ImportResult(msgspec.Struct):
+    """Outcome of an import: numbers of sources, of what was new in them, and all that was left out, with reasons.
+
+    ``events`` by class. ``copied``: lines that repeat those of another source. ``rewritten``: sources that were
+    replaced or truncated since they were imported.
+    """
+
+    harness: Harness
+    dry_run: bool
+    sources: int = 0
+    imported: int = 0
+    unchanged: int = 0
+    rewritten: int = 0
+    sessions: list[str] = []
+    commits: int = 0
+    lines: int = 0
+    bytes: int = 0
+    copied: int = 0
+    events: dict[str, int] = {}
+    skipped: list[Skipped] = []
+
+
+class _Planned(NamedTuple):
+    source: Transcript
+    plan: TranscriptPlan
+    ids: list[str]
+
+
+class TranscriptImport:
+    """One import of the transcripts of a harness."""
+
+    def __init__(
+        self, client: "Client", harness: Harness, *, dry_run: bool = False, progress: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._harness = harness
+        self._dry_run = dry_run
+        self._progress = progress
+        self._clock = SystemClock()
+        self._records: dict[str, SourceRecord] = {}
+        self._kept: str | None = None
+        self._dirty: set[str] = set()
+        self._sessions: set[str] = set()
+        self._creating = anyio.Lock()
+        self._saving = anyio.Lock()
+        self._saved_at = anyio.current_time()
+        self._plans: dict[str, _Planned] = {}
+        self._busy: set[str] = set()
+        self._waiting: dict[str, Transcript] = {}
+        self._roots: dict[str, list[str]] = {}
+        self.result = ImportResult(harness, dry_run)
+
+    async def run(self, places: Sequence[Path]) -> ImportResult:
+        """Import what is new or changed in ``places``. Returns the outcome of this run.
+
+        Raises: CallFailed if the daemon cannot be reached. Cancel: safe; what is committed is recorded the next time.
+        """
+        self.result = ImportResult(self._harness, self._dry_run)
+        await self._load()
+        # The origin of a copy comes first, so that the common lines are of its session.
+        found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
+        self._waiting = {source.path: source for source in found}
+        for source in found:
+            if source.root and source.path not in self._roots.setdefault(source.root, []):
+                self._roots[source.root].append(source.path)
+        groups = _groups([*self._waiting.values()])
+        self.result.sources += len(self._waiting)
+        left = iter(groups)
+
+        async def work() -> None:
+            for group in left:
+                for path in group:
+                    await self._planned(path)
+                    await self._save_now_and_then()
+                for path in group:
+                    self._plans.pop(path, None)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(_AT_ONCE, len(groups))):
+                tasks.start_soon(work)
+        await self._save()
+        self.result.sessions.sort()
+        return self.result
+
+    # --- sources ---
+
+    def _changed(self, places: Sequence[Path]) -> Iterator[Transcript]:
+        """Yield the sources that are not as they were when they were imported."""
+        for place in places:
+            for path in candidates(self._harness, place):
+                if isinstance(path, Skipped):
+                    self.result.skipped.append(path)
+                    continue
+                try:
+                    stat = stat_of(path)
+                except OSError as error:
+                    self._skip(str(path), error)
+                    continue
+                known = self._records.get(str(path))
+                if known is not None and known.parser == PARSER and known.stat == stat and stat.size >= 0:
+                    self.result.sources += 1
+                    self.result.unchanged += 1
+                    continue
+                yield from self._changed_in(path, stat)
+
+    def _changed_in(self, path: Path, stat: Stat) -> Iterator[Transcript]:
+        has_stored = False
+        for source in transcripts(self._harness, path):
+            if isinstance(source, Skipped):
+                self.result.skipped.append(source)
+                continue
+            known = self._records.get(source.path)
+            stored = source.stored
+            if stored is not None and stored.stamp:
+                has_stored = True
+                if known is not None and known.parser == PARSER and known.stamp == stored.stamp:
+                    self.result.sources += 1
+                    self.result.unchanged += 1
+                    continue
+            if known is None or known.parser != PARSER:
+                known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
+                self._records[source.path] = known
+            yield source
+        if has_stored and stat.size >= 0:
+            # The database itself: equal the next time, it is not opened.
+            self._records[str(path)] = SourceRecord(PARSER, stat, "", "", "", "")
+            self._dirty.add(str(path))
+
+    def _skip(self, path: str, error: Exception) -> None:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        self.result.skipped.append(Skipped(path, reason))
+
+    async def _planned(self, path: str) -> _Planned | None:
+        """Return the plan of a source, imported if it has to be; None if it cannot be read, or is under way."""
+        if path in self._plans:
+            return self._plans[path]
+        source = self._waiting.get(path) or self._found_again(path)
+        if source is None or path in self._busy:
+            return None
+        self._busy.add(path)
+        try:
+            planned = await self._imported(source)
+        except (Unavailable, anyio.get_cancelled_exc_class()):
+            raise
+        except CallFailed as error:
+            self._skip(path, Exception(f"{error.message}; {error.hint}" if error.hint else error.message))
+            return None
+        except Exception as error:
+            # Of a damaged database, a damaged zstd frame, a file that is gone.
+            if not isinstance(error, OSError | ValueError | EOFError) and type(error).__module__ not in _FOREIGN:
+                raise
+            self._skip(path, error)
+            return None
+        finally:
+            self._busy.discard(path)
+            self._waiting.pop(path, None)
+        self._plans[path] = planned
+        while sum(each.plan.size for each in self._plans.values()) > _PLANNED_LINES_MAX and len(self._plans) > 1:
+            self._plans.pop(next(iter(self._plans)))
+        return planned
+
+    def _found_again(self, path: str) -> Transcript | None:
+        """Return a source that was imported before."""
+        if path not in self._records:
+            return None
+        for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
+            if isinstance(source, Transcript) and source.path == path:
+                return source
+        return None
+
+    # --- one source ---
+
+    async def _imported(self, source: Transcript) -> _Planned:
+        """Commit what is not committed yet. Raises: what reading raises, CallFailed."""
+        record = self._records[source.path]
+        stat = None if source.stored is not None and source.stored.stamp else stat_of(source.file)
+        plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
+        planned = _Planned(source, plan, [])
+        pass_ = _Pass(record)
+        copies = await self._copies(source)
+        for line in lines_of(source):
+            for delta in copies.taken(plan, line):
+                await self._deliver(planned, delta, pass_)
+            if pass_.ends_at(line):
+                for delta in plan.flush():
+                    await self._deliver(planned, delta, pass_)
+                pass_.counted = plan.counts.copy()
+        for delta in copies.rest(plan):
+            await self._deliver(planned, delta, pass_)
+        for delta in plan.flush():
+            await self._deliver(planned, delta, pass_)
+        if source.path in self._waiting:
+            await self._note(source, plan, pass_, stat)
+        return planned
+
+    async def _note(self, source: Transcript, plan: TranscriptPlan, done: "_Pass", stat: Stat | None) -> None:
+        """Record a source that was read to its end, and count what was new."""
+        record, result = done.record, self.result
+        is_rewritten = bool(record.size) and not done.is_same
+        result.imported += 1
+        result.rewritten += is_rewritten
+        before = Counter[str]() if is_rewritten else done.counted
+        for kind, number in (plan.counts - before).items():
+            result.events[kind] = result.events.get(kind, 0) + number
+        result.lines += done.lines if is_rewritten else done.lines - done.lines_before
+        result.bytes += done.size if is_rewritten else done.size - record.size
+        result.copied += plan.copied
+        if self._dry_run:
+            return
+        if plan.copied and not plan.made:
+            await self._create(source)
+        record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
+        record.cuts = sorted(set(record.cuts))
+        record.size, record.digest = done.size, done.digest()
+        record.stat, record.stamp = stat, source.stored.stamp if source.stored is not None else ""
+        record.session, record.agent, record.root = source.session, source.agent, source.root
+        self._dirty.add(source.path)
+        self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
+
+    async def _start(self, source: Transcript) -> Start:
+        """Return where the first chain of a source begins: in the source that spawned it or that it goes on from."""
+        parent = source.parent if source.parent != source.session else ""
+        if source.agent:
+            parent = source.session
+        if not parent and source.base is None:
+            return Start()
+        for path in self._paths_of(source, parent or source.session):
+            origin = await self._planned(path)
+            if origin is None:
+                continue
+            if source.base is not None:
+                return origin.plan.at_byte(source.base)
+            if source.agent or source.is_spawned:
+                return origin.plan.at_spawn(source.agent or source.session)
+        return Start()
+
+    def _paths_of(self, source: Transcript, session: str) -> list[str]:
+        """Return the other sources of a session, its main conversations first those that were imported first."""
+        found = {path: record.session for path, record in self._records.items() if not record.agent}
+        return [path for path, owner in found.items() if owner == session and path != source.path]
+
+    async def _copies(self, source: Transcript) -> "_Copies":
+        """Return the source of which this one may repeat the beginning."""
+        paths = self._roots.get(source.root, [])
+        before = paths[: paths.index(source.path)] if source.path in paths else []
+        if source.parent and source.base is None and (not source.is_spawned or source.first_own):
+            before = [*before, *self._paths_of(source, source.parent)]
+        for path in before:
+            if (origin := await self._planned(path)) is not None:
+                return _Copies(source, origin)
+        return _Copies(source, None)
+
+    # --- commits ---
+
+    async def _deliver(self, planned: _Planned, delta: PlannedDelta, done: "_Pass") -> None:
+        """Commit a delta unless it is there. Raises: CallFailed."""
+        source, record = planned.source, done.record
+        parent = await self._id_of(planned, delta.parent)
+        lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
+        of = (source.session, parent, source.format, delta.agent, delta.is_compaction)
+        key = blake2b(msgspec.json.encode(of) + lines, digest_size=8).hexdigest()
+        known = record.commits.get(key)
+        if known is None:
+            self.result.commits += 1
+            if source.session not in self.result.sessions:
+                self.result.sessions.append(source.session)
+            known = f"ctx-{key}" if self._dry_run else await self._commit(source, delta, parent, lines)
+            if not self._dry_run:
+                record.commits[key] = known
+        planned.ids.append(known)
+
+    async def _commit(self, source: Transcript, delta: PlannedDelta, parent: str | None, lines: bytes) -> str:
+        await self._create(source)
+        now = self._clock.wall_ms()
+        messages, tokens = delta.counts if delta.counts is not None else (None, None)
+        arguments: dict[str, Any] = {
+            "session": source.session,
+            "parent": parent,
+            "commit_type": "compaction" if delta.is_compaction else "delta",
+            "checkpoint": delta.trigger,
+            "thread_id": delta.agent[:256],
+            "summary": delta.summary,
+            "message_count": messages,
+            "token_count": tokens,
+            # A clock that was ahead when the transcript was written must not end the import.
+            "valid_time": delta.at if delta.at is not None and 0 <= delta.at < now else None,
+        }
+        digest = blake2b(msgspec.json.encode(arguments) + lines, digest_size=16).hexdigest()
+        made = await self._client.commit_checkpoint(
+            f"{source.format}-v1", lines.decode(), **arguments, op_id=f"import-{digest}"
+        )
+        return made.commit.commit
+
+    async def _id_of(self, planned: _Planned, start: Start) -> str | None:
+        if start.tip is None:
+            return None
+        found = planned if start.source == planned.source.path else await self._planned(start.source)
+        return found.ids[start.tip - 1] if found is not None else None
+
+    def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
+        """Yield lines that another delta has too."""
+        places = {(each.source, each.start) for each in wanted}
+        for path in dict.fromkeys(each.source for each in wanted):
+            source = self._found_again(path)
+            start = 0
+            for line in lines_of(source) if source is not None else ():
+                if (path, start) in places:
+                    yield line.kept
+                start = line.end
+
+    async def _create(self, source: Transcript) -> None:
+        """Create the session of a source, set aside, unless it is there. Raises: CallFailed."""
+        async with self._creating:
+            if source.session in self._sessions:
+                return
+            labels = {"imported": str(source.file)[:1024], "parser": f"{source.format}-v1/{PARSER}"}
+            if source.hidden:
+                labels["hidden"] = source.hidden
+            workdir = source.workdir if source.workdir.startswith("/") and "\0" not in source.workdir else "/"
+            try:
+                try:
+                    await self._client.session_create(
+                        _AGENTS[self._harness], session=source.session, workdir=workdir, labels=labels
+                    )
+                except CallFailed as error:
+                    if isinstance(error, Conflict | Unavailable) or workdir == "/":
+                        raise
+                    await self._client.session_create(_AGENTS[self._harness], session=source.session, labels=labels)
+                # An open session would become the default of every command.
+                await self._client.session_pause(source.session, wait=False)
+            except Conflict:
+                pass
+            self._sessions.add(source.session)
+
+    # --- the record in the daemon ---
+
+    @property
+    def _tag(self) -> str:
+        return f"import/{self._harness}"
+
+    async def _load(self) -> None:
+        """Read the record of earlier imports."""
+        stored = await self._stored()
+        if stored is None:
+            return
+        for path, record in stored.items():
+            if path not in self._dirty:
+                self._records[path] = record
+            if record.root and path not in self._roots.setdefault(record.root, []):
+                self._roots[record.root].append(path)
+
+    async def _stored(self) -> dict[str, SourceRecord] | None:
+        parts: list[bytes] = []
+        offset: int | None = 0
+        address = f"tag:{self._tag}"
+        while offset is not None:
+            try:
+                found = await self._client.artifact_get(address, offset=offset, limit=PIECE_BYTES_MAX)
+            except NotFound:
+                return None
+            if found.artifact == self._kept:
+                return None
+            address = found.artifact
+            parts.append(found.data)
+            offset = found.next_offset
+        self._kept = address
+        try:
+            return msgspec.json.decode(b"".join(parts), type=dict[str, SourceRecord])
+        except msgspec.DecodeError:
+            # Of another version of ctxd. Every commit is known by its content.
+            return None
+
+    async def _save_now_and_then(self) -> None:
+        if anyio.current_time() > self._saved_at + _SAVED_EVERY_S:
+            await self._save()
+
+    async def _save(self) -> None:
+        """Keep the record in the daemon, together with what another import has added meanwhile."""
+        async with self._saving:
+            while self._dirty and not self._dry_run:
+                self._saved_at = anyio.current_time()
+                mine = {path: self._records[path] for path in self._dirty}
+                data = msgspec.json.encode(self._records)
+                address = await self._put(data)
+                try:
+                    await self._client.artifact_tag(self._tag, artifact=address, expected=self._kept or "")
+                except Conflict:
+                    for path, record in (await self._stored() or {}).items():
+                        self._records.setdefault(path, record)
+                    continue
+                self._kept = address
+                self._dirty -= mine.keys()
+
+    async def _put(self, data: bytes) -> str:
+        if len(data) <= PIECE_BYTES_MAX:
+            return (await self._client.artifact_put(data=data, policy="ephemeral")).artifact
+        upload = f"import-{blake2b(data, digest_size=16).hexdigest()}"
+        offset = (await self._client.artifact_upload(upload)).offset
+        while offset < len(data):
+            piece = data[offset : offset + PIECE_BYTES_MAX]
+            offset = (await self._client.artifact_upload(upload, offset=offset, data=piece)).offset
+        return (await self._client.artifact_put(upload=upload, policy="ephemeral")).artifact
+
+
+class _Pass:
+    """One reading of a source: its bytes so far, compared with what was read before."""
+
+    def __init__(self, record: SourceRecord) -> None:
+        self.record = record
+        self.size = self.lines = self.lines_before = 0
+        self.is_same = False
+        self.counted = Counter[str]()
+        self._cuts = set(record.cuts)
+        self._hash = blake2b(digest_size=DIGEST_BYTES)
+
+    def ends_at(self, line: SourceLine) -> bool:
+        """Take a line; True if an earlier import ended behind it."""
+        self._hash.update(line.source)
+        self.size = line.end
+        self.lines += bool(line.kept)
+        if self.size == self.record.size and self.digest() == self.record.digest:
+            self.is_same = True
+            self.lines_before = self.lines
+        return self.size in self._cuts
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class _Copies:
+    """Comparison of a source with another one of which it may repeat the beginning."""
+
+    def __init__(self, source: Transcript, origin: _Planned | None) -> None:
+        self._source = source
+        self._plan = origin.plan if origin is not None else None
+        self._theirs = self._keyed_lines(origin.source) if origin is not None else iter(())
+        self._held: list[SourceLine] = []
+        self._size = self._number = 0
+
+    def taken(self, plan: TranscriptPlan, line: SourceLine) -> Iterator[PlannedDelta]:
+        """Take the next line into ``plan``, unless it is a copy. Lines without an id wait for the end of the copy."""
+        if self._plan is None:
+            yield from plan.add(line)
+            return
+        number, self._number = self._number, self._number + 1
+        record = line.record
+        if line.kept and (record is None or not self._is_keyed(record, number)):
+            self._held.append(line)
+            self._size += len(line.kept)
+            if self._size > _HELD_BYTES_MAX:
+                yield from self.rest(plan)
+            return
+        if not line.kept or record is None:
+            yield from ()
+            return
+        place, theirs = next(self._theirs, (0, None))
+        if theirs is not None and number <= 1 and theirs.get("type") == "session_meta" != record.get("type"):
+            place, theirs = next(self._theirs, (0, None))
+        if theirs is not None and fingerprint(theirs) == fingerprint(record):
+            plan.skip(line, self._plan, place)
+            return
+        yield from self.rest(plan)
+        yield from plan.add(line)
+
+    def rest(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
+        """End the comparison: what follows is the source's own."""
+        held, self._held, self._plan = self._held, [], None
+        for line in held:
+            yield from plan.add(line)
+
+    def _keyed_lines(self, source: Transcript) -> Iterator[tuple[int, Record]]:
+        with suppress(OSError):
+            for place, line in enumerate(lines_of(source)):
+                if line.record is not None and (self._is_keyed(line.record, place) or source.format == "codex"):
+                    yield place, line.record
+
+    def _is_keyed(self, record: Record, number: int) -> bool:
+        match self._source.format:
+            case "codex":
+                return number > 0
+            case "pi":
+                return record.get("type") != "session" and id_of(record) is not None
+            case "opencode":
+                return "session" not in record
+            case _:
+                return id_of(record) is not None
+
+
+def _groups(sources: Sequence[Transcript]) -> list[list[str]]:
+    """Return the paths of sources in groups that know each other, each in the order of their parents' names."""
+    group_of: dict[str, list[str]] = {}
+    for source in sources:
+        keys = [f"session {source.session}", f"session {source.parent or source.session}"]
+        keys += [f"root {source.root}"] if source.root else []
+        found: list[list[str]] = []
+        for key in keys:
+            if key in group_of and not any(group_of[key] is each for each in found):
+                found.append(group_of[key])
+        merged = max(found, key=len) if found else []
+        for other in found:
+            if other is not merged:
+                merged += other
+        merged.append(source.path)
+        for key, group in list(group_of.items()) if len(found) > 1 else ():
+            if any(group is other for other in found):
+                group_of[key] = merged
+        for key in keys:
+            group_of[key] = merged
+    return list({id(group): group for group in group_of.values()}.values())
+
+
+_FOREIGN: Final = frozenset({"sqlite3", "backports.zstd", "compression.zstd", "backports.zstd._zstd", "_zstd"})
+"""Modules whose errors mean a damaged source."""

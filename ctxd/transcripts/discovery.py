@@ -1,0 +1,321 @@
+"""Transcripts of a harness: its default places, the files there, and the session of each. Sources are only read."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from ctxd.transcripts.files import Format, format_of
+from ctxd.transcripts.opencode_storage import StoredSession, export_records, folder_sessions, stored_sessions
+from ctxd.transcripts.records import Record, decoded, record_of, text_of
+from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
+
+Harness = Literal["claude", "codex", "pi", "opencode"]
+
+_PEEKED: Final = 40
+_TAIL_BYTES: Final = 256 * 1024
+_SUFFIXES: Final[dict[Harness, tuple[str, ...]]] = {
+    "claude": (".jsonl",),
+    "codex": (".jsonl", ".jsonl.zst"),
+    "pi": (".jsonl",),
+    "opencode": (".db", ".jsonl", ".json"),
+}
+_FORMATS: Final[dict[Harness, tuple[Format, ...]]] = {
+    "claude": ("claude-code", "claude-stream-json"),
+    "codex": ("codex", "codex-exec-json"),
+    "pi": ("pi", "pi-json-mode"),
+    "opencode": ("opencode", "opencode-run-json"),
+}
+_STORAGE: Final = frozenset({"project", "session", "message", "part", "todo", "permission"})
+"""Folders of opencode's storage as JSON files."""
+
+_HIDDEN: Final = frozenset({"guardian", "review", "memory_consolidation"})
+"""Kinds of codex threads that the harness does not list."""
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A file or a session that is not imported, and the reason."""
+
+    path: str
+    reason: str
+
+
+class Stat(NamedTuple):
+    """Identity of a file's content: if it is equal, the file was not changed."""
+
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+
+
+class Transcript(NamedTuple):
+    """A source of lines. ``path`` names it, ``file`` is where it is.
+
+    ``agent``: the sub-agent of ``session`` whose chain it is. ``root``: equal in sources one of which is a copy of the
+    other's beginning. ``parent``: the session that spawned it, or that it goes on from; ``base``: the byte of the
+    parent's source where it does. ``first_own``: the first ordinal that is not a copy of the parent's. ``is_copy``: it
+    begins with lines of another session. ``hidden``: the kind of a thread that the harness does not list.
+    """
+
+    path: str
+    file: Path
+    format: Format
+    session: str
+    workdir: str = ""
+    agent: str = ""
+    root: str = ""
+    parent: str = ""
+    base: int | None = None
+    first_own: int = 0
+    is_spawned: bool = False
+    is_copy: bool = False
+    hidden: str = ""
+    stored: StoredSession | None = None
+
+
+def default_places(harness: Harness, environment: Mapping[str, str], home: Path) -> list[Path]:
+    """Return the places where a harness keeps its sessions, whether they exist or not."""
+    match harness:
+        case "claude":
+            configured = environment.get("CLAUDE_CONFIG_DIR")
+            roots = [Path(configured)] if configured else [home / ".claude", home / ".config/claude"]
+            return [root / "projects" for root in roots]
+        case "codex":
+            root = Path(environment.get("CODEX_HOME") or home / ".codex")
+            return [root / "sessions", root / "archived_sessions"]
+        case "pi":
+            if sessions := environment.get("PI_CODING_AGENT_SESSION_DIR"):
+                return [Path(sessions)]
+            return [Path(environment.get("PI_CODING_AGENT_DIR") or home / ".pi/agent") / "sessions"]
+        case "opencode":
+            data = Path(environment.get("XDG_DATA_HOME") or home / ".local/share") / "opencode"
+            chosen = environment.get("OPENCODE_DB")
+            return [data / chosen] if chosen else [*sorted(data.glob("opencode*.db")), data / "storage"]
+
+
+def candidates(harness: Harness, place: Path) -> Iterator[Path | Skipped]:
+    """Yield the files below ``place`` that may be transcripts, by name; links to folders are not followed."""
+    if not place.is_dir():
+        yield place
+        return
+    if harness == "opencode" and (place / "session").is_dir():
+        yield place
+        return
+
+    refused: list[OSError] = []
+    for folder, folders, files in os.walk(place, onerror=refused.append):
+        folders.sort()
+        if harness == "opencode" and "storage" in folders and (Path(folder) / "storage" / "session").is_dir():
+            folders.remove("storage")
+            yield Path(folder) / "storage"
+        for name in sorted(files):
+            if name.endswith(_SUFFIXES[harness]):
+                if name.endswith(".zst") and name.removesuffix(".zst") in files:
+                    yield Skipped(os.path.join(folder, name), "the same rollout is there uncompressed")
+                else:
+                    yield Path(folder, name)
+    for error in refused:
+        yield Skipped(str(error.filename), str(error.strerror))
+
+
+def stat_of(path: Path) -> Stat:
+    """Return the identity of a regular file's content, of a database with its log. Raises: OSError."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        return Stat(found.st_dev, found.st_ino, -1, -1)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(0, "not a regular file", str(path))
+    size, changed = found.st_size, found.st_mtime_ns
+    if path.suffix == ".db":
+        log = path.with_name(path.name + "-wal")
+        if log.exists():
+            size, changed = size + log.stat().st_size, max(changed, log.stat().st_mtime_ns)
+    return Stat(found.st_dev, found.st_ino, size, changed)
+
+
+def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
+    """Yield the sources in a file that ``candidates`` has found; a database holds several."""
+    try:
+        if harness == "opencode" and path.is_dir():
+            yield from (_stored(path, each) for each in folder_sessions(path))
+            return
+        with open_source(path) as file:
+            start = file.read(16) if path.suffix != ".zst" else b""
+        if start.startswith(b"SQLite format 3"):
+            yield from (_stored(path, each) for each in stored_sessions(path))
+        elif path.suffix == ".json":
+            yield _export(path)
+        else:
+            yield _of_lines(harness, path)
+    except sqlite3.Error as error:
+        yield Skipped(str(path), str(error))
+    except (OSError, EOFError, ValueError) as error:
+        yield Skipped(str(path), (error.strerror if isinstance(error, OSError) else "") or str(error))
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        yield Skipped(str(path), str(error))
+
+
+def lines_of(source: Transcript) -> Iterator[SourceLine]:
+    """Yield the lines of a source from its start. Raises: OSError, sqlite3.Error, EOFError, ValueError, ZstdError."""
+    if source.stored is None:
+        with open_source(source.file) as file:
+            yield from source_lines(file)
+        return
+    end = 0
+    for record in source.stored.records():
+        raw = msgspec.json.encode(record) + b"\n"
+        end += len(raw)
+        yield SourceLine(end, raw, dict(record), raw)
+
+
+def session_id(found: str, path: Path) -> str:
+    """Return a native id as the id of a session here; another one where it cannot be one."""
+    if found and len(found) <= 128 and found[0].isalnum() and found.isascii() and _is_plain(found):
+        return found
+    return f"import-{blake2b((found or str(path)).encode('utf-8', 'surrogateescape'), digest_size=8).hexdigest()}"
+
+
+def _is_plain(text: str) -> bool:
+    return all(each.isalnum() or each in "._:@/-" for each in text)
+
+
+def _stored(path: Path, session: StoredSession) -> Transcript:
+    id = session_id(session.id, path)
+    return Transcript(
+        f"{path}#{session.id}", path, "opencode", id, session.workdir, root=id,
+        parent=session_id(session.parent, path) if session.parent else "", is_spawned=bool(session.parent),
+        stored=session,
+    )  # fmt: skip
+
+
+def _export(path: Path) -> Transcript | Skipped:
+    document = _document(path)
+    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
+        return Skipped(str(path), "a JSON document without messages; opencode export writes one with them")
+    info = record_of(document.get("info"))
+    stored = StoredSession(
+        text_of(info.get("id")), text_of(info.get("parentID")), text_of(info.get("directory")), "",
+        lambda: export_records(record_of(_document(path))),
+    )  # fmt: skip
+    return _stored(path, stored)._replace(path=str(path))
+
+
+def _document(path: Path) -> Any:  # noqa: ANN401 - any JSON value
+    with open_source(path) as file:
+        return decoded(file.read())
+
+
+def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
+    with open_source(path) as file:
+        found = [line for line in islice(source_lines(file), _PEEKED) if line.kept]
+    records = [line.record for line in found if line.record is not None]
+    format = format_of(records)
+    if not found:
+        return Skipped(str(path), "no complete line")
+    if format is None or format not in _FORMATS[harness]:
+        return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
+    known = Transcript(str(path), path, format, "")
+    match format:
+        case "claude-code":
+            return _claude_code(known, records)
+        case "codex":
+            return _codex(known, records)
+        case "pi":
+            return _pi(known, records)
+        case _:
+            names = ("session_id", "thread_id", "sessionID", "id")
+            native = next(
+                (text_of(each.get(name)) for each in records for name in names if text_of(each.get(name))), ""
+            )
+            id = session_id(native, path)
+            return known._replace(session=id, root=id)
+
+
+def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
+    """A file is of the session that names it; of others, that of its last record: a copied beginning has another."""
+    path = known.file
+    agent = next((text_of(each.get("agentId")) for each in records if text_of(each.get("agentId"))), "")
+    is_agent = path.stem.startswith("agent-") or all(each.get("isSidechain") for each in records if "uuid" in each)
+    native = path.stem if _is_uuid(path.stem) else _last_session(path)
+    if is_agent:
+        if path.parent.name == "subagents" and _is_uuid(path.parent.parent.name):
+            native = path.parent.parent.name
+        agent = agent or path.stem.removeprefix("agent-")
+    root = next((text_of(each.get("uuid")) for each in records if each.get("uuid")), "")
+    workdir = next((text_of(each.get("cwd")) for each in records if text_of(each.get("cwd"))), "")
+    first = next((text_of(each.get("sessionId")) for each in records if text_of(each.get("sessionId"))), "")
+    return known._replace(
+        session=session_id(native or first, path),
+        workdir=workdir,
+        agent=agent if is_agent else "",
+        root=root,
+        is_copy=first not in ("", native) or any("forkedFrom" in each for each in records),
+    )
+
+
+def _last_session(path: Path) -> str:
+    with open_source(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    for line in reversed(lines):
+        try:
+            found = text_of(record_of(decoded(line)).get("sessionId"))
+        except ValueError:
+            continue
+        if found:
+            return found
+    return ""
+
+
+def _is_uuid(text: str) -> bool:
+    return len(text) == 36 and text.count("-") == 4 and all(each in "0123456789abcdef-" for each in text.lower())
+
+
+def _codex(known: Transcript, records: list[Record]) -> Transcript:
+    metas = [record_of(each.get("payload")) for each in records if each.get("type") == "session_meta"]
+    meta: Record = metas[0] if metas else records[0]
+    path = known.file
+    source = record_of(record_of(meta.get("source")).get("subagent"))
+    if isinstance(kind := record_of(meta.get("source")).get("subagent"), str):
+        source = {"other": kind}
+    hidden = _HIDDEN & {text_of(source.get("other")), *source}
+    native = text_of(meta.get("id")) or text_of(meta.get("session_id"))
+    id = session_id(native, path)
+    base = record_of(meta.get("history_base"))
+    end = base.get("end_byte_offset")
+    spawner = text_of(record_of(source.get("thread_spawn")).get("parent_thread_id"))
+    parent = text_of(base.get("thread_id")) or text_of(meta.get("forked_from_id")) or spawner
+    parent = parent or text_of(meta.get("parent_thread_id"))
+    if not parent and len(metas) > 1 and text_of(metas[1].get("id")) not in ("", native):
+        parent = text_of(metas[1].get("id"))
+    own = meta.get("subagent_history_start_ordinal")
+    return known._replace(
+        session=id,
+        workdir=text_of(meta.get("cwd")),
+        root=id if not base else "",
+        parent=session_id(parent, path) if parent else "",
+        base=end if isinstance(end, int) else None,
+        is_spawned=bool(source),
+        is_copy=bool(parent),
+        hidden=", ".join(sorted(hidden)),
+        first_own=own if isinstance(own, int) else 0,
+    )
+
+
+def _pi(known: Transcript, records: list[Record]) -> Transcript:
+    header = next((each for each in records if each.get("type") == "session"), {})
+    entries = (each for each in records if each.get("type") != "session" and text_of(each.get("id")))
+    root = next((f"{each['id']} {each.get('timestamp')}" for each in entries), "")
+    id = session_id(text_of(header.get("id")), known.file)
+    return known._replace(
+        session=id, workdir=text_of(header.get("cwd")), root=root, is_copy=bool(header.get("parentSession"))
+    )

@@ -1,0 +1,168 @@
+"""Storage of opencode: sessions of databases of both generations, of exports and of folders of JSON files, as records.
+
+A record is one message with its parts, or one row; ``opencode.read_session`` reads them. Sources are only read: a
+database is opened read-only while its harness may write to it.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from ctxd.transcripts.records import DAMAGED, Line, Record, decoded, record_of, records_of, text_of
+
+_LOCKED_S: Final = 5.0
+"""Seconds to wait for a writer's lock."""
+
+_CONTENT_TYPES: Final = ("agent-switched", "model-switched")
+"""Types of rows that the second table has before it holds messages."""
+
+
+class StoredSession(NamedTuple):
+    """A session: its id, the one that spawned it, and a stamp that changes when any of it does.
+
+    ``records`` reads it; raises OSError, sqlite3.Error.
+    """
+
+    id: str
+    parent: str
+    workdir: str
+    stamp: str
+    records: Callable[[], Iterator[Record]]
+
+
+def numbered(records: Iterable[Record]) -> Iterator[Line]:
+    """Yield records as lines: 0 for that of the session, then from 1."""
+    for number, record in enumerate(records):
+        yield Line(number, record)
+
+
+def stored_sessions(path: Path) -> Iterator[StoredSession]:
+    """Yield the sessions of a database. Of a session in tables of both generations the second is read: the first is
+    frozen at the upgrade. Raises: sqlite3.Error."""
+    with closing(_opened(path)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        newer: set[str] = set()
+        if {"session_v2", "session_message"} <= tables:
+            stamps = _stamps(database, "session_message", f"WHERE type NOT IN {_CONTENT_TYPES!r}")
+            for id, stamp in stamps.items():
+                newer.add(id)
+                row = _row(database, "session_v2", id)
+                yield _session(id, row, stamp, lambda id=id: _second_generation(path, id))  # type: ignore[misc]
+        if {"session", "message", "part"} <= tables:
+            stamps = _stamps(database, "part")
+            for (id,) in database.execute("SELECT id FROM session ORDER BY id").fetchall():
+                if id not in newer:
+                    row = _row(database, "session", id)
+                    stamp = f"{stamps.get(id)} {row['time_updated']}" if "time_updated" in row else ""
+                    yield _session(id, row, stamp, lambda id=id: _first_generation(path, id))  # type: ignore[misc]
+
+
+def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[str, str]:
+    """Return what changes with the rows of each session, by its id; empty where the rows have no times."""
+    columns = {column[1] for column in database.execute(f"PRAGMA table_info({table})")}
+    found = [f"max({name})" for name in ("seq", "time_updated") if name in columns]
+    wanted = f"SELECT session_id, {', '.join(['count(*)', *found])} FROM {table} {where} GROUP BY session_id"
+    is_stamped = {"session_id", "time_updated"} <= columns
+    if "session_id" not in columns:
+        return {}
+    rows = database.execute(f"{wanted} ORDER BY session_id").fetchall()
+    return {id: " ".join(map(str, stamp)) if is_stamped else "" for id, *stamp in rows}
+
+
+def _session(id: str, row: Record, stamp: Iterable[object], records: Callable[[], Iterator[Record]]) -> StoredSession:
+    workdir = text_of(row.get("directory"))
+    return StoredSession(id, text_of(row.get("parent_id")), workdir, " ".join(map(str, stamp)), records)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_LOCKED_S)
+
+
+def _row(database: sqlite3.Connection, table: str, id: str) -> Record:
+    found = database.execute(f"SELECT * FROM {table} WHERE id = ?", (id,))
+    names = [column[0] for column in found.description]
+    return {
+        name: value if not isinstance(value, bytes) else value.decode("utf-8", "replace")
+        for name, value in zip(names, found.fetchone() or (), strict=False)
+    }
+
+
+def _second_generation(path: Path, session: str) -> Iterator[Record]:
+    with closing(_opened(path)) as database:
+        yield {"session": _row(database, "session_v2", session) or {"id": session}}
+        rows = database.execute(
+            "SELECT id, type, seq, data FROM session_message WHERE session_id = ? ORDER BY seq", (session,)
+        )
+        for id, kind, seq, data in rows:
+            row = _object(data)
+            yield {"row": id, "type": DAMAGED if DAMAGED in row else kind, "seq": seq, "data": row}
+
+
+def _first_generation(path: Path, session: str) -> Iterator[Record]:
+    with closing(_opened(path)) as database:
+        yield {"session": _row(database, "session", session)}
+        messages = database.execute(
+            "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id", (session,)
+        )
+        for id, data in messages:
+            rows = database.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (id,))
+            parts = [{**_object(part), "id": part_id} for part_id, part in rows]
+            yield {"info": {**_object(data), "id": id}, "parts": parts}
+
+
+def _object(data: str | bytes) -> Record:
+    """Return the object of a column; text that is not JSON becomes the member ``damaged``, so that it is kept."""
+    try:
+        found = decoded(data.encode() if isinstance(data, str) else data)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    return {"type": DAMAGED, DAMAGED: data.decode("latin-1") if isinstance(data, bytes) else str(data)}
+
+
+# --- documents ---
+
+
+def export_records(document: Record) -> Iterator[Record]:
+    """Yield the records of a document that ``opencode export`` wrote."""
+    yield {"session": record_of(document.get("info"))}
+    for message in records_of(document.get("messages")):
+        yield {"info": record_of(message.get("info")), "parts": records_of(message.get("parts"))}
+
+
+def folder_sessions(storage: Path) -> Iterator[StoredSession]:
+    """Yield the sessions of a folder of JSON files. Ids are those of the paths: contents may have others."""
+    for file in sorted(storage.glob("session/*/*.json")):
+        row = _document(file)
+        messages = sorted((storage / "message" / file.stem).glob("*.json"))
+        parts = [part for message in messages for part in (storage / "part" / message.stem).glob("*.json")]
+        changed = max((each.stat().st_mtime_ns for each in (file, *messages, *parts)), default=0)
+        stamp = [len(messages), len(parts), changed]
+        yield StoredSession(
+            file.stem, text_of(row.get("parentID")), text_of(row.get("directory")), " ".join(map(str, stamp)),
+            lambda file=file: _folder_records(storage, file),  # type: ignore[misc]
+        )  # fmt: skip
+
+
+def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
+    yield {"session": {**_document(file), "id": file.stem}}
+    messages = [(path, _document(path)) for path in sorted((storage / "message" / file.stem).glob("*.json"))]
+
+    def created(found: tuple[Path, Record]) -> tuple[int, str]:
+        time: Any = record_of(found[1].get("time")).get("created")
+        return (time if isinstance(time, int) else 0), found[0].stem
+
+    for path, info in sorted(messages, key=created):
+        parts = sorted((storage / "part" / path.stem).glob("*.json"))
+        yield {
+            "info": {**info, "id": path.stem, "sessionID": file.stem},
+            "parts": [{**_document(part), "id": part.stem} for part in parts],
+        }
+
+
+def _document(path: Path) -> Record:
+    return _object(path.read_bytes())

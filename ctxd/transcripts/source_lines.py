@@ -1,0 +1,165 @@
+"""Complete lines of a source that a harness may still be writing, in pieces that fit a delta. Sources are only read.
+
+A source is a file of JSON lines, plain or compressed with zstd, or lines made of the rows of a database. What follows
+the last line feed is left for the next time unless it is a whole JSON object: the start of an object never is one.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from hashlib import blake2b
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+import msgspec
+
+from ctxd.transcripts.records import PART, Record, decoded
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+LINE_BYTES_MAX: Final = 6 * 1024 * 1024
+"""Bytes of the longest line that is kept as it is. A longer one is kept in parts, so that memory stays bounded."""
+
+_PART_BYTES: Final = 2 * 1024 * 1024
+_WORD_BYTES_MAX: Final = 4096
+_HASHED_BYTES: Final = 1024 * 1024
+DIGEST_BYTES: Final = 16
+
+
+class SourceLine(NamedTuple):
+    """One line: the bytes of the source up to its end, its bytes as they are kept, and its record.
+
+    ``record`` is None for a line that is not a JSON object, which is kept within one, and for a line in parts.
+    """
+
+    end: int
+    kept: bytes
+    record: Record | None
+    source: bytes
+
+
+def open_source(path: Path) -> IO[bytes]:
+    """Open a regular file for reading, decompressed if it ends in ``.zst``. Never waits for a pipe's writer.
+
+    Raises: OSError, also if it is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(0, "not a regular file", str(path))
+    if path.suffix == ".zst":
+        return BufferedReader(zstd.ZstdFile(file))
+    return file
+
+
+def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
+    """Yield the complete lines of ``file`` from byte ``start`` on, where one begins. Blank ones have nothing to keep.
+
+    Memory: a few times ``LINE_BYTES_MAX``. Raises: OSError, EOFError or zstd's error for a damaged file.
+    """
+    end = start
+    while raw := file.readline(LINE_BYTES_MAX):
+        if len(raw) == LINE_BYTES_MAX and not raw.endswith(b"\n"):
+            for part in _long_line(file, raw, end):
+                end = part.end
+                yield part
+            continue
+        line = _line(raw, end + len(raw))
+        if line is None:
+            return
+        end = line.end
+        yield line
+
+
+def _line(raw: bytes, end: int) -> SourceLine | None:
+    """Return the line ``raw``; None for the beginning of one that is still being written."""
+    text = raw.strip()
+    if not text:
+        return SourceLine(end, b"", None, raw)
+    try:
+        record = decoded(text)
+    except ValueError:
+        record = None
+    is_object = isinstance(record, dict)
+    if not raw.endswith(b"\n"):
+        if not is_object:
+            return None
+        # The line feed is written with the next line; until then it is as if it were there.
+        raw, end = raw + b"\n", end + 1
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        pass
+    else:
+        if is_object:
+            return SourceLine(end, text + b"\n", record, raw)
+    return SourceLine(end, _wrapped("damaged", text), None, raw)
+
+
+def _wrapped(kind: str, text: bytes, **more: object) -> bytes:
+    """Return bytes that are no JSON object as a record: Latin-1 keeps every byte, and secrets are found in it."""
+    try:
+        found = {"text": text.decode()}
+    except UnicodeDecodeError:
+        found = {"latin1": text.decode("latin-1")}
+    return msgspec.json.encode({"type": kind, **more, **found}) + b"\n"
+
+
+def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
+    """Yield a long line in parts; nothing of it while its end is not there."""
+    if not _is_complete(file):
+        file.seek(0, os.SEEK_END)
+        return
+    held, end, number = raw, start, 1
+    while not held.endswith(b"\n"):
+        more = file.readline(_PART_BYTES)
+        if not more:
+            break
+        held += more
+        while len(held) > 2 * _PART_BYTES:
+            at = _word_end(held)
+            end += at
+            yield SourceLine(end, _wrapped(PART, held[:at], number=number), None, held[:at])
+            held, number = held[at:], number + 1
+    end += len(held)
+    yield SourceLine(end, _wrapped(PART, held.rstrip(b"\r\n"), number=number, last=True), None, held)
+
+
+def _is_complete(file: IO[bytes]) -> bool:
+    """True if a line feed follows; the position stays."""
+    here, found = file.tell(), False
+    while piece := file.read(_HASHED_BYTES):
+        if b"\n" in piece:
+            found = True
+            break
+    file.seek(here)
+    return found
+
+
+def _word_end(held: bytes) -> int:
+    """Return where to divide: no word, and so no secret of one word, is in two parts, and no character either."""
+    at = _PART_BYTES
+    found = max(held.rfind(b" ", at - _WORD_BYTES_MAX, at), held.rfind(b"\\n", at - _WORD_BYTES_MAX, at)) + 1
+    if found:
+        return found
+    while at > _PART_BYTES - 4 and held[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
+
+
+def prefix_hash(file: IO[bytes], size: int) -> "blake2b | None":
+    """Return the hash of the first ``size`` bytes, positioned behind them; None if there are fewer."""
+    found = blake2b(digest_size=DIGEST_BYTES)
+    while size:
+        piece = file.read(min(size, _HASHED_BYTES))
+        if not piece:
+            return None
+        found.update(piece)
+        size -= len(piece)
+    return found

@@ -1,0 +1,155 @@
+"""IMP: ``ctx import opencode``: databases of both generations beside their writer, and folders of JSON files."""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+from tests.spec.test_import import Record, commits, imported, text
+
+SCHEMA: Mapping[str, str] = {
+    "session": "id, parent_id, directory, time_updated, revert",
+    "message": "id, session_id, time_created, time_updated, data",
+    "part": "id, message_id, session_id, time_created, time_updated, data",
+    "session_v2": "id, parent_id, directory, time_updated, fork_session_id, time_suspended",
+    "session_message": "id, session_id, type, seq, time_created, time_updated, data",
+}
+
+
+class Opencode:
+    """A database of both generations."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = sqlite3.connect(path, isolation_level=None)
+        self.database.execute("PRAGMA journal_mode=WAL")
+        for table, columns in SCHEMA.items():
+            self.database.execute(f"CREATE TABLE {table} ({columns})")
+        self.at = 1_700_000_000_000
+
+    def add(self, table: str, **row: Any) -> None:
+        self.at += 1000
+        row = {name: json.dumps(each) if isinstance(each, dict) else each for name, each in row.items()}
+        columns = [name.strip() for name in SCHEMA[table].split(",")]
+        if "time_updated" in columns:
+            row["time_updated"] = self.at
+        if "time_created" in columns:
+            row["time_created"] = self.at
+        self.database.execute(
+            f"INSERT INTO {table} ({','.join(row)}) VALUES ({','.join('?' * len(row))})", [*row.values()]
+        )
+
+    def message(self, session: str, id: str, role: str, *parts: Record, **info: Any) -> None:
+        data = {"role": role, "time": {"created": self.at}, "label": id[-1], **info}
+        self.add("message", id=id, session_id=session, data=data)
+        for number, part in enumerate(parts):
+            self.add("part", id=f"{id}-{number}", message_id=id, session_id=session, data=part)
+
+
+def told(client: SyncClient, session: str) -> list[str]:
+    """The ids of the messages in each of the newest contexts of a session."""
+    tips = client.commit_list(session=session, tips=True, limit=1000).commits
+    found = []
+    for tip in tips:
+        records = [json.loads(line) for line in text(client, tip.commit).splitlines()]
+        ids = (record.get("info", {}).get("id") or record.get("row") or "s" for record in records)
+        found.append("".join(id[-1] for id in ids))
+    return sorted(found)
+
+
+@pytest.mark.requirement("IMP-7")
+def test_databases_of_opencode_are_read_beside_their_writer(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    mark = uuid4().hex
+    parent, child, newer = f"ses_{mark}a", f"ses_{mark}b", f"ses_{mark}c"
+    source = Opencode(tmp_path / "opencode.db")
+    text = {"type": "text", "text": "x"}
+    for id, above in ((parent, None), (child, parent), (newer, None)):
+        source.add("session", id=id, parent_id=above, directory="/srv", revert=None)
+    source.message(parent, "msg_1", "user", text)
+    task = {
+        "type": "tool", "callID": "c1", "tool": "task",
+        "state": {"status": "completed", "input": {}, "output": "", "metadata": {"sessionId": child}},
+    }  # fmt: skip
+    pruned = {"type": "tool", "callID": "c2", "tool": "read", "state": {
+        "status": "completed", "input": {}, "output": "old", "time": {"compacted": 5}}}  # fmt: skip
+    pending = {"type": "tool", "callID": "c3", "tool": "read", "state": {"status": "pending", "input": {}}}
+    source.message(parent, "msg_2", "assistant", task, pruned, pending)
+    source.message(parent, "msg_3", "user", {"type": "compaction", "auto": True, "tail_start_id": "msg_2"})
+    source.message(parent, "msg_4", "assistant", text, summary=True, parentID="msg_3")
+    source.message(parent, "msg_5", "user", text)
+    source.message(child, "msg_x", "user", text)
+    source.message(newer, "msg_y", "user", text)
+    source.add("session_v2", id=newer, parent_id=None, directory="/srv", fork_session_id=None, time_suspended=1)
+    source.add("session_message", id="evt_0", session_id=parent, type="model-switched", seq=1, data={})
+    row = {"text": "hi", "time": {"created": 1}}
+    source.add("session_message", id="msg_1", session_id=newer, type="user", seq=4, data=row)
+    call = {"type": "tool", "id": "c4", "name": "read", "state": {"status": "streaming"}}
+    source.add("session_message", id="msg_2", session_id=newer, type="assistant", seq=9, data={"content": [call]})
+    source.add("session_message", id="msg_3", session_id=newer, type="user", seq=12, data="{broken")
+    summary = {"status": "completed", "summary": "short", "recent": "[User]: hi"}
+    source.add("session_message", id="msg_4", session_id=newer, type="compaction", seq=20, data=summary)
+    assert (tmp_path / "opencode.db-wal").stat().st_size
+    found = imported(daemon, "opencode", tmp_path)
+    assert not found["skipped"] and found["sessions"] == [parent, child, newer]
+    assert told(client, parent) == ["s1235"]
+    (tip,) = [each for each in commits(client, parent).values() if each.depth == 3]
+    window = str(client.commit_materialize(tip.commit).content).splitlines()
+    assert [json.loads(line)["info"]["id"] for line in window] == ["msg_2", "msg_3", "msg_4", "msg_5"], "with its tail"
+    assert told(client, child) == ["s12sx"], "from the message with the call"
+    assert told(client, newer) == ["s123"], "all but the summary"
+    kinds = {commit.commit_type for commit in commits(client, newer).values()}
+    assert kinds == {"delta", "compaction"}
+    assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
+    source.database.execute("UPDATE session_message SET data = ?, time_updated = 1 WHERE seq = 20", (json.dumps(row),))
+    source.add("session_message", id="msg_6", session_id=newer, type="user", seq=22, data=row)
+    changed = imported(daemon, "opencode", tmp_path)
+    assert (changed["unchanged"], changed["rewritten"], changed["sessions"]) == (2, 1, [newer])
+    assert sorted(told(client, newer)) == ["s123", "s12346"]
+
+
+@pytest.mark.requirement("IMP-7")
+def test_a_locked_or_damaged_database_is_listed_and_read_the_next_time(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    id = f"ses_{uuid4().hex}"
+    source = Opencode(tmp_path / "opencode.db")
+    source.add("session", id=id, parent_id=None, directory="/", revert='{"messageID": "msg_2"}')
+    source.message(id, "msg_1", "user", {"type": "text", "text": "x"})
+    source.message(id, "msg_2", "user", {"type": "text", "text": "y"})
+    (tmp_path / "bad.db").write_bytes(b"SQLite format 3\x00" + b"\xff" * 4096)
+    source.database.execute("PRAGMA journal_mode=DELETE")
+    source.database.execute("BEGIN EXCLUSIVE")
+    found = imported(daemon, "opencode", tmp_path)
+    reasons = {Path(each["path"]).name: each["reason"] for each in found["skipped"]}
+    assert reasons["opencode.db"] == "database is locked" and "bad.db" in reasons
+    source.database.execute("COMMIT")
+    assert imported(daemon, "opencode", tmp_path)["sessions"] == [id]
+    assert told(client, id) == ["s12"]
+
+
+@pytest.mark.requirement("IMP-7")
+def test_json_storage_of_opencode_has_its_ids_from_its_paths(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    id = f"ses_{uuid4().hex}"
+    storage = tmp_path / "storage"
+
+    def document(path: str, **content: Any) -> None:
+        (storage / path).parent.mkdir(parents=True, exist_ok=True)
+        (storage / path).write_text(json.dumps(content))
+
+    document(f"session/p/{id}.json", id="wrong", directory="/srv")
+    for name, created in (("msg_2", 1), ("msg_1", 2)):
+        document(f"message/{id}/{name}.json", id="wrong", role="user", time={"created": created})
+        document(f"part/{name}/prt_{name}.json", id="wrong", type="text", text=name)
+    found = imported(daemon, "opencode", tmp_path)
+    assert found["sessions"] == [id] and found["events"] == {"prompt": 2, "opaque": 3}
+    assert told(client, id) == ["s21"]
+    assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
