@@ -7,6 +7,7 @@ commit that was made before is known by its content, also after a file was writt
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +18,7 @@ import msgspec
 from ctxd.capture.transcript_plan import PARSER, PlannedDelta, Repeated, Start, TranscriptPlan, fingerprint, id_of
 from ctxd.clock import SystemClock
 from ctxd.transcripts.discovery import (
+    AGENTS,
     Harness,
     Skipped,
     Stat,
@@ -28,7 +30,7 @@ from ctxd.transcripts.discovery import (
 )
 from ctxd.transcripts.records import Record
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
-from ctxd_client.errors import CallFailed, Conflict, NotFound, Unavailable
+from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ _AT_ONCE: Final = 8
 _SAVED_EVERY_S: Final = 10.0
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _PLANNED_LINES_MAX: Final = 200_000
-_AGENTS: Final[dict[Harness, str]] = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
 
 
 class SourceRecord(msgspec.Struct, array_like=True):
@@ -294,7 +295,7 @@ class TranscriptImport:
             if source.base is not None:
                 return origin.plan.at_byte(source.base)
             if source.agent or source.is_spawned:
-                return origin.plan.at_spawn(source.agent or source.session)
+                return origin.plan.at_spawn(source.agent or source.native)
         return Start()
 
     def _paths_of(self, source: Transcript, session: str) -> list[str]:
@@ -376,19 +377,24 @@ class TranscriptImport:
         async with self._creating:
             if source.session in self._sessions:
                 return
-            labels = {"imported": str(source.file)[:1024], "parser": f"{source.format}-v1/{PARSER}"}
+            agent = AGENTS[self._harness]
+            labels = {
+                "harness": agent,
+                "native_session": source.native[:256],
+                "imported": str(source.file)[:1024],
+                "parser": f"{source.format}-v1/{PARSER}",
+            }
             if source.hidden:
                 labels["hidden"] = source.hidden
             workdir = source.workdir if source.workdir.startswith("/") and "\0" not in source.workdir else "/"
+            create = partial(
+                self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn"
+            )
             try:
                 try:
-                    await self._client.session_create(
-                        _AGENTS[self._harness], session=source.session, workdir=workdir, labels=labels
-                    )
-                except CallFailed as error:
-                    if isinstance(error, Conflict | Unavailable) or workdir == "/":
-                        raise
-                    await self._client.session_create(_AGENTS[self._harness], session=source.session, labels=labels)
+                    await create(workdir=workdir)
+                except InvalidCall:
+                    await create()
                 # An open session would become the default of every command.
                 await self._client.session_pause(source.session, wait=False)
             except Conflict:

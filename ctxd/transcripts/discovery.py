@@ -4,7 +4,6 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -15,6 +14,7 @@ from ctxd.transcripts.files import Format, format_of
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, folder_sessions, stored_sessions
 from ctxd.transcripts.records import Record, decoded, record_of, text_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
+from ctxd_protocol.ids import captured_session_id
 
 Harness = Literal["claude", "codex", "pi", "opencode"]
 
@@ -34,6 +34,9 @@ _FORMATS: Final[dict[Harness, tuple[Format, ...]]] = {
 }
 _STORAGE: Final = frozenset({"project", "session", "message", "part", "todo", "permission"})
 """Folders of opencode's storage as JSON files."""
+
+AGENTS: Final[dict[Harness, str]] = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
+"""Name of each harness as the agent of a session."""
 
 _HIDDEN: Final = frozenset({"guardian", "review", "memory_consolidation"})
 """Kinds of codex threads that the harness does not list."""
@@ -56,7 +59,7 @@ class Stat(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """A source of lines. ``path`` names it, ``file`` is where it is.
+    """A source of lines. ``path`` names it, ``file`` is where it is, ``native`` is the harness's id of ``session``.
 
     ``agent``: the sub-agent of ``session`` whose chain it is. ``root``: equal in sources one of which is a copy of the
     other's beginning. ``parent``: the session that spawned it, or that it goes on from; ``base``: the byte of the
@@ -68,6 +71,7 @@ class Transcript(NamedTuple):
     file: Path
     format: Format
     session: str
+    native: str
     workdir: str = ""
     agent: str = ""
     root: str = ""
@@ -177,22 +181,16 @@ def lines_of(source: Transcript) -> Iterator[SourceLine]:
         yield SourceLine(end, raw, dict(record), raw)
 
 
-def session_id(found: str, path: Path) -> str:
-    """Return a native id as the id of a session here; another one where it cannot be one."""
-    if found and len(found) <= 128 and found[0].isalnum() and found.isascii() and _is_plain(found):
-        return found
-    return f"import-{blake2b((found or str(path)).encode('utf-8', 'surrogateescape'), digest_size=8).hexdigest()}"
-
-
-def _is_plain(text: str) -> bool:
-    return all(each.isalnum() or each in "._:@/-" for each in text)
+def _session(harness: Harness, native: str, path: Path) -> str:
+    """Return the session of ``native``, the same as that of the harness's hooks; of a file without one its own."""
+    return captured_session_id(AGENTS[harness], native or f"file-{path}")
 
 
 def _stored(path: Path, session: StoredSession) -> Transcript:
-    id = session_id(session.id, path)
+    id = _session("opencode", session.id, path)
     return Transcript(
-        f"{path}#{session.id}", path, "opencode", id, session.workdir, root=id,
-        parent=session_id(session.parent, path) if session.parent else "", is_spawned=bool(session.parent),
+        f"{path}#{session.id}", path, "opencode", id, session.id, session.workdir, root=id,
+        parent=_session("opencode", session.parent, path) if session.parent else "", is_spawned=bool(session.parent),
         stored=session,
     )  # fmt: skip
 
@@ -223,7 +221,7 @@ def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
         return Skipped(str(path), "no complete line")
     if format is None or format not in _FORMATS[harness]:
         return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
-    known = Transcript(str(path), path, format, "")
+    known = Transcript(str(path), path, format, "", "")
     match format:
         case "claude-code":
             return _claude_code(known, records)
@@ -236,8 +234,8 @@ def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
             native = next(
                 (text_of(each.get(name)) for each in records for name in names if text_of(each.get(name))), ""
             )
-            id = session_id(native, path)
-            return known._replace(session=id, root=id)
+            id = _session(harness, native, path)
+            return known._replace(session=id, native=native, root=id)
 
 
 def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
@@ -254,7 +252,8 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
     workdir = next((text_of(each.get("cwd")) for each in records if text_of(each.get("cwd"))), "")
     first = next((text_of(each.get("sessionId")) for each in records if text_of(each.get("sessionId"))), "")
     return known._replace(
-        session=session_id(native or first, path),
+        session=_session("claude", native or first, path),
+        native=native or first,
         workdir=workdir,
         agent=agent if is_agent else "",
         root=root,
@@ -289,7 +288,7 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
         source = {"other": kind}
     hidden = _HIDDEN & {text_of(source.get("other")), *source}
     native = text_of(meta.get("id")) or text_of(meta.get("session_id"))
-    id = session_id(native, path)
+    id = _session("codex", native, path)
     base = record_of(meta.get("history_base"))
     end = base.get("end_byte_offset")
     spawner = text_of(record_of(source.get("thread_spawn")).get("parent_thread_id"))
@@ -300,9 +299,10 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
     own = meta.get("subagent_history_start_ordinal")
     return known._replace(
         session=id,
+        native=native,
         workdir=text_of(meta.get("cwd")),
         root=id if not base else "",
-        parent=session_id(parent, path) if parent else "",
+        parent=_session("codex", parent, path) if parent else "",
         base=end if isinstance(end, int) else None,
         is_spawned=bool(source),
         is_copy=bool(parent),
@@ -315,7 +315,12 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
     header = next((each for each in records if each.get("type") == "session"), {})
     entries = (each for each in records if each.get("type") != "session" and text_of(each.get("id")))
     root = next((f"{each['id']} {each.get('timestamp')}" for each in entries), "")
-    id = session_id(text_of(header.get("id")), known.file)
+    native = text_of(header.get("id"))
+    id = _session("pi", native, known.file)
     return known._replace(
-        session=id, workdir=text_of(header.get("cwd")), root=root, is_copy=bool(header.get("parentSession"))
+        session=id,
+        native=native,
+        workdir=text_of(header.get("cwd")),
+        root=root,
+        is_copy=bool(header.get("parentSession")),
     )

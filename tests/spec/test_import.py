@@ -37,6 +37,11 @@ def imported(daemon: Running, harness: str, path: Path, *more: str) -> Record:
     return found
 
 
+def here(harness: str, session: str) -> str:
+    """The session that has an imported one."""
+    return f"{harness}-{session}"
+
+
 def commits(client: SyncClient, session: str) -> dict[str, Commit]:
     return {commit.commit: commit for commit in client.commit_list(session=session, limit=1000).commits}
 
@@ -73,6 +78,7 @@ class Claude:
 
     def __init__(self, session: str | None = None) -> None:
         self.session = session or str(uuid4())
+        self.id = here("claude-code", self.session)
         self.ids: dict[str, str] = {}
         self.last: str | None = None
 
@@ -104,13 +110,13 @@ def test_an_import_keeps_native_ids_and_lines_at_the_times_at_which_they_were_wr
     before = path.stat()
     found = imported(daemon, "claude", tmp_path)
     assert found["events"] == {"prompt": 2, "response": 2, "opaque": 1} and found["lines"] == 5
-    assert found["sessions"] == [claude.session] and not found["skipped"]
-    made = commits(client, claude.session)
+    assert found["sessions"] == [claude.id] and not found["skipped"]
+    made = commits(client, claude.id)
     assert sorted(commit.created_at for commit in made.values()) == ["2026-01-02T03:04:02Z", "2026-01-02T03:04:04Z"]
-    (tip,) = client.commit_list(session=claude.session, tips=True).commits
+    (tip,) = client.commit_list(session=claude.id, tips=True).commits
     assert text(client, tip.commit) == path.read_text(), "the lines, as they are"
     assert tip.format == "claude-code-v1" and tip.message_count == 2
-    session = client.session_get(claude.session).session
+    session = client.session_get(claude.id).session
     assert session.agent == "claude-code" and session.state == "paused" and session.workdir == "/srv/app"
     assert session.labels["parser"].startswith("claude-code-v1/")
     assert (path.stat().st_mtime_ns, path.stat().st_size) == (before.st_mtime_ns, before.st_size)
@@ -136,7 +142,7 @@ def test_an_import_again_makes_nothing_and_reads_only_what_is_new(
         file.write(b"\n")
     append(path, claude("d", "assistant"))
     imported(daemon, "claude", tmp_path)
-    assert views(client, claude.session) == ["abcd"]
+    assert views(client, claude.id) == ["abcd"]
     os.utime(path)
     touched = imported(daemon, "claude", tmp_path)
     assert (touched["commits"], touched["lines"]) == (0, 0)
@@ -155,7 +161,7 @@ def test_a_file_that_was_replaced_or_truncated_goes_on_from_what_is_equal(
     claude.last = claude.ids["d"]
     write(tmp_path / "new", [*records[:4], *claude.turn("x", "y")]).rename(path)
     assert imported(daemon, "claude", tmp_path)["commits"] == 1
-    assert views(client, claude.session) == ["abcdef", "abcdxy"]
+    assert views(client, claude.id) == ["abcdef", "abcdxy"]
 
 
 @pytest.mark.requirement("IMP-2")
@@ -165,7 +171,7 @@ def test_a_dry_run_reports_the_same_and_stores_nothing(
     write(tmp_path / f"{claude.session}.jsonl", [*claude.turn("a", "b"), *claude.turn("c", "d")])
     dry = imported(daemon, "claude", tmp_path, "--dry-run")
     with refused("session_not_found"):
-        client.session_get(claude.session)
+        client.session_get(claude.id)
     assert imported(daemon, "claude", tmp_path) == {**dry, "dry_run": False}
 
 
@@ -188,9 +194,9 @@ def test_a_fork_goes_on_from_the_commit_of_its_origin(
     write(tmp_path / f"{fork.session}.jsonl", [title, *copied, *fork.turn("x", "y")])
     found = imported(daemon, "claude", tmp_path)
     assert (found["copied"], found["lines"]) == (2, 5)
-    assert views(client, fork.session) == ["abtxy"]
-    (made,) = commits(client, fork.session).values()
-    assert made.parent in commits(client, claude.session)
+    assert views(client, fork.id) == ["abtxy"]
+    (made,) = commits(client, fork.id).values()
+    assert made.parent in commits(client, claude.id)
 
 
 @pytest.mark.requirement("IMP-4")
@@ -203,7 +209,7 @@ def test_the_same_session_from_two_machines_is_there_once(
     imported(daemon, "claude", tmp_path / "one")
     found = imported(daemon, "claude", tmp_path / "two")
     assert found["copied"] == 3 and found["events"] == {"response": 1}
-    assert views(client, claude.session) == ["abcd"]
+    assert views(client, claude.id) == ["abcd"]
     assert imported(daemon, "claude", tmp_path)["unchanged"] == 2
 
 
@@ -217,8 +223,8 @@ def test_a_continuation_begins_with_the_records_of_another_session(
     later.ids, later.last = {**claude.ids}, claude.last
     write(tmp_path / f"{later.session}.jsonl", [*records, *later.turn("c", "d")])
     imported(daemon, "claude", tmp_path)
-    (origin,) = commits(client, claude.session)
-    assert (labels(client, origin), views(client, later.session)) == ("ab", ["abcd"])
+    (origin,) = commits(client, claude.id)
+    assert (labels(client, origin), views(client, later.id)) == ("ab", ["abcd"])
 
 
 @pytest.mark.requirement("IMP-3")
@@ -238,8 +244,8 @@ def test_sub_agents_begin_where_they_were_spawned(
     folder = tmp_path if place == "beside" else tmp_path / claude.session / "subagents"
     write(folder / "agent-k1.jsonl", agent)
     imported(daemon, "claude", tmp_path)
-    assert views(client, claude.session) == ["abcd", "abxy"]
-    (chain,) = [commit for commit in commits(client, claude.session).values() if commit.thread_id]
+    assert views(client, claude.id) == ["abcd", "abxy"]
+    (chain,) = [commit for commit in commits(client, claude.id).values() if commit.thread_id]
     assert chain.thread_id == "k1"
 
 
@@ -266,7 +272,7 @@ def test_lines_that_are_no_records_are_kept_and_files_that_are_none_are_listed(
         "gone.jsonl": "No such file or directory",
         "pipe.jsonl": "not a regular file",
     }
-    (tip,) = client.commit_list(session=claude.session, tips=True).commits
+    (tip,) = client.commit_list(session=claude.id, tips=True).commits
     kept = [json.loads(line) for line in text(client, tip.commit).splitlines()]
     assert [each["type"] for each in kept] == ["user", "damaged", "damaged", "damaged", "assistant"]
     assert kept[1]["text"] == "garbage" and kept[2]["text"].encode() == nul.strip()
@@ -281,7 +287,7 @@ def test_a_line_that_is_too_long_is_kept_in_parts_that_are_read_as_one(
     records[1]["message"]["content"][0]["text"] = "word é " * 1_400_000
     write(tmp_path / f"{claude.session}.jsonl", records)
     imported(daemon, "claude", tmp_path)
-    (tip,) = client.commit_list(session=claude.session, tips=True).commits
+    (tip,) = client.commit_list(session=claude.id, tips=True).commits
     found = client.commit_materialize(tip.commit, stop="root", format="narrative-v1", content=False)
     assert found.message_count == 2
 
@@ -291,14 +297,14 @@ def test_a_line_that_is_too_long_is_kept_in_parts_that_are_read_as_one(
 def test_secrets_are_handled_before_a_line_is_stored(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, policy: str
 ) -> None:
-    client.session_create("claude-code", session=claude.session, secrets=policy)  # type: ignore[arg-type]
+    client.session_create("claude-code", session=claude.id, secrets=policy)  # type: ignore[arg-type]
     records = claude.turn("a", "b")
     records[0]["message"]["content"] = f"use {TOKEN}"
     path = write(tmp_path / f"{claude.session}.jsonl", records)
     with path.open("ab") as file:
         file.write(b"garbage " + TOKEN.encode() + b"\xff\n")
     imported(daemon, "claude", tmp_path)
-    (tip,) = client.commit_list(session=claude.session, tips=True).commits
+    (tip,) = client.commit_list(session=claude.id, tips=True).commits
     assert text(client, tip.commit).count(TOKEN) == (2 if policy == "flag" else 0)
     assert imported(daemon, "claude", tmp_path)["unchanged"] == 1
 
@@ -313,7 +319,7 @@ def test_times_that_are_no_past_end_no_import(
     records[4]["timestamp"] = "soon"
     write(tmp_path / f"{claude.session}.jsonl", records)
     assert imported(daemon, "claude", tmp_path)["commits"] == 3
-    assert views(client, claude.session) == ["abcdef"]
+    assert views(client, claude.id) == ["abcdef"]
 
 
 # --- codex ---
@@ -323,9 +329,10 @@ class Codex:
     """Lines of one rollout."""
 
     def __init__(self, **meta: Any) -> None:
-        self.id = str(uuid4())
+        self.thread = str(uuid4())
+        self.id = here("codex", self.thread)
         self.records: list[Record] = []
-        self.add("m", "session_meta", id=self.id, cwd="/srv/app", **meta)
+        self.add("m", "session_meta", id=self.thread, cwd="/srv/app", **meta)
 
     def add(self, label: str, kind: str = "response_item", **payload: Any) -> None:
         stamp = f"2026-01-02T03:04:{len(self.records):02}.000Z"
@@ -341,7 +348,7 @@ class Codex:
 
     def write(self, folder: Path, more: str = "") -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rollout-2026-01-02T03-04-05-{self.id}{more}.jsonl"
+        path = folder / f"rollout-2026-01-02T03-04-05-{self.thread}{more}.jsonl"
         path.write_bytes(self.bytes())
         return path
 
@@ -355,7 +362,7 @@ def test_a_copied_fork_of_codex_goes_on_from_its_origin(
     origin.turn("a", "b")
     origin.turn("c", "d")
     origin.write(tmp_path / "sessions/2026/01/02")
-    fork = Codex(forked_from_id=origin.id)
+    fork = Codex(forked_from_id=origin.thread)
     for each in origin.records[0 if copies_meta else 1 : 3]:
         fork.records.append({**each, "timestamp": "2026-02-02T00:00:00.000Z", "ordinal": len(fork.records)})
     fork.turn("x", "y")
@@ -374,13 +381,13 @@ def test_a_referenced_fork_and_a_reverted_file_go_on_at_a_byte_of_the_origin(
     end = len(origin.bytes())
     origin.turn("c", "d")
     origin.write(tmp_path)
-    base = {"thread_id": origin.id, "end_ordinal_exclusive": 3, "end_byte_offset": end}
-    fork = Codex(forked_from_id=origin.id, history_base=base)
+    base = {"thread_id": origin.thread, "end_ordinal_exclusive": 3, "end_byte_offset": end}
+    fork = Codex(forked_from_id=origin.thread, history_base=base)
     fork.turn("x", "y")
     fork.write(tmp_path)
     reverted = Codex(history_base=base)
-    reverted.id = origin.id
-    reverted.records[0]["payload"]["id"] = origin.id
+    reverted.thread = origin.thread
+    reverted.records[0]["payload"]["id"] = origin.thread
     reverted.turn("v", "w")
     reverted.write(tmp_path, f"_{uuid4()}")
     imported(daemon, "codex", tmp_path)
@@ -394,13 +401,13 @@ def test_a_thread_that_another_one_spawned_begins_there_and_leaves_out_its_copy(
 ) -> None:
     parent = Codex()
     parent.turn("a", "b")
-    child = Codex(source={"subagent": {"thread_spawn": {"parent_thread_id": parent.id}}})
+    child = Codex(source={"subagent": {"thread_spawn": {"parent_thread_id": parent.thread}}})
     child.records[0]["payload"]["subagent_history_start_ordinal"] = 3
     for each in parent.records[1:]:
         child.records.append({**each, "ordinal": len(child.records)})
     child.turn("x", "y")
     parent.add("s", type="function_call", name="spawn_agent", arguments="{}", call_id="c1")
-    parent.add("o", type="function_call_output", call_id="c1", output=json.dumps({"agent_id": child.id}))
+    parent.add("o", type="function_call_output", call_id="c1", output=json.dumps({"agent_id": child.thread}))
     parent.turn("c", "d")
     parent.write(tmp_path)
     child.write(tmp_path)
@@ -480,7 +487,7 @@ def test_a_fork_of_pi_goes_on_from_its_origin(
     write(tmp_path / "z_fork.jsonl", [header(fork, parentSession=str(tmp_path / "origin.jsonl")), *records])
     found = imported(daemon, "pi", tmp_path)
     assert found["copied"] == (2 if has_parent else 0)
-    assert views(client, fork) == (["habhxy"] if has_parent else ["habxy"])
+    assert views(client, here("pi", fork)) == (["habhxy"] if has_parent else ["habxy"])
 
 
 # --- places ---
@@ -490,7 +497,7 @@ def test_a_fork_of_pi_goes_on_from_its_origin(
 def test_without_a_path_the_places_of_the_harness_are_read(daemon: Running, claude: Claude, tmp_path: Path) -> None:
     write(tmp_path / "projects/-srv-app" / f"{claude.session}.jsonl", claude.turn("a", "b"))
     done = ctx(daemon, "import", "claude", "--json", CLAUDE_CONFIG_DIR=str(tmp_path))
-    assert json.loads(done.stdout)["sessions"] == [claude.session]
+    assert json.loads(done.stdout)["sessions"] == [claude.id]
     none = ctx(daemon, "import", "claude", CLAUDE_CONFIG_DIR=str(tmp_path / "none"))
     assert none.returncode == 3 and "claude has no sessions in" in none.stderr
 

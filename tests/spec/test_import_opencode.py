@@ -11,7 +11,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.test_import import Record, commits, imported, text
+from tests.spec.test_import import Record, commits, here, imported, text
 
 SCHEMA: Mapping[str, str] = {
     "session": "id, parent_id, directory, time_updated, revert",
@@ -97,21 +97,21 @@ def test_databases_of_opencode_are_read_beside_their_writer(
     source.add("session_message", id="msg_4", session_id=newer, type="compaction", seq=20, data=summary)
     assert (tmp_path / "opencode.db-wal").stat().st_size
     found = imported(daemon, "opencode", tmp_path)
-    assert not found["skipped"] and found["sessions"] == [parent, child, newer]
-    assert told(client, parent) == ["s1235"]
-    (tip,) = [each for each in commits(client, parent).values() if each.depth == 3]
+    assert not found["skipped"] and found["sessions"] == [here("opencode", each) for each in (parent, child, newer)]
+    assert told(client, here("opencode", parent)) == ["s1235"]
+    (tip,) = [each for each in commits(client, here("opencode", parent)).values() if each.depth == 3]
     window = str(client.commit_materialize(tip.commit).content).splitlines()
     assert [json.loads(line)["info"]["id"] for line in window] == ["msg_2", "msg_3", "msg_4", "msg_5"], "with its tail"
-    assert told(client, child) == ["s12sx"], "from the message with the call"
-    assert told(client, newer) == ["s123"], "all but the summary"
-    kinds = {commit.commit_type for commit in commits(client, newer).values()}
+    assert told(client, here("opencode", child)) == ["s12sx"], "from the message with the call"
+    assert told(client, here("opencode", newer)) == ["s123"], "all but the summary"
+    kinds = {commit.commit_type for commit in commits(client, here("opencode", newer)).values()}
     assert kinds == {"delta", "compaction"}
     assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
     source.database.execute("UPDATE session_message SET data = ?, time_updated = 1 WHERE seq = 20", (json.dumps(row),))
     source.add("session_message", id="msg_6", session_id=newer, type="user", seq=22, data=row)
     changed = imported(daemon, "opencode", tmp_path)
-    assert (changed["unchanged"], changed["rewritten"], changed["sessions"]) == (2, 1, [newer])
-    assert sorted(told(client, newer)) == ["s123", "s12346"]
+    assert (changed["unchanged"], changed["rewritten"], changed["sessions"]) == (2, 1, [here("opencode", newer)])
+    assert sorted(told(client, here("opencode", newer))) == ["s123", "s12346"]
 
 
 @pytest.mark.requirement("IMP-7")
@@ -130,8 +130,8 @@ def test_a_locked_or_damaged_database_is_listed_and_read_the_next_time(
     reasons = {Path(each["path"]).name: each["reason"] for each in found["skipped"]}
     assert reasons["opencode.db"] == "database is locked" and "bad.db" in reasons
     source.database.execute("COMMIT")
-    assert imported(daemon, "opencode", tmp_path)["sessions"] == [id]
-    assert told(client, id) == ["s12"]
+    assert imported(daemon, "opencode", tmp_path)["sessions"] == [here("opencode", id)]
+    assert told(client, here("opencode", id)) == ["s12"]
 
 
 @pytest.mark.requirement("IMP-7")
@@ -150,6 +150,6 @@ def test_json_storage_of_opencode_has_its_ids_from_its_paths(
         document(f"message/{id}/{name}.json", id="wrong", role="user", time={"created": created})
         document(f"part/{name}/prt_{name}.json", id="wrong", type="text", text=name)
     found = imported(daemon, "opencode", tmp_path)
-    assert found["sessions"] == [id] and found["events"] == {"prompt": 2, "opaque": 3}
-    assert told(client, id) == ["s21"]
+    assert found["sessions"] == [here("opencode", id)] and found["events"] == {"prompt": 2, "opaque": 3}
+    assert told(client, here("opencode", id)) == ["s21"]
     assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
