@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 @click.command(
     "import",
     cls=Command,
-    examples="ctx import claude\nctx import codex ~/.codex/sessions/2026 --dry-run\nctx import opencode --json\n"
-    "ctx import pi session.jsonl --watch",
+    examples="ctx import claude\nctx import codex ~/.codex/sessions/2026 --dry-run\nctx import opencode --json",
 )
 @click.argument("harness", type=click.Choice(get_args(Harness)))
 @click.argument("path", required=False, type=click.Path(path_type=Path))
