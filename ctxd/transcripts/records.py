@@ -28,6 +28,10 @@ DAMAGED: Final = "damaged"
 PART: Final = "ctxd-part"
 """Type of the record that holds a part of a line which is too long for one delta: ``text`` or ``latin1``."""
 
+_LONG_NUMBER: Final = b"0" * 16
+"""The shortest integer that no double may hold, its digits as zeros."""
+
+_DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DATA_URL: Final = re.compile(r"data:(?P<type>[^;,]*)(?:;[^,]*)?;base64,(?P<data>.*)", re.S)
 
@@ -119,7 +123,7 @@ def decoded(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         return _accepted(value)
-    return _accepted(value) if re.search(rb"[0-9]{16}", raw) else value
+    return _accepted(value) if _LONG_NUMBER in raw.translate(_DIGITS_AS_ZEROS) else value
 
 
 def _accepted(value: Any) -> Any:  # noqa: ANN401 - any JSON value
