@@ -119,7 +119,8 @@ class Commits(CommitReads):
         held = await self._held(viewer, params)
         capture = Capture(self._guard(viewer, params.session), policy)
         given = _content_of(params) if held is None else held
-        kept = await self._captured(capture, params.format, given, confined=viewer.is_confined)
+        is_counted = params.message_count is not None and params.token_count is not None
+        kept = await self._captured(capture, params.format, given, confined=viewer.is_confined, is_counted=is_counted)
         fields = self._fields(capture, params, kept.counts)
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
@@ -158,10 +159,10 @@ class Commits(CommitReads):
         return held
 
     async def _captured(
-        self, capture: Capture, format: str, given: Content | Artifact, *, confined: bool
+        self, capture: Capture, format: str, given: Content | Artifact, *, confined: bool, is_counted: bool = False
     ) -> _CapturedDelta:
         """The delta ``given`` as it is to be kept, durable if it is large. Adds the secrets in it to the findings of
-        ``capture``.
+        ``capture``. ``is_counted``: the caller has counted it, which a small delta need not be once more.
 
         Raises: CtxdError ``invalid_params``, ``unsupported``; ``too_large`` and ``internal_error`` of the process that
         searches it; those of the store. Cancel: waits for the search.
@@ -171,6 +172,8 @@ class Commits(CommitReads):
             plain = decode_content(await self.store.get_artifact(given.ref)) if isinstance(given, Artifact) else given
 
             def work() -> tuple[Counts, Content]:
+                if is_counted and deltas.is_checked_by_capture(format):
+                    return Counts(0, 0), deltas.captured(capture, format, plain)
                 return deltas.counted(format, plain), deltas.captured(capture, format, plain)
 
             counts, content = await off_loop(size, work, confined=confined)

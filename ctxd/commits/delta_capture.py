@@ -27,6 +27,12 @@ def counted(format: str, content: Content) -> Counts:
         raise _refused(format, str(error)) from error
 
 
+def is_checked_by_capture(format: str) -> bool:
+    """True if ``captured`` refuses what is not of ``format``."""
+    known = DELTA_FORMATS.get(format)
+    return known is not None and known.is_lines
+
+
 def captured(capture: Capture, format: str, content: Content) -> Content:
     """``content``, which ``counted`` has checked, as it is to be kept: the secrets in it flagged or redacted.
 

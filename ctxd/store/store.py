@@ -295,7 +295,7 @@ class VersionStore:
             ref = None
             if put.content is not None:
                 ref = put.content.hex()
-                if document.content is not None:
+                if document.content is not None and put.valid_time is None:  # History is seldom read at once.
                     self._texts.put(ref, document.content)
                 document = msgspec.structs.replace(document, content=None, artifact=None)
             valid_time = vt if put.valid_time is None else put.valid_time
