@@ -34,7 +34,7 @@ from ctxd_protocol.event_types import (
 PARSER: Final = 1
 """Version of this plan. Files that another version has planned are planned anew."""
 
-DELTA_BYTES: Final = 768 * 1024
+DELTA_BYTES: Final = 192 * 1024
 """Bytes at which a delta is cut."""
 
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -1,39 +1,50 @@
 """``ctx import``: sessions of a harness as commits, once and again, or as they grow."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 import anyio
 import click
 
 from ctxd.cli.common_options import Invocation, common
-from ctxd.cli.exit_codes import NOT_FOUND
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
-from ctxd.transcripts.discovery import Harness, default_places
+from ctxd.transcripts.discovery import Harness, changed_candidate, default_places
 
 if TYPE_CHECKING:
-    from ctxd.cli.import_delivery import ImportResult
+    from ctxd.cli.import_delivery import ImportResult, TranscriptImport
+
+_IDLE_MS: Final = 2000
+"""Milliseconds without a change after which a watch looks whether a scan is due."""
+
+_RESCAN_TIMEOUTS: Final = 30
 
 
 @click.command(
     "import",
     cls=Command,
-    examples="ctx import claude\nctx import codex ~/.codex/sessions/2026 --dry-run\nctx import opencode --json",
+    examples="ctx import claude\nctx import codex ~/.codex/sessions/2026 --dry-run\nctx import opencode --json\n"
+    "ctx import pi --watch",
 )
 @click.argument("harness", type=click.Choice(get_args(Harness)))
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Read everything and report, but store nothing.")
+@click.option("--watch", is_flag=True, help="Go on until interrupted: import what is written as it is written.")
 @common
-def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool) -> None:
+def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool, watch: bool) -> None:
     """Import the sessions of HARNESS from PATH, a file or a folder, or from the places where HARNESS keeps them.
 
     Each session becomes a chain of commits that hold its lines as they are, at the times at which they were written;
     branches, sub-agents and forks become branches of it. Sources are only read. Repeated, an import reads what is new
-    and makes nothing twice. All that was left out is listed with the reason.
+    and makes nothing twice. All that was left out is listed with the reason. With --watch and --json, one JSON document
+    a line.
     """
+    if watch and dry_run:
+        raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")
     if path is not None:
         places = [path.absolute()]
         if not path.exists():
@@ -55,16 +66,56 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool)
                 run.screen.note(text)
 
         async with connect(run.socket_path(), deadline_s=run.deadline_s, client="ctx", version=__version__) as client:
-            work = TranscriptImport(client, harness, dry_run=dry_run, progress=progress)
-            report(run, await work.run(places))
+            work = TranscriptImport(client, harness, dry_run=dry_run, goes_on=watch, progress=progress)
+            if watch:
+                await _watch(run, work, harness, places)
+            else:
+                report(run, await work.run(places))
 
     anyio.run(imported)
 
 
-def report(run: Invocation, result: "ImportResult") -> None:
+async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, places: Sequence[Path]) -> None:
+    """Import what changes, until cancelled. All places are read at times too: events of a file system can be lost."""
+    from watchfiles import awatch
+
+    from ctxd_client.errors import Unavailable
+
+    folders = [place if place.is_dir() else place.parent for place in places]
+    report(run, await work.run(places), is_one_of_many=True)
+    # What changed before the watch began is found by the first scan, after one timeout.
+    left, missed = 0, set[Path]()
+    async for changes in awatch(*folders, yield_on_timeout=True, rust_timeout=_IDLE_MS):
+        found = {changed_candidate(harness, Path(name)) for _, name in changes}
+        missed |= {path for path in found if path is not None and _is_below(path, places)}
+        if not changes:
+            left -= 1
+        if left < 0:
+            missed, left = set(places), _RESCAN_TIMEOUTS
+        if not missed:
+            continue
+        try:
+            result = await work.run(sorted(missed))
+        except Unavailable as error:
+            run.screen.note(f"ctx import: {error.message}; trying again")
+            continue
+        missed = set()
+        if result.imported:
+            report(run, result, is_one_of_many=True)
+
+
+def _is_below(path: Path, places: Sequence[Path]) -> bool:
+    return any(path == place or place in path.parents for place in places)
+
+
+def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = False) -> None:
     """Show the outcome of an import."""
     if run.screen.as_json:
-        run.screen.document(result)
+        if is_one_of_many:
+            run.screen.record(result)
+            run.screen.out.flush()
+        else:
+            run.screen.document(result)
         return
     made = "would make" if result.dry_run else "made"
     run.screen.line(

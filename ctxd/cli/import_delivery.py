@@ -23,6 +23,7 @@ from ctxd.transcripts.discovery import (
     Skipped,
     Stat,
     Transcript,
+    can_go_on,
     candidates,
     lines_of,
     stat_of,
@@ -36,10 +37,13 @@ from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 if TYPE_CHECKING:
     from ctxd_client import Client
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 4
 """Groups of sources that are imported at the same time: commits of a chain wait for each other's ids."""
 
 _SAVED_EVERY_S: Final = 10.0
+_LIVE_MAX: Final = 16
+"""Plans that are kept from one import to the next, so that a file that grows is not read from its start again."""
+
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _PLANNED_LINES_MAX: Final = 200_000
 
@@ -88,14 +92,23 @@ class _Planned(NamedTuple):
     source: Transcript
     plan: TranscriptPlan
     ids: list[str]
+    done: "_Pass"
+    stat: Stat | None
 
 
 class TranscriptImport:
     """One import of the transcripts of a harness."""
 
     def __init__(
-        self, client: "Client", harness: Harness, *, dry_run: bool = False, progress: Callable[[str], None]
+        self,
+        client: "Client",
+        harness: Harness,
+        *,
+        dry_run: bool = False,
+        goes_on: bool = False,
+        progress: Callable[[str], None],
     ) -> None:
+        """``goes_on``: sources will be imported again, so that plans of the last ones are kept."""
         self._client = client
         self._harness = harness
         self._dry_run = dry_run
@@ -103,12 +116,15 @@ class TranscriptImport:
         self._clock = SystemClock()
         self._records: dict[str, SourceRecord] = {}
         self._kept: str | None = None
+        self._is_loaded = False
         self._dirty: set[str] = set()
         self._sessions: set[str] = set()
         self._creating = anyio.Lock()
         self._saving = anyio.Lock()
         self._saved_at = anyio.current_time()
         self._plans: dict[str, _Planned] = {}
+        self._goes_on = goes_on
+        self._live: dict[str, _Planned] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
         self._roots: dict[str, list[str]] = {}
@@ -137,7 +153,10 @@ class TranscriptImport:
                     await self._planned(path)
                     await self._save_now_and_then()
                 for path in group:
-                    self._plans.pop(path, None)
+                    if (planned := self._plans.pop(path, None)) is not None and self._goes_on:
+                        self._live[path] = planned
+                while len(self._live) > _LIVE_MAX:
+                    self._live.pop(next(iter(self._live)))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(min(_AT_ONCE, len(groups))):
@@ -238,27 +257,33 @@ class TranscriptImport:
         """Commit what is not committed yet. Raises: what reading raises, CallFailed."""
         record = self._records[source.path]
         stat = None if source.stored is not None and source.stored.stamp else stat_of(source.file)
-        plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
-        planned = _Planned(source, plan, [])
-        pass_ = _Pass(record)
-        copies = await self._copies(source)
-        for line in lines_of(source):
+        live = self._live.pop(source.path, None)
+        if live is not None and _is_grown(live, stat) and can_go_on(source, live.done.size):
+            live.done.go_on(live.plan)
+            planned, copies = live._replace(stat=stat), _Copies(source, None)
+        else:
+            plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
+            planned, copies = _Planned(source, plan, [], _Pass(record), stat), await self._copies(source)
+        plan, done = planned.plan, planned.done
+        for line in lines_of(source, done.size):
             for delta in copies.taken(plan, line):
-                await self._deliver(planned, delta, pass_)
-            if pass_.ends_at(line):
+                await self._deliver(planned, delta)
+            if done.ends_at(line):
                 for delta in plan.flush():
-                    await self._deliver(planned, delta, pass_)
-                pass_.counted = plan.counts.copy()
+                    await self._deliver(planned, delta)
+            if done.is_level:
+                done.counted = plan.counts.copy()
         for delta in copies.rest(plan):
-            await self._deliver(planned, delta, pass_)
+            await self._deliver(planned, delta)
         for delta in plan.flush():
-            await self._deliver(planned, delta, pass_)
+            await self._deliver(planned, delta)
         if source.path in self._waiting:
-            await self._note(source, plan, pass_, stat)
+            await self._note(planned)
         return planned
 
-    async def _note(self, source: Transcript, plan: TranscriptPlan, done: "_Pass", stat: Stat | None) -> None:
+    async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""
+        source, plan, _, done, stat = planned
         record, result = done.record, self.result
         is_rewritten = bool(record.size) and not done.is_same
         result.imported += 1
@@ -268,7 +293,7 @@ class TranscriptImport:
             result.events[kind] = result.events.get(kind, 0) + number
         result.lines += done.lines if is_rewritten else done.lines - done.lines_before
         result.bytes += done.size if is_rewritten else done.size - record.size
-        result.copied += plan.copied
+        result.copied += plan.copied - (0 if is_rewritten else done.copied_before)
         if self._dry_run:
             return
         if plan.copied and not plan.made:
@@ -316,9 +341,9 @@ class TranscriptImport:
 
     # --- commits ---
 
-    async def _deliver(self, planned: _Planned, delta: PlannedDelta, done: "_Pass") -> None:
+    async def _deliver(self, planned: _Planned, delta: PlannedDelta) -> None:
         """Commit a delta unless it is there. Raises: CallFailed."""
-        source, record = planned.source, done.record
+        source, record = planned.source, planned.done.record
         parent = await self._id_of(planned, delta.parent)
         lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
         of = (source.session, parent, source.format, delta.agent, delta.is_compaction)
@@ -328,14 +353,17 @@ class TranscriptImport:
             self.result.commits += 1
             if source.session not in self.result.sessions:
                 self.result.sessions.append(source.session)
-            known = f"ctx-{key}" if self._dry_run else await self._commit(source, delta, parent, lines)
+            known = f"ctx-{key}" if self._dry_run else await self._commit(planned, delta, parent, lines)
             if not self._dry_run:
                 record.commits[key] = known
         planned.ids.append(known)
 
-    async def _commit(self, source: Transcript, delta: PlannedDelta, parent: str | None, lines: bytes) -> str:
+    async def _commit(self, planned: _Planned, delta: PlannedDelta, parent: str | None, lines: bytes) -> str:
+        source = planned.source
         await self._create(source)
         now = self._clock.wall_ms()
+        # Lines without a time, or of a clock that was ahead, are as old as the file.
+        times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)
         arguments: dict[str, Any] = {
             "session": source.session,
@@ -346,8 +374,7 @@ class TranscriptImport:
             "summary": delta.summary,
             "message_count": messages,
             "token_count": tokens,
-            # A clock that was ahead when the transcript was written must not end the import.
-            "valid_time": delta.at if delta.at is not None and 0 <= delta.at < now else None,
+            "valid_time": next((at for at in times if at is not None and 0 <= at < now), None),
         }
         digest = blake2b(msgspec.json.encode(arguments) + lines, digest_size=16).hexdigest()
         made = await self._client.commit_checkpoint(
@@ -409,7 +436,8 @@ class TranscriptImport:
 
     async def _load(self) -> None:
         """Read the record of earlier imports."""
-        stored = await self._stored()
+        stored = None if self._is_loaded else await self._stored()
+        self._is_loaded = True
         if stored is None:
             return
         for path, record in stored.items():
@@ -476,24 +504,37 @@ class _Pass:
 
     def __init__(self, record: SourceRecord) -> None:
         self.record = record
-        self.size = self.lines = self.lines_before = 0
-        self.is_same = False
+        self.size = self.lines = self.lines_before = self.copied_before = 0
+        self.is_same = self.is_level = False
         self.counted = Counter[str]()
         self._cuts = set(record.cuts)
         self._hash = blake2b(digest_size=DIGEST_BYTES)
 
+    def go_on(self, plan: TranscriptPlan) -> None:
+        """Read on where the last reading ended."""
+        self.is_same = True
+        self.is_level = False
+        self.lines_before, self.copied_before, self.counted = self.lines, plan.copied, plan.counts.copy()
+
     def ends_at(self, line: SourceLine) -> bool:
-        """Take a line; True if an earlier import ended behind it."""
+        """Take a line; True if an earlier import ended behind it. ``is_level``: the last one did."""
         self._hash.update(line.source)
         self.size = line.end
         self.lines += bool(line.kept)
-        if self.size == self.record.size and self.digest() == self.record.digest:
+        self.is_level = self.size == self.record.size and self.digest() == self.record.digest
+        if self.is_level:
             self.is_same = True
             self.lines_before = self.lines
         return self.size in self._cuts
 
     def digest(self) -> str:
         return self._hash.hexdigest()
+
+
+def _is_grown(live: _Planned, stat: Stat | None) -> bool:
+    """True if the file is the one that was read, and has no fewer bytes."""
+    before = live.stat
+    return stat is not None and before is not None and stat[:2] == before[:2] and stat.size >= before.size
 
 
 class _Copies:

@@ -19,6 +19,7 @@ from ctxd_protocol.ids import captured_session_id
 Harness = Literal["claude", "codex", "pi", "opencode"]
 
 _PEEKED: Final = 40
+_PEEKED_BYTES: Final = 4 * 1024 * 1024
 _TAIL_BYTES: Final = 256 * 1024
 _SUFFIXES: Final[dict[Harness, tuple[str, ...]]] = {
     "claude": (".jsonl",),
@@ -32,9 +33,6 @@ _FORMATS: Final[dict[Harness, tuple[Format, ...]]] = {
     "pi": ("pi", "pi-json-mode"),
     "opencode": ("opencode", "opencode-run-json"),
 }
-_STORAGE: Final = frozenset({"project", "session", "message", "part", "todo", "permission"})
-"""Folders of opencode's storage as JSON files."""
-
 AGENTS: Final[dict[Harness, str]] = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
 """Name of each harness as the agent of a session."""
 
@@ -168,11 +166,36 @@ def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
         yield Skipped(str(path), str(error))
 
 
-def lines_of(source: Transcript) -> Iterator[SourceLine]:
-    """Yield the lines of a source from its start. Raises: OSError, sqlite3.Error, EOFError, ValueError, ZstdError."""
+def changed_candidate(harness: Harness, path: Path) -> Path | None:
+    """Return the candidate that a change of ``path`` is one of; None if it is none."""
+    if harness == "opencode":
+        for folder in path.parents:
+            if folder.name == "storage" and (folder / "session").is_dir():
+                return folder
+        if path.name.endswith((".db-wal", ".db-shm", ".db-journal")):
+            path = path.with_name(path.name.rpartition("-")[0])
+    return path if path.name.endswith(_SUFFIXES[harness]) and path.is_file() else None
+
+
+def can_go_on(source: Transcript, size: int) -> bool:
+    """True if the first ``size`` bytes, which were read before, seem to be there, and a line begins behind them."""
+    if source.stored is not None or source.file.suffix == ".zst" or not size:
+        return False
+    with open_source(source.file) as file:
+        if file.seek(0, os.SEEK_END) < size:
+            return False
+        file.seek(size - 1)
+        return file.read(1) == b"\n"
+
+
+def lines_of(source: Transcript, start: int = 0) -> Iterator[SourceLine]:
+    """Yield the lines of a source from byte ``start`` on. Raises: OSError, sqlite3.Error, EOFError, ValueError,
+    ZstdError."""
     if source.stored is None:
         with open_source(source.file) as file:
-            yield from source_lines(file)
+            if start:
+                file.seek(start)
+            yield from source_lines(file, start)
         return
     end = 0
     for record in source.stored.records():
@@ -213,8 +236,13 @@ def _document(path: Path) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
+    found: list[SourceLine] = []
     with open_source(path) as file:
-        found = [line for line in islice(source_lines(file), _PEEKED) if line.kept]
+        for line in islice(source_lines(file), _PEEKED):
+            if line.kept:
+                found.append(line)
+            if line.end > _PEEKED_BYTES:
+                break
     records = [line.record for line in found if line.record is not None]
     format = format_of(records)
     if not found:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -320,6 +321,31 @@ def test_times_that_are_no_past_end_no_import(
     write(tmp_path / f"{claude.session}.jsonl", records)
     assert imported(daemon, "claude", tmp_path)["commits"] == 3
     assert views(client, claude.id) == ["abcdef"]
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_imports_what_is_written_until_it_is_interrupted(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
+    environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
+    command = [CTX, "import", "claude", str(tmp_path), "--watch", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as watch:
+        assert watch.stdout is not None
+        try:
+            assert json.loads(watch.stdout.readline())["events"] == {"prompt": 1, "response": 1}
+            append(path, *claude.turn("c", "d"))
+            grown = json.loads(watch.stdout.readline())
+            assert (grown["lines"], grown["commits"], grown["rewritten"]) == (2, 1, 0)
+            other = Claude()
+            write(tmp_path / "folder" / f"{other.session}.jsonl", other.turn("x", "y"))
+            assert json.loads(watch.stdout.readline())["sessions"] == [other.id]
+            write(tmp_path / "new", claude.turn("e", "f")).rename(path)
+            assert json.loads(watch.stdout.readline())["rewritten"] == 1
+        finally:
+            watch.send_signal(signal.SIGINT)
+        assert watch.wait(30) == 130
+    assert sorted(views(client, claude.id)) == ["abcd", "ef"] and views(client, other.id) == ["xy"]
 
 
 # --- codex ---
