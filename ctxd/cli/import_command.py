@@ -92,9 +92,10 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
             left -= 1
         if left < 0:
             missed, left = set(places), _RESCAN_TIMEOUTS
-        if not missed:
-            continue
         try:
+            if not missed:
+                await work.save(when_due=True)
+                continue
             result = await work.run(sorted(missed))
         except Unavailable as error:
             run.screen.note(f"ctx import: {error.message}; trying again")

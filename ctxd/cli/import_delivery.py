@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from ctxd.capture.transcript_plan import PARSER, PlannedDelta, Repeated, Start, TranscriptPlan, fingerprint, id_of
+from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
 from ctxd.transcripts.discovery import (
     AGENTS,
@@ -31,8 +32,7 @@ from ctxd.transcripts.discovery import (
 )
 from ctxd.transcripts.records import Record
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
-from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
-from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
+from ctxd_client.errors import CallFailed, Conflict, InvalidCall, Unavailable
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -40,30 +40,11 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 4
 """Groups of sources that are imported at the same time: commits of a chain wait for each other's ids."""
 
-_SAVED_EVERY_S: Final = 10.0
 _LIVE_MAX: Final = 16
 """Plans that are kept from one import to the next, so that a file that grows is not read from its start again."""
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _PLANNED_LINES_MAX: Final = 200_000
-
-
-class SourceRecord(msgspec.Struct, array_like=True):
-    """State of one source: its file as it was read, its complete prefix and the prefix's hash.
-
-    ``cuts``: the ends of earlier imports, where deltas end. ``commits``: key and id of each commit made of it.
-    """
-
-    parser: int
-    stat: Stat | None
-    stamp: str
-    session: str
-    agent: str
-    root: str
-    size: int = 0
-    digest: str = ""
-    cuts: list[int] = []
-    commits: dict[str, str] = {}
 
 
 class ImportResult(msgspec.Struct):
@@ -114,14 +95,10 @@ class TranscriptImport:
         self._dry_run = dry_run
         self._progress = progress
         self._clock = SystemClock()
-        self._records: dict[str, SourceRecord] = {}
-        self._kept: str | None = None
-        self._is_loaded = False
-        self._dirty: set[str] = set()
+        self._record = ImportRecord(client, harness, saved_every_s=60.0 if goes_on else 10.0)
+        self._records = self._record.sources
         self._sessions: set[str] = set()
         self._creating = anyio.Lock()
-        self._saving = anyio.Lock()
-        self._saved_at = anyio.current_time()
         self._plans: dict[str, _Planned] = {}
         self._goes_on = goes_on
         self._live: dict[str, _Planned] = {}
@@ -136,7 +113,9 @@ class TranscriptImport:
         Raises: CallFailed if the daemon cannot be reached. Cancel: safe; what is committed is recorded the next time.
         """
         self.result = ImportResult(self._harness, self._dry_run)
-        await self._load()
+        for path, record in (await self._record.load()).items():
+            if record.root and path not in self._roots.setdefault(record.root, []):
+                self._roots[record.root].append(path)
         # The origin of a copy comes first, so that the common lines are of its session.
         found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
         self._waiting = {source.path: source for source in found}
@@ -146,24 +125,31 @@ class TranscriptImport:
         groups = _groups([*self._waiting.values()])
         self.result.sources += len(self._waiting)
         left = iter(groups)
-
-        async def work() -> None:
-            for group in left:
-                for path in group:
-                    await self._planned(path)
-                    await self._save_now_and_then()
-                for path in group:
-                    if (planned := self._plans.pop(path, None)) is not None and self._goes_on:
-                        self._live[path] = planned
-                while len(self._live) > _LIVE_MAX:
-                    self._live.pop(next(iter(self._live)))
-
         async with anyio.create_task_group() as tasks:
             for _ in range(min(_AT_ONCE, len(groups))):
-                tasks.start_soon(work)
-        await self._save()
+                tasks.start_soon(self._import_groups, left)
+        await self.save(when_due=self._goes_on)
         self.result.sessions.sort()
         return self.result
+
+    async def save(self, *, when_due: bool) -> None:
+        """Record in the daemon what was imported; ``when_due``: unless that was done a short while ago.
+
+        Raises: CallFailed.
+        """
+        if not self._dry_run:
+            await self._record.save(when_due=when_due)
+
+    async def _import_groups(self, left: Iterator[list[str]]) -> None:
+        for group in left:
+            for path in group:
+                await self._planned(path)
+                await self.save(when_due=True)
+            for path in group:
+                if (planned := self._plans.pop(path, None)) is not None and self._goes_on:
+                    self._live[path] = planned
+            while len(self._live) > _LIVE_MAX:
+                self._live.pop(next(iter(self._live)))
 
     # --- sources ---
 
@@ -207,7 +193,7 @@ class TranscriptImport:
         if has_stored and stat.size >= 0:
             # The database itself: equal the next time, it is not opened.
             self._records[str(path)] = SourceRecord(PARSER, stat, "", "", "", "")
-            self._dirty.add(str(path))
+            self._record.changed.add(str(path))
 
     def _skip(self, path: str, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
@@ -303,7 +289,7 @@ class TranscriptImport:
         record.size, record.digest = done.size, done.digest()
         record.stat, record.stamp = stat, source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
-        self._dirty.add(source.path)
+        self._record.changed.add(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
     async def _start(self, source: Transcript) -> Start:
@@ -427,76 +413,6 @@ class TranscriptImport:
             except Conflict:
                 pass
             self._sessions.add(source.session)
-
-    # --- the record in the daemon ---
-
-    @property
-    def _tag(self) -> str:
-        return f"import/{self._harness}"
-
-    async def _load(self) -> None:
-        """Read the record of earlier imports."""
-        stored = None if self._is_loaded else await self._stored()
-        self._is_loaded = True
-        if stored is None:
-            return
-        for path, record in stored.items():
-            if path not in self._dirty:
-                self._records[path] = record
-            if record.root and path not in self._roots.setdefault(record.root, []):
-                self._roots[record.root].append(path)
-
-    async def _stored(self) -> dict[str, SourceRecord] | None:
-        parts: list[bytes] = []
-        offset: int | None = 0
-        address = f"tag:{self._tag}"
-        while offset is not None:
-            try:
-                found = await self._client.artifact_get(address, offset=offset, limit=PIECE_BYTES_MAX)
-            except NotFound:
-                return None
-            if found.artifact == self._kept:
-                return None
-            address = found.artifact
-            parts.append(found.data)
-            offset = found.next_offset
-        self._kept = address
-        try:
-            return msgspec.json.decode(b"".join(parts), type=dict[str, SourceRecord])
-        except msgspec.DecodeError:
-            # Of another version of ctxd. Every commit is known by its content.
-            return None
-
-    async def _save_now_and_then(self) -> None:
-        if anyio.current_time() > self._saved_at + _SAVED_EVERY_S:
-            await self._save()
-
-    async def _save(self) -> None:
-        """Keep the record in the daemon, together with what another import has added meanwhile."""
-        async with self._saving:
-            while self._dirty and not self._dry_run:
-                self._saved_at = anyio.current_time()
-                mine = {path: self._records[path] for path in self._dirty}
-                data = msgspec.json.encode(self._records)
-                address = await self._put(data)
-                try:
-                    await self._client.artifact_tag(self._tag, artifact=address, expected=self._kept or "")
-                except Conflict:
-                    for path, record in (await self._stored() or {}).items():
-                        self._records.setdefault(path, record)
-                    continue
-                self._kept = address
-                self._dirty -= mine.keys()
-
-    async def _put(self, data: bytes) -> str:
-        if len(data) <= PIECE_BYTES_MAX:
-            return (await self._client.artifact_put(data=data, policy="ephemeral")).artifact
-        upload = f"import-{blake2b(data, digest_size=16).hexdigest()}"
-        offset = (await self._client.artifact_upload(upload)).offset
-        while offset < len(data):
-            piece = data[offset : offset + PIECE_BYTES_MAX]
-            offset = (await self._client.artifact_upload(upload, offset=offset, data=piece)).offset
-        return (await self._client.artifact_put(upload=upload, policy="ephemeral")).artifact
 
 
 class _Pass:

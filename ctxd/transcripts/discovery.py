@@ -167,7 +167,7 @@ def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
 
 
 def changed_candidate(harness: Harness, path: Path) -> Path | None:
-    """Return the candidate that a change of ``path`` is one of; None if it is none."""
+    """Return the candidate to which a changed ``path`` belongs, None for other files."""
     if harness == "opencode":
         for folder in path.parents:
             if folder.name == "storage" and (folder / "session").is_dir():

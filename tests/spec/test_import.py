@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import pytest
 
-from ctxd.transcripts.discovery import default_places
+from ctxd.cli.import_delivery import ImportResult, TranscriptImport
+from ctxd.transcripts.discovery import Transcript, default_places
 from ctxd.transcripts.source_lines import zstd
+from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import Commit
 from tests.client.running import Running
@@ -348,6 +351,34 @@ def test_a_watch_imports_what_is_written_until_it_is_interrupted(
     assert sorted(views(client, claude.id)) == ["abcd", "ef"] and views(client, other.id) == ["xy"]
 
 
+@pytest.mark.requirement("IMP-6")
+def test_a_file_that_goes_away_or_turns_into_another_meanwhile_ends_no_import(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    first, second, third = Claude(), Claude(), Claude()
+    for each in (first, second, third):
+        write(tmp_path / f"{each.session}.jsonl", each.turn("a", "b"))
+
+    async def run() -> ImportResult:
+        async with connect(daemon.socket) as connected:
+            work = TranscriptImport(connected, "claude", progress=lambda _: None)
+            changed = work._changed
+
+            def then_gone(places: Sequence[Path]) -> Iterator[Transcript]:
+                found = list(changed(places))
+                (tmp_path / f"{first.session}.jsonl").unlink()
+                (tmp_path / f"{second.session}.jsonl").unlink()
+                (tmp_path / f"{second.session}.jsonl").mkdir()
+                return iter(found)
+
+            work._changed = then_gone  # type: ignore[method-assign]
+            return await work.run([tmp_path])
+
+    result = anyio.run(run)
+    assert sorted(each.reason for each in result.skipped) == ["Is a directory", "No such file or directory"]
+    assert result.sessions == [third.id] and views(client, third.id) == ["ab"]
+
+
 # --- codex ---
 
 
@@ -514,6 +545,20 @@ def test_a_fork_of_pi_goes_on_from_its_origin(
     found = imported(daemon, "pi", tmp_path)
     assert found["copied"] == (2 if has_parent else 0)
     assert views(client, here("pi", fork)) == (["habhxy"] if has_parent else ["habxy"])
+
+
+@pytest.mark.requirement("IMP-2")
+def test_a_file_that_pi_migrates_is_imported_as_another_version(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    id = str(uuid4())
+    old = [{"type": "message", "label": each, "message": {"role": "user", "content": each}} for each in "ab"]
+    path = write(tmp_path / "s.jsonl", [{"type": "session", "id": id, "cwd": "/", "label": "h"}, *old])
+    imported(daemon, "pi", path)
+    new = [{**each, "id": f"{n:08}", "parentId": f"{n - 1:08}" if n else None} for n, each in enumerate(old)]
+    write(path, [{"type": "session", "version": 3, "id": id, "cwd": "/", "label": "H"}, *new])
+    assert imported(daemon, "pi", path)["rewritten"] == 1
+    assert views(client, here("pi", id)) == ["Hab", "hab"]
 
 
 # --- places ---

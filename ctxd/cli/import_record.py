@@ -1,0 +1,107 @@
+"""Record of what was imported, kept in the daemon: an artifact for each harness, which a tag names.
+
+Without it nothing is lost: commits are known by their operation ids. With it an import again opens only what changed.
+"""
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from ctxd.transcripts.discovery import Harness, Stat
+from ctxd_client.errors import Conflict, NotFound
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from ctxd_client import Client
+
+
+class SourceRecord(msgspec.Struct, array_like=True):
+    """State of one source: its file as it was read, its complete prefix and the prefix's hash.
+
+    ``cuts``: the ends of earlier imports, where deltas end. ``commits``: key and id of each commit made of it.
+    """
+
+    parser: int
+    stat: Stat | None
+    stamp: str
+    session: str
+    agent: str
+    root: str
+    size: int = 0
+    digest: str = ""
+    cuts: list[int] = []
+    commits: dict[str, str] = {}
+
+
+class ImportRecord:
+    """The sources of one harness that were imported, by their paths; ``changed``: those that are to be recorded."""
+
+    def __init__(self, client: "Client", harness: Harness, *, saved_every_s: float) -> None:
+        self.sources: dict[str, SourceRecord] = {}
+        self.changed: set[str] = set()
+        self._client = client
+        self._tag = f"import/{harness}"
+        self._saved_every_s = saved_every_s
+        self._kept: str | None = None
+        self._is_loaded = False
+        self._saving = anyio.Lock()
+        self._saved_at = anyio.current_time()
+
+    async def load(self) -> dict[str, SourceRecord]:
+        """Read the record of earlier imports, once. Returns: its sources. Raises: CallFailed."""
+        if not self._is_loaded:
+            self.sources |= await self._stored()
+            self._is_loaded = True
+        return self.sources
+
+    async def save(self, *, when_due: bool) -> None:
+        """Keep the record, together with what another import has added meanwhile.
+
+        ``when_due``: unless it was saved a short while ago. Raises: CallFailed. Cancel: safe.
+        """
+        if when_due and anyio.current_time() < self._saved_at + self._saved_every_s:
+            return
+        async with self._saving:
+            while self.changed:
+                self._saved_at = anyio.current_time()
+                mine = self.changed.copy()
+                address = await self._put(msgspec.json.encode(self.sources))
+                try:
+                    await self._client.artifact_tag(self._tag, artifact=address, expected=self._kept or "")
+                except Conflict:
+                    for path, record in (await self._stored()).items():
+                        self.sources.setdefault(path, record)
+                    continue
+                self._kept = address
+                self.changed -= mine
+
+    async def _stored(self) -> dict[str, SourceRecord]:
+        parts: list[bytes] = []
+        offset: int | None = 0
+        address = f"tag:{self._tag}"
+        while offset is not None:
+            try:
+                found = await self._client.artifact_get(address, offset=offset, limit=PIECE_BYTES_MAX)
+            except NotFound:
+                self._kept = None
+                return {}
+            address = found.artifact
+            parts.append(found.data)
+            offset = found.next_offset
+        self._kept = address
+        try:
+            return msgspec.json.decode(b"".join(parts), type=dict[str, SourceRecord])
+        except msgspec.DecodeError:
+            return {}  # Of another version of ctxd.
+
+    async def _put(self, data: bytes) -> str:
+        if len(data) <= PIECE_BYTES_MAX:
+            return (await self._client.artifact_put(data=data, policy="ephemeral")).artifact
+        upload = f"import-{blake2b(data, digest_size=16).hexdigest()}"
+        offset = (await self._client.artifact_upload(upload)).offset
+        while offset < len(data):
+            piece = data[offset : offset + PIECE_BYTES_MAX]
+            offset = (await self._client.artifact_upload(upload, offset=offset, data=piece)).offset
+        return (await self._client.artifact_put(upload=upload, policy="ephemeral")).artifact
