@@ -359,6 +359,7 @@ HND-2 | A hand-over reports each part that it leaves out, with the number of tim
 HND-3 | A handed-over session has an id of its own, is readable by the user alone, and touches no file that exists. A hand-over that fails leaves neither file nor session, and one line names the remedy. | ctxd
 HND-4 | The daemon's session of a hand-over goes on from the commit and has what the harness's hooks record; two discussions that start from the context id of one finding, in two harnesses, do not see each other. | spec 3
 HND-5 | Session files of codex, pi and opencode that are written from the events of such a file have the same events. | ctxd
+HND-6 | The real Claude Code, codex and pi, and nightly opencode, continue a session of another harness that was handed over to them: their requests have its messages, outputs and order, and what follows is in the chain of the commit. | ctxd
 FMT-1 | Deltas in `events-v1` and `bureau-agent-v1` are read and written byte for byte as Bureau has them, with fields and types that are unknown; `events-v1` holds every typed event without loss. | spec 3
 FMT-2 | Deltas in `claude-code-v1` are complete lines of a session file; one written from another format reads back as the same conversation: one chain, and one for each sub-agent. | spec 3
 FMT-3 | A chain of deltas becomes one conversation in the wanted format, by the best of four tiers: deltas joined as they are, events mapped field by field, a narrative, or deltas of an unknown format as they are. One chain may mix formats. | spec 3
