@@ -13,9 +13,9 @@ goes through ``_visible``; what is foreign and what is missing look the same.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from functools import partial, reduce
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -27,7 +27,7 @@ from ctxd.artifacts import fsck
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.artifacts.uploads import Uploads
 from ctxd.clock import Clock
-from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
+from ctxd.commits.artifact_secrets import ArtifactSecrets, SearchedArtifact, SecretInArtifact
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document, Page, Stored, encode_content
 from ctxd.objects.generated_ids import COMMIT_PREFIX
@@ -35,11 +35,8 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.offload import Lane
 from ctxd.rpc.caller import Caller, viewer_of
-from ctxd.secrets.guard import Capture
-from ctxd.secrets.policy import stricter, to_payload
 from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG, KIND
 from ctxd.store.writes import Pending, PurgeRequest, Write
@@ -68,13 +65,6 @@ _REMOVED_AT_ONCE: Final = 100
 """Artifacts that one transaction removes: the writes of others wait for it."""
 
 
-class _Searched(NamedTuple):
-    """The address of bytes that were searched for secrets, and the secrets in them; None without any."""
-
-    address: str
-    found: Secrets | None
-
-
 class ArtifactCalls:
     """Handlers of ``artifact.*``."""
 
@@ -87,9 +77,7 @@ class ArtifactCalls:
         self._bytes: int | None = None
         self._collect_after_ms = 0
         self._objects = Objects(sessions)
-        self._sessions = sessions
-        self._policy = policy
-        self._search = CaptureProcess()
+        self._secrets = ArtifactSecrets(sessions, policy)
         self._store = store
         self._clock = clock
         self._uploads = Uploads(store.root / "artifacts" / "uploads")
@@ -105,7 +93,7 @@ class ArtifactCalls:
 
     def close(self) -> None:
         """End the process that searches uploads for secrets. Blocks until it has ended."""
-        self._search.close()
+        self._secrets.close()
 
     # --- put ---
 
@@ -141,18 +129,18 @@ class ArtifactCalls:
         if (params.data is None) is (upload is None):
             hint = "Give data, or upload after artifact.upload."
             raise CtxdError("invalid_params", "an artifact is put from data or from an upload", hint=hint)
-        secrets = None if caller.capability == "host" else await self._secrets_in(caller, params.data, upload)
+        searched = None if caller.capability == "host" else await self._searched(caller, params.data, upload)
         data = params.data
         held = await self._store.put_artifact(partial(self._uploads.pieces, str(upload)) if data is None else data)
-        if secrets is not None and secrets.address != held.ref:
+        if searched is not None and searched.address != held.ref:
             message, hint = "the upload was changed while it was put", "Send one piece after the other, then put it."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         if params.blake3 not in (None, held.ref):
             message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
             raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
         async with self._removing:
-            found = None if secrets is None else secrets.found
-            result, pending = await self._submit_put(caller, params, call, held, found)
+            marks = {} if searched is None else searched.marks
+            result, pending = await self._submit_put(caller, params, call, held, marks)
         if upload is not None:
             # What it holds is in the journal's hands now; the piece's file may go once it is durable.
             if pending is not None:
@@ -160,35 +148,16 @@ class ArtifactCalls:
             await self._upload(partial(self._uploads.remove, upload))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
-    async def _secrets_in(self, caller: Caller, data: bytes | None, upload: str | None) -> _Searched | None:
-        """Search what a sandbox puts: ``data``, or an upload. Returns: None if its sessions want no search.
-
-        Raises: CtxdError ``unsupported`` if it has a secret and may have none, and then removes the upload;
-        ``upload_offset_mismatch``; ``internal_error`` of the process that searches. Cancel: waits for the search.
-        """
-        sessions = [one for one in viewer_of(caller).sessions or () if one not in self._sessions.emptied]
-        policies = [self._sessions.catalog.settings(session).secrets for session in sessions]
-        policy = reduce(stricter, policies) if policies else self._policy
-        if policy == "off":
-            return None
-        # Tags of a sandbox's texts are its own: see ``Guard.by``.
-        capture = Capture(self._sessions.guard.by(caller.principal), policy)
-        if data is None:
+    async def _searched(self, caller: Caller, data: bytes | None, upload: str | None) -> SearchedArtifact | None:
+        """Search what a sandbox puts for secrets. An upload that may have none and has one is removed."""
+        if data is not None:
+            return await self._secrets.search(viewer_of(caller), data)
+        try:
             with await self._upload(partial(self._uploads.open, str(upload))) as file:
-                address, first = await self._search.searched(capture, file.fileno())
-        elif len(data) < DELTA_BYTES_MIN:
-            address = blake3(data).hexdigest()
-            first = await off_loop(len(data), partial(capture.search, (data,)), confined=True)
-        else:
-            with await off_loop(len(data), partial(FileInMemory, (data,)), confined=True) as memory:
-                address, first = await self._search.searched(capture, memory.descriptor)
-        if first is not None and policy == "redact":
-            if upload is not None:
-                await self._upload(partial(self._uploads.remove, upload))
-            message = f"the artifact has a secret, {first.rule} at byte {first.start:,}, and cannot be redacted"
-            hint = "Put it without the secret. What was uploaded is removed."
-            raise CtxdError("unsupported", message, hint=hint, outcome="not_applied")
-        return _Searched(address, None if first is None else capture.secrets)
+                return await self._secrets.search(viewer_of(caller), file)
+        except SecretInArtifact:
+            await self._upload(partial(self._uploads.remove, str(upload)))
+            raise
 
     async def _submit_put(
         self,
@@ -196,7 +165,7 @@ class ArtifactCalls:
         params: wire.ArtifactPutParams,
         call: WriteRequest,
         held: Artifact,
-        secrets: Secrets | None,
+        marks: dict[str, Any],
     ) -> tuple[wire.ArtifactPutResult, Pending | None]:
         known = await self._put(held.ref)
         was = {} if known is None else known.document.payload
@@ -209,7 +178,7 @@ class ArtifactCalls:
         media_type = (params.media_type if is_host or not was else None) or was.get("media_type")
         shown = policy if is_host else owners[owner]
         result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=shown, receipt=None)
-        marks = to_payload(secrets) or {name: was[name] for name in ("secrets",) if name in was}
+        marks = marks or {name: was[name] for name in ("secrets",) if name in was}
         document = _artifact_document(held, policy, media_type, owners, marks)
         if known is None and self._bytes is not None:
             self._bytes += held.size

@@ -1,0 +1,70 @@
+"""The search of artifacts that sandboxes put for secrets, under the strictest policy of their sessions.
+
+Artifacts have their hash as address and cannot be redacted, so one with a secret is refused under ``redact``.
+"""
+
+from functools import partial, reduce
+from typing import Any, BinaryIO, NamedTuple
+
+from blake3 import blake3
+
+from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
+from ctxd.commits.commit_reads import CommitViewer
+from ctxd.errors import CtxdError
+from ctxd.secrets.guard import Capture
+from ctxd.secrets.policy import stricter, to_payload
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.secret_redaction import off_loop
+from ctxd_protocol.secrets import SecretPolicy
+
+
+class SearchedArtifact(NamedTuple):
+    """The address of the bytes that were searched, and the field of a payload for the secrets in them, empty without
+    any."""
+
+    address: str
+    marks: dict[str, Any]
+
+
+class SecretInArtifact(CtxdError):
+    """An artifact that may have no secret has one."""
+
+
+class ArtifactSecrets:
+    """The search of what sandboxes put. ``policy``: of a sandbox without a session."""
+
+    def __init__(self, sessions: Sessions, policy: SecretPolicy) -> None:
+        self._sessions = sessions
+        self._policy = policy
+        self._process = CaptureProcess()
+
+    def close(self) -> None:
+        """End the process that searches. Blocks until it has ended."""
+        self._process.close()
+
+    async def search(self, viewer: CommitViewer, given: bytes | BinaryIO) -> SearchedArtifact | None:
+        """Search bytes, or a file of any size. Returns: None if the sessions of ``viewer`` want no search.
+
+        Raises: SecretInArtifact, code ``unsupported``; CtxdError ``internal_error`` of the process that searches.
+        Cancel: waits for the search.
+        """
+        sessions = [one for one in viewer.sessions or () if one not in self._sessions.emptied]
+        policies = [self._sessions.catalog.settings(session).secrets for session in sessions]
+        policy = reduce(stricter, policies) if policies else self._policy
+        if policy == "off":
+            return None
+        # Tags of a sandbox's texts are its own: see ``Guard.by``.
+        capture = Capture(self._sessions.guard.by(viewer.actor.principal), policy)
+        if not isinstance(given, bytes):
+            address, first = await self._process.searched(capture, given.fileno())
+        elif len(given) < DELTA_BYTES_MIN:
+            address = blake3(given).hexdigest()
+            first = await off_loop(len(given), partial(capture.search, (given,)), confined=True)
+        else:
+            with await off_loop(len(given), partial(FileInMemory, (given,)), confined=True) as memory:
+                address, first = await self._process.searched(capture, memory.descriptor)
+        if first is not None and policy == "redact":
+            message = f"the artifact has a secret, {first.rule} at byte {first.start:,}, and cannot be redacted"
+            hint = "Put it without the secret. What was uploaded is removed."
+            raise SecretInArtifact("unsupported", message, hint=hint, outcome="not_applied")
+        return SearchedArtifact(address, {} if first is None else to_payload(capture.secrets))
