@@ -40,9 +40,6 @@ MEMORY_BYTES_MAX: Final = 2 * 1024**3
 IDLE_S: Final = 60
 """Seconds without a delta after which the process ends."""
 
-_NICENESS: Final = 10
-"""Priority of the process: where processors are scarce the daemon, which answers others, comes first."""
-
 _ATTEMPTS: Final = 2
 _LENGTH_BYTES: Final = 8
 _WRITTEN_BYTES: Final = 1024 * 1024
@@ -220,7 +217,6 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 def main() -> None:
     """Handle deltas that come over standard input, a socket, until it ends or is idle."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    os.nice(_NICENESS)
     connection = socket.socket(fileno=0)
     _THREADS.start(partial(_end_with_daemon, connection), lambda: None)
     while select.select([connection], [], [], IDLE_S)[0]:

@@ -8,7 +8,7 @@ from tests.traced import traced
 from tests.waiting import block_until
 from tests.xtdb.running import Node
 
-PROJECT = (17, 122)
+PROJECT = (17, 124)
 """Modules and functions entered for one row, from the journal to the node's confirmation."""
 
 LEVEL_S = 60

@@ -165,10 +165,3 @@ async def test_closing_ends_the_process(process: CaptureProcess) -> None:
     assert len(children()) == 1
     await in_thread(process.close)
     assert children() == set()
-
-
-async def test_the_daemon_comes_before_the_process(process: CaptureProcess) -> None:
-    await kept(process, Capture(GUARD, "flag"), large())
-    assert process._process is not None
-    ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, process._process.pid))
-    assert its == min(19, ours + 10)

@@ -43,7 +43,9 @@ TEXT = '{"n":1}\n'
 async def committing(root: Path) -> AsyncIterator[World]:
     async with world(root) as made:
         commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
-        made.handlers |= bound(CommitCalls(commits, Materializer(commits), ArtifactCalls(made.sessions, SystemClock())))
+        made.handlers |= bound(
+            CommitCalls(commits, Materializer(commits), ArtifactCalls(made.sessions, SystemClock(), policy="flag"))
+        )
         with closing(commits):
             yield made
 

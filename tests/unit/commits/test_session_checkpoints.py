@@ -33,7 +33,7 @@ class Household:
         self.world = made
         self.made = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         made.handlers |= bound(
-            CommitCalls(self.made, Materializer(self.made), ArtifactCalls(made.sessions, SystemClock()))
+            CommitCalls(self.made, Materializer(self.made), ArtifactCalls(made.sessions, SystemClock(), policy="flag"))
         )
         self.checkpoints = SessionCheckpoints(made.sessions, self.made)
 

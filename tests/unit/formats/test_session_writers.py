@@ -16,6 +16,7 @@ from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts import claude_code, codex, opencode, pi
+from ctxd.transcripts.opencode_storage import export_records, numbered
 from ctxd.transcripts.records import lines
 from ctxd_protocol import event_types as typed
 
@@ -43,7 +44,7 @@ def of_claude(content: bytes) -> Events:
 
 
 def of_opencode(content: bytes) -> Events:
-    return [entry.event for entry in opencode.read_export(json.loads(content))]
+    return [entry.event for entry in opencode.read_session(numbered(export_records(json.loads(content))))]
 
 
 READERS = {"claude": of_claude, "codex": of_codex, "pi": of_pi, "opencode": of_opencode}
