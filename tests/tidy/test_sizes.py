@@ -85,6 +85,7 @@ def tracked() -> list[Path]:
         ".git",
         ".venv",
         ".venv-langgraph",
+        ".harnesses",
         ".mypy_cache",
         ".ruff_cache",
         ".pytest_cache",
