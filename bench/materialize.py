@@ -1,20 +1,24 @@
 """Contexts of a chain of 1,000 commits: the first one after a start, and one that was made before.
 
-``materialise_cold`` is the first call after a start, whole content over the socket, over reading the same bytes from
-one file and decoding their events; no page of the database, of the snapshots or of the file is cached. The chain has
-been read before; ``materialise_first`` is the same call when it never was: its newest commits are in no snapshot.
-``materialise_warm`` is a repeated call over the same bytes from a bare server: a dictionary, base64, msgspec and a
-uvloop Protocol (``python -m bench.materialize SOCKET FILE``). Expected order of growth: O(n) in the bytes of the deltas
-when cold, and in the bytes of the answer when warm.
+``materialise_cold`` is the first call after a start, whole content over the socket as a client of the host gets it (in
+a file whose descriptor is passed), over reading the same bytes from one file and decoding their events; no page of the
+database, of the snapshots or of the file is cached. The chain has been read before; ``materialise_first`` is the same
+call when it never was: its newest commits are in no snapshot. ``materialise_warm`` is a repeated call with the content
+in the line over the same bytes from a bare server: a dictionary, base64, msgspec and a uvloop Protocol (``python -m
+bench.materialize SOCKET FILE``). Expected order of growth: O(n) in the bytes of the deltas when cold, and in the bytes
+of the answer when warm.
 """
 
 import asyncio
+import os
+import socket
 import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import cbor2
 import msgspec
@@ -45,7 +49,7 @@ def run() -> Iterator[Figure]:
                 caller.call("daemon.status")
                 for each in (state / "state.db", *state.glob("snapshots/*")):
                     forget_pages(each)
-                seconds, content = called(caller, tip)
+                seconds, content = passed(caller, tip)
                 cold.append(seconds)
                 warm = [called(caller, tip)[0] for _ in range(CALLS)]
         file.write_bytes(content)
@@ -70,6 +74,18 @@ class LongCaller(Caller):
         super().__init__(path)
         self._file = self._socket.makefile("rwb", _BUFFER_BYTES)
 
+    def call_for_file(self, method: str, **params: object) -> tuple[Any, int]:
+        """The result of a call, and the descriptor that came with it."""
+        self._socket.sendall(
+            msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}) + b"\n"
+        )
+        line, found = b"", list[int]()
+        while not line.endswith(b"\n"):
+            piece, descriptors, _, _ = socket.recv_fds(self._socket, _BUFFER_BYTES, 1)
+            line += piece
+            found += descriptors
+        return msgspec.json.decode(line)["result"], found[0]
+
 
 def called(caller: Caller, tip: str | None) -> tuple[float, bytes]:
     """Seconds of one call, with its content decoded from base64; and the content."""
@@ -77,6 +93,16 @@ def called(caller: Caller, tip: str | None) -> tuple[float, bytes]:
     made = caller.call("commit.materialize", commit=tip, stop="root")
     content = msgspec.convert(made["content_base64"], bytes)
     return time.perf_counter() - began, content
+
+
+def passed(caller: LongCaller, tip: str | None) -> tuple[float, bytes]:
+    """Seconds of one call, with its content read from the file that is passed; and the content."""
+    began = time.perf_counter()
+    made, descriptor = caller.call_for_file("commit.materialize", commit=tip, stop="root", descriptor=True)
+    content = os.pread(descriptor, made["size"], 0)
+    seconds = time.perf_counter() - began
+    os.close(descriptor)
+    return seconds, content
 
 
 def decoded(file: Path) -> float:

@@ -82,6 +82,8 @@ class BlockingConnection:
         self.limits = Limits()
         self.usable = True
         self._events = Events()
+        self._files = wire.PassedFiles()
+        self._takes_files = False
         self._lines = wire.LineDecoder()
         self._ready: deque[bytes] = deque()
         self._next_id = 0
@@ -101,20 +103,16 @@ class BlockingConnection:
         with self._turn.held(deadline):
             if not self.usable:
                 raise ConnectionLost("the connection to the daemon ended", outcome="not_applied")
-            self._next_id += 1
-            line = wire.request_line(self._next_id, call, self.limits)
-            try:
-                answer = self._exchange(line, deadline)
-            except BaseException:
-                self.close()  # half a line may have gone out, or half an answer been read
-                raise
-            if answer.error is not None:
-                raise wire.failure(answer.error, call)
-            return call.decode(answer.result)
+            if self._takes_files:
+                with suppress(wire.FileLost):
+                    return self._result(call.with_descriptor(), deadline)
+            return self._result(call, deadline)
 
-    def adopt(self, limits: Limits) -> None:
-        """Keep within ``limits``, which the daemon announced."""
+    def adopt(self, limits: Limits, *, descriptors: bool) -> None:
+        """Keep within ``limits``, which the daemon announced, and take long contents as files if it passes
+        ``descriptors``."""
         self.limits = limits
+        self._takes_files = descriptors
 
     def listen(self, subscription: int) -> None:
         """Keep the notifications of ``subscription`` for ``event``."""
@@ -144,6 +142,7 @@ class BlockingConnection:
         """Close the socket."""
         self.usable = False
         self._socket.close()
+        self._files.close()
 
     def arm(self, deadline: float) -> None:
         """Bound the next operation on the socket. Raises: ``TimeoutError`` if ``deadline`` has passed."""
@@ -151,6 +150,18 @@ class BlockingConnection:
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(None if math.isinf(left) else left)
+
+    def _result(self, call: Call[R], deadline: float) -> R:
+        self._next_id += 1
+        line = wire.request_line(self._next_id, call, self.limits)
+        try:
+            answer = self._exchange(line, deadline)
+        except BaseException:
+            self.close()  # half a line may have gone out, or half an answer been read
+            raise
+        if answer.error is not None:
+            raise wire.failure(answer.error, call)
+        return wire.completed(call.decode(answer.result), self._files.content(answer))
 
     def _exchange(self, line: bytes, deadline: float) -> wire.IncomingLine:
         self._send(line, deadline)
@@ -170,7 +181,8 @@ class BlockingConnection:
         while not self._ready:
             try:
                 self.arm(deadline)
-                data = self._socket.recv(RECEIVE_BYTES)
+                data, descriptors, _, _ = socket.recv_fds(self._socket, RECEIVE_BYTES, 1)
+                self._files.keep(descriptors)
             except TimeoutError:
                 raise
             except OSError as error:

@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
 import anyio
-import msgspec
-from anyio.abc import ByteStream, TaskGroup
+from anyio.abc import TaskGroup, UNIXSocketStream
 
 from ctxd_client import wire
 from ctxd_client.errors import CallFailed, ConnectionLost, from_wire
@@ -90,12 +89,13 @@ async def open_connection(path: str, runner: Runner, deadline: float) -> "AsyncC
 class _Waiting:
     """One call without an answer yet."""
 
-    __slots__ = ("answer", "answered", "error", "method", "sent")
+    __slots__ = ("answer", "answered", "content", "error", "method", "sent")
 
     def __init__(self, method: str) -> None:
         self.method = method
         self.answered = anyio.Event()
         self.answer: wire.IncomingLine | None = None
+        self.content: bytes | None = None
         self.error: CallFailed | None = None
         self.sent = False
 
@@ -106,10 +106,12 @@ class AsyncConnection:
     SHARED: ClassVar = True
     """Calls are made while others wait, for answers or for notifications."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: UNIXSocketStream) -> None:
         self.limits = Limits()
         self._stream = stream
         self._events = Events()
+        self._files = wire.PassedFiles()
+        self._takes_files = False
         self._arrived = anyio.Event()
         self._waiting: dict[int, _Waiting] = {}
         self._abandoned: set[int] = set()
@@ -148,6 +150,7 @@ class AsyncConnection:
                     group.cancel_scope.cancel()
         finally:
             self._end(ConnectionLost("the connection to the daemon ended"))
+            self._files.close()
             with anyio.move_on_after(CLOSE_S_MAX, shield=True):
                 await self._stream.aclose()
 
@@ -159,12 +162,15 @@ class AsyncConnection:
         ends first; ``TimeoutError``.
         Cancel: the daemon is asked to give the call up; whether a write was applied is then unknown.
         """
-        self._next_id += 1
-        line = wire.request_line(self._next_id, call, self.limits)
         with anyio.fail_after(deadline - now()):
-            return call.decode(await self._exchange(self._next_id, line, call))
+            if self._takes_files:
+                with suppress(wire.FileLost):
+                    return await self._exchange(call.with_descriptor())
+            return await self._exchange(call)
 
-    async def _exchange(self, id: int, line: bytes, call: Call[R]) -> msgspec.Raw:
+    async def _exchange(self, call: Call[R]) -> R:
+        self._next_id += 1
+        id, line = self._next_id, wire.request_line(self._next_id, call, self.limits)
         await self._room()
         waiting = self._waiting[id] = _Waiting(call.method.name)
         self._post(id, line)
@@ -179,7 +185,7 @@ class AsyncConnection:
         assert answer is not None, "an answered call has an answer or an error"
         if answer.error is not None:
             raise wire.failure(answer.error, call)
-        return answer.result
+        return wire.completed(call.decode(answer.result), waiting.content)
 
     def listen(self, subscription: int) -> None:
         """Keep the notifications of ``subscription`` for ``event``."""
@@ -203,9 +209,11 @@ class AsyncConnection:
             await self._arrived.wait()
         return event
 
-    def adopt(self, limits: Limits) -> None:
-        """Keep within ``limits``, which the daemon announced. Only while no call waits."""
+    def adopt(self, limits: Limits, *, descriptors: bool) -> None:
+        """Keep within ``limits``, which the daemon announced, and take long contents as files if it passes
+        ``descriptors``. Only while no call waits."""
         self.limits = limits
+        self._takes_files = descriptors
         self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
 
     def retire(self) -> None:
@@ -272,7 +280,9 @@ class AsyncConnection:
         lines = wire.LineDecoder()
         try:
             while True:
-                for line in lines.feed(await self._stream.receive(RECEIVE_BYTES)):
+                data, descriptors = await self._stream.receive_fds(RECEIVE_BYTES, 1)
+                self._files.keep(descriptors)
+                for line in lines.feed(data):
                     self._take(wire.parse(line))
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
@@ -287,9 +297,11 @@ class AsyncConnection:
         if answer.id is None and answer.error is not None:
             self._fail_unidentified(answer.error)
         if isinstance(answer.id, int):
+            content = self._files.content(answer)
             waiting = self._waiting.pop(answer.id, None)
             if waiting is not None:
                 waiting.answer = answer
+                waiting.content = content
                 waiting.answered.set()
                 self._slots.release()
             elif answer.id in self._abandoned:

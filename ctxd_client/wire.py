@@ -1,11 +1,13 @@
 """JSON-RPC without I/O, for both clients: calls to lines, lines to answers, and notifications that wait."""
 
 import math
+import os
 import secrets
+from base64 import b64encode
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -48,6 +50,12 @@ class Call(Generic[R]):
             return self
         return Call(self.method.name, msgspec.structs.replace(self.params, op_id=secrets.token_hex(16)), self.result)
 
+    def with_descriptor(self) -> "Call[R]":
+        """The same call; one whose result may have a long content requests that as a file."""
+        if not hasattr(self.params, "descriptor"):
+            return self
+        return Call(self.method.name, msgspec.structs.replace(self.params, descriptor=True), self.result)
+
     def decode(self, result: msgspec.Raw) -> R:
         """The typed result. Raises: ``DaemonFault`` if the answer has not the shape that this version knows."""
         try:
@@ -82,6 +90,12 @@ class _Request(msgspec.Struct, omit_defaults=True, tag_field="jsonrpc", tag="2.0
     id: int | None = None
 
 
+class _Passed(msgspec.Struct):
+    size: int = 0
+    descriptor: Literal["content", "content_base64"] | None = None
+
+
+_PASSED = msgspec.json.Decoder(_Passed)
 _ANSWER = msgspec.json.Decoder(IncomingLine)
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
@@ -154,6 +168,64 @@ def parse(line: bytes | bytearray) -> IncomingLine:
         return _ANSWER.decode(line)
     except msgspec.DecodeError as error:
         raise DaemonFault(f"the daemon sent a line that is not JSON-RPC: {error}", code="protocol_mismatch") from error
+
+
+class FileLost(Exception):
+    """An answer came without the file that has its content: this process has no descriptor left, or something between
+    it and the daemon passes bytes only."""
+
+
+class PassedFiles:
+    """The descriptor that came last, until the answer that it belongs to is read. The daemon sends the next one only
+    once it was received."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor that waits, if any."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def keep(self, descriptors: Iterable[int]) -> None:
+        """Take over what was received, in the place of what came before and belongs to no answer."""
+        for each in descriptors:
+            self.close()
+            self._descriptor = each
+            os.set_inheritable(each, False)
+
+    def content(self, answer: IncomingLine) -> bytes | None:
+        """The content of the file that came with ``answer``; None without one."""
+        if self._descriptor < 0:
+            return None
+        try:
+            passed = _PASSED.decode(answer.result)
+        except msgspec.DecodeError:
+            return None
+        if passed.descriptor is None:
+            return None
+        try:
+            content = os.pread(self._descriptor, passed.size, 0)
+        except OSError:
+            return None
+        finally:
+            self.close()
+        return content if len(content) == passed.size else None
+
+
+def completed(result: R, content: bytes | None) -> R:
+    """``result`` with the content of its file in the member that it stands for. Raises: ``FileLost``."""
+    member = getattr(result, "descriptor", None)
+    if member is None or not isinstance(result, msgspec.Struct):
+        return result
+    if content is None:
+        raise FileLost
+    value = content.decode() if member == "content" else b64encode(content).decode()
+    return msgspec.structs.replace(result, descriptor=None, **{member: value})
 
 
 class Events:

@@ -4,6 +4,7 @@ A short one is in memory, a longer one in a file without a name in the state dir
 backup finds it. Least recently used ones go first.
 """
 
+import fcntl
 import os
 import tempfile
 from collections import OrderedDict
@@ -23,6 +24,8 @@ FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
 _SHORT_BYTES: Final = 4 * 1024 * 1024
 """Bytes up to which a context is in memory."""
 
+_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+
 Figures = TypeVar("Figures")
 
 
@@ -32,7 +35,6 @@ class ContextContent:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: list[bytes | memoryview] = []
-        self._whole = b""
         self._file = -1
         self._hash = blake3()
         self.size = 0
@@ -62,27 +64,45 @@ class ContextContent:
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 self._file = os.dup(file.fileno())
             for each in self._held:
-                self._append(each)
+                _write_all(self._file, each)
             self._held = []
-        self._append(piece)
-
-    def end(self) -> None:
-        """Declare that nothing is added any more."""
-        self._whole, self._held = b"".join(self._held), []
+        _write_all(self._file, piece)
 
     def read(self, offset: int, limit: int) -> bytes:
         """At most ``limit`` bytes from ``offset`` on; fewer at the end only. Raises: OSError."""
         if self._file < 0:
-            return self._whole[offset : offset + limit]
+            # Joined once it is read, which a copy does not need. Another thread may do the same meanwhile.
+            if len(held := self._held) != 1 or not isinstance(held[0], bytes):
+                held = self._held = [b"".join(held)]
+            return bytes(held[0][offset : offset + limit])
         found = bytearray()
         while len(found) < limit and (piece := os.pread(self._file, limit - len(found), offset + len(found))):
             found += piece
         return bytes(found)
 
-    def _append(self, piece: bytes | memoryview) -> None:
-        view = memoryview(piece)
-        while view:
-            view = view[os.write(self._file, view) :]
+    def open_copy(self) -> int:
+        """A descriptor of a file with all bytes, at its start, which its holders cannot change. The caller closes it.
+
+        Raises: OSError.
+        """
+        if self._file >= 0:
+            return os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
+        copy = os.memfd_create("ctxd-context", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            for each in self._held:
+                _write_all(copy, each)
+            fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
+            os.lseek(copy, 0, os.SEEK_SET)
+        except BaseException:
+            os.close(copy)
+            raise
+        return copy
+
+
+def _write_all(file: int, piece: bytes | memoryview) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(file, view) :]
 
 
 class CachedContext(msgspec.Struct, Generic[Figures], frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 import anyio
 import anyio.lowlevel
@@ -30,6 +30,7 @@ from ctxd.formats.translation import RAW, TRANSLATOR_VERSION, Delta, Materializa
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.offload import Lane, LoopHandle, in_thread
+from ctxd.passed_file import PassedFile
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
@@ -40,6 +41,9 @@ CONTEXT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 WHOLE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a context that is returned in one answer."""
+
+PASSED_BYTES_MIN: Final = 64 * 1024
+"""Bytes of a context from which on it is passed as a file: a shorter one is as fast in the line."""
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of deltas, about, that are in memory at a time."""
@@ -81,8 +85,9 @@ class Materializer:
 
     async def materialize(
         self, viewer: CommitViewer, params: wire.CommitMaterializeParams, *, bytes_max: int | None = None
-    ) -> wire.CommitMaterializeResult:
-        """The context of a commit, whole or a piece of it; without a commit the empty context.
+    ) -> wire.CommitMaterializeResult | PassedFile:
+        """The context of a commit, whole or a piece of it; without a commit the empty context. A long one as a file if
+        the caller takes that and is not in a sandbox, where it could use up the daemon's memory with files it keeps.
 
         Raises: CtxdError ``commit_not_found``, also for an ancestor; ``invalid_params`` for a stop that is no ancestor;
         ``unsupported`` for a format that cannot be written; ``too_large`` for a whole content of more than
@@ -106,10 +111,9 @@ class Materializer:
         if size > whole_max:
             message = f"the context has {size:,} bytes, {whole_max:,} are returned at once"
             raise CtxdError("too_large", message, hint="Read it in pieces, with limit; or stop at a later commit.")
-        content = made.content.read(0, size)
-        if not is_array(figures.format or "") and isinstance(text := decode_content(content), str):
-            return msgspec.structs.replace(figures, content=text)
-        return msgspec.structs.replace(figures, content_base64=_base64(content))
+        if params.descriptor and size >= PASSED_BYTES_MIN and not viewer.is_confined:
+            return await in_thread(_passed, made)
+        return _whole(made)
 
     async def context(
         self, viewer: CommitViewer, params: wire.CommitMaterializeParams
@@ -335,8 +339,30 @@ def _written(made: Materialization, folder: Path) -> ContextContent:
         raise CtxdError("corrupt", f"a delta cannot be read: {error}") from error
     except OSError as error:
         raise CtxdError("disk_full", f"the context cannot be kept in {folder}: {error.strerror}") from error
-    content.end()
     return content
+
+
+def _whole(made: _Made) -> wire.CommitMaterializeResult:
+    if (text := _text(made)) is not None:
+        return msgspec.structs.replace(made.figures, content=text)
+    return msgspec.structs.replace(made.figures, content_base64=_base64(made.content.read(0, made.figures.size)))
+
+
+def _text(made: _Made) -> str | None:
+    if is_array(made.figures.format or ""):
+        return None
+    content = decode_content(made.content.read(0, made.figures.size))
+    return content if isinstance(content, str) else None
+
+
+def _passed(made: _Made) -> wire.CommitMaterializeResult | PassedFile:
+    """The context as a file; in the line if the daemon can open none."""
+    member: Literal["content", "content_base64"] = "content_base64" if _text(made) is None else "content"
+    try:
+        descriptor = made.content.open_copy()
+    except OSError:
+        return _whole(made)
+    return PassedFile(msgspec.structs.replace(made.figures, descriptor=member), descriptor, partial(_whole, made))
 
 
 def _base64(content: bytes) -> str:

@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import ARMED, hit
 from ctxd.observe.call_counts import UNKNOWN_METHOD
+from ctxd.passed_file import PassedFile
 from ctxd.rpc.answer_budget import AnswerBudget
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, Table
@@ -319,6 +320,8 @@ class InFlight:
 
     def _take(self, call: InFlightCall, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Answer with ``result``, now or once its write is durable."""
+        if type(result) is PassedFile and (call.batch is not None or call.id is UNSET):
+            result = result.whole()
         if type(result) is not Accepted:
             self._finish(call, None if call.id is UNSET else Reply("2.0", call.id, result))
         elif result.pending is None:

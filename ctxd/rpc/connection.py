@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.failpoints import ARMED, hit
+from ctxd.passed_file import PassedFile, send_with_file
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
 from ctxd.rpc.listener_state import ListenerContext
@@ -28,6 +29,7 @@ from ctxd.rpc.scheduler import (
     SLICE_LINES,
     SLICE_S,
 )
+from ctxd.rpc.wire_errors import error_of
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import (
@@ -35,6 +37,7 @@ from ctxd_protocol.jsonrpc import (
     Failure,
     FrameDecoder,
     Notification,
+    Reply,
     Request,
     Stray,
     encode,
@@ -388,6 +391,8 @@ class Connection(asyncio.Protocol):
             self._unsent = self._unsent or deque()
             self._unsent.append((answer, reserved))
         else:
+            if type(answer) is Reply and type(answer.result) is PassedFile:
+                answer = self._send_file(answer, answer.result)
             if answer is not None and self._transport is not None:
                 listener = self._listener
                 self._transport.write(encode_answers([answer], log=listener.log, bytes_max=listener.answer_bytes_max))
@@ -395,6 +400,23 @@ class Connection(asyncio.Protocol):
                 self._calls.budget.give(reserved)
         if self._items or self._block or self._draining or self._ending:
             self._go_on()
+
+    def _send_file(self, answer: Reply, passed: PassedFile) -> Answer | None:
+        """Send an answer with its file. Returns: None once that is done, otherwise the answer to send without one."""
+        transport = self._transport
+        if transport is None:
+            return None
+        if not transport.is_closing() and not transport.get_write_buffer_size():
+            line = encode(Reply("2.0", answer.id, passed.brief))
+            connection = transport.get_extra_info("socket").fileno()
+            if (sent := send_with_file(connection, line, passed.descriptor)) > 0:
+                if sent < len(line):
+                    transport.write(line[sent:])
+                return None
+        try:
+            return Reply("2.0", answer.id, passed.whole())
+        except Exception as exc:  # noqa: BLE001 - the content cannot be read: that is the answer to its call only
+            return refuse(answer.id, error_of(exc, method="commit.materialize", log=self._listener.log))
 
     # --- notifications
 

@@ -1473,7 +1473,8 @@ class SyncClientMethods(ABC):
         snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the oldest
         content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
         alone. ``limit``: at most that many bytes of the content, from ``offset`` on; without it the whole content,
-        which is refused if it is too large for one answer.
+        which is refused if it is too large for one answer. ``descriptor``, which ``ctxd_client`` sets by itself: True
+        if the connection takes a long whole content as a file, whose descriptor comes with the answer.
 
         Raises: ``NotFound`` (commit_not_found); ``Unavailable`` (disk_full); ``InvalidState`` (purged); ``TooLarge``
         (too_large); ``InvalidCall`` (unsupported).

@@ -148,4 +148,4 @@ class SyncReconnectingConnection:
             return  # hello is optional on both sides
         if self.hello.journal != known:
             self.last_receipt = None  # it belongs to another journal
-        connection.adopt(self.hello.limits)
+        connection.adopt(self.hello.limits, descriptors=self.hello.descriptors)

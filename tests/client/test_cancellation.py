@@ -128,7 +128,7 @@ class StuckStream:
         await self.release.wait()
         self.sent.append(data)
 
-    async def receive(self, max_bytes=65536):
+    async def receive_fds(self, msglen, maxfds):
         await self.closed.wait()
         raise anyio.EndOfStream
 

@@ -4,6 +4,7 @@ import msgspec
 
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
+from ctxd.passed_file import PassedFile
 from ctxd.rpc.caller import Caller, viewer_of
 from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.sessions.session import Accepted, WriteRequest
@@ -43,5 +44,5 @@ class CommitCalls:
 
     async def commit_materialize(
         self, caller: Caller, params: wire.CommitMaterializeParams
-    ) -> wire.CommitMaterializeResult:
+    ) -> wire.CommitMaterializeResult | PassedFile:
         return await self._materializer.materialize(viewer_of(caller), params, bytes_max=caller.answer_bytes_max)

@@ -54,6 +54,7 @@ class DaemonCalls:
             limits=caller.limits or self._limits,
             incarnation=self._incarnation,
             journal=self._journal,
+            descriptors=caller.capability == "host",
         )
 
     async def rpc_discover(self, _: Caller, params: Nothing) -> msgspec.Raw:

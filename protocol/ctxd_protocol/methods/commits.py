@@ -207,7 +207,8 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
     snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the
     oldest content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
     alone. ``limit``: at most that many bytes of the content, from ``offset`` on; without it the whole content, which is
-    refused if it is too large for one answer.
+    refused if it is too large for one answer. ``descriptor``, which ``ctxd_client`` sets by itself: True if the
+    connection takes a long whole content as a file, whose descriptor comes with the answer.
     """
 
     commit: CommitIdText | None = None
@@ -216,6 +217,7 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
     content: bool = True
     offset: Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)] = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=PIECE_BYTES_MAX)] | None = None
+    descriptor: bool = False
 
 
 class StartContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -249,7 +251,9 @@ class CommitMaterializeResult(Result, frozen=True, kw_only=True):
     ``commit_count``: the commits from there on; ``message_count`` and ``token_count``: those of the deltas in the
     content; ``chain_message_count`` those of all these commits. ``cached``: the result of an earlier call.
     With ``limit`` the piece is in ``content_base64``; ``next_offset``: where the next one begins, None at the end. All
-    pieces are of one content as long as ``artifact_ref`` stays the same.
+    pieces are of one content as long as ``artifact_ref`` stays the same. ``descriptor``: the one of the two members
+    whose bytes are not here but in a file, ``size`` of them; its descriptor arrives as ancillary data (SCM_RIGHTS) with
+    the first byte of this line.
     """
 
     commit: str | None
@@ -267,6 +271,7 @@ class CommitMaterializeResult(Result, frozen=True, kw_only=True):
     content: str | None = None
     content_base64: str | None = None
     next_offset: int | None = None
+    descriptor: Literal["content", "content_base64"] | None = None
 
 
 _FOUND: Final = ("session_not_found", "commit_not_found")

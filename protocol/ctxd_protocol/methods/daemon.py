@@ -32,6 +32,7 @@ class HelloResult(Result, frozen=True, kw_only=True):
     """Identification of the daemon: the protocol version to speak, and the methods and limits of this connection.
 
     ``journal`` identifies the journal that receipts belong to: a new state directory or a restored backup has another.
+    ``descriptors``: long contents may be requested as files, whose descriptors come with the answers.
     """
 
     server: str
@@ -41,6 +42,7 @@ class HelloResult(Result, frozen=True, kw_only=True):
     limits: Limits
     incarnation: int
     journal: str
+    descriptors: bool = False
 
 
 class CancelParams(Params, frozen=True, kw_only=True):

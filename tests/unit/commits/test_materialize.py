@@ -1,5 +1,7 @@
 """Contexts in pieces, over several batches of deltas, in memory and in files, and the bounds of their cache."""
 
+import errno
+import os
 from base64 import b64encode
 from functools import partial
 from pathlib import Path
@@ -7,13 +9,15 @@ from typing import Any
 
 import anyio
 import cbor2
+import msgspec
 import pytest
 
 from ctxd.commits import context_cache, materialize
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.objects.commit_fields import entity_id
+from ctxd.passed_file import PassedFile
 from tests.unit.commits.test_commits import TEXT, checkpoint, committing
-from tests.unit.sessions.world import World, code_of
+from tests.unit.sessions.world import CALLER, World, code_of
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +60,54 @@ async def test_the_pieces_of_a_context_are_the_whole(
         assert (beyond.content_base64, beyond.next_offset) == (b"", None)
         names = {path.name for path in tmp_path.iterdir() if not path.name.startswith("state.db")}
         assert names <= {"LOCK", "artifacts", "head", "secrets.key"}, "a context has no name there"
+
+
+@pytest.mark.requirement("RPC-12")
+@pytest.mark.parametrize("in_file", [False, True], ids=["memory", "file"])
+async def test_a_long_context_is_a_file_that_nobody_can_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_file: bool
+) -> None:
+    if in_file:
+        monkeypatch.setattr(context_cache, "_SHORT_BYTES", 10)
+    async with committing(tmp_path) as made:
+        commit = await checkpoint(made, '{"n":"%s"}\n' % ("é" * 40_000))
+        whole = await made.call("commit.materialize", commit=commit)
+        passed = await made.call("commit.materialize", commit=commit, descriptor=True)
+        figures = msgspec.structs.replace(whole, cached=True, content=None, descriptor="content")
+        assert passed.brief == figures
+        assert passed.whole() == msgspec.structs.replace(whole, cached=True)
+        assert os.pread(passed.descriptor, whole.size + 1, 0).decode() == whole.content
+        for change in (partial(os.write, passed.descriptor, b"x"), partial(os.ftruncate, passed.descriptor, 1)):
+            with pytest.raises(OSError):
+                change()
+        assert os.pread(passed.descriptor, whole.size + 1, 0).decode() == whole.content
+        other = await made.call("commit.materialize", commit=commit, descriptor=True)
+        os.lseek(passed.descriptor, 7, os.SEEK_SET)
+        assert os.lseek(other.descriptor, 0, os.SEEK_CUR) == 0, "each has its own place"
+
+
+@pytest.mark.requirement("RPC-12")
+async def test_a_sandbox_and_a_short_context_get_the_content_in_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with committing(tmp_path) as made:
+        await made.call("session.create", agent="demo", session="mine")
+        long = await checkpoint(made, '{"n":"%s"}\n' % ("x" * 70_000), session="mine")
+        short = await checkpoint(made, TEXT)
+        confined = msgspec.structs.replace(CALLER, capability="sandbox", session="mine")
+        asked = {"commit": long, "descriptor": True}
+        assert isinstance(await made.call("commit.materialize", **asked), PassedFile)
+        whole = await made.call("commit.materialize", caller=confined, **asked)
+        assert (whole.descriptor, len(whole.content)) == (None, whole.size)
+        assert (await made.call("commit.materialize", commit=short, descriptor=True)).content == TEXT
+        piece = await made.call("commit.materialize", limit=70_000, **asked)
+        assert (piece.descriptor, len(piece.content_base64)) == (None, 70_000)
+        monkeypatch.setattr(os, "memfd_create", _no_descriptor)
+        assert (await made.call("commit.materialize", **asked)).content == whole.content
+
+
+def _no_descriptor(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.requirement("CMT-30")
@@ -166,7 +218,6 @@ async def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 def context(folder: Path, size: int) -> CachedContext[str]:
     content = ContextContent(folder)
     content.write(b"x" * size)
-    content.end()
     return CachedContext(content, "figures")
 
 
