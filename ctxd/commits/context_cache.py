@@ -35,13 +35,14 @@ class ContextContent:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: list[bytes | memoryview] = []
-        self._file = -1
+        self._file = self._copy = -1
         self._hash = blake3()
         self.size = 0
 
     def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        for each in (self._file, self._copy):
+            if each >= 0:
+                os.close(each)
 
     @property
     def is_in_memory(self) -> bool:
@@ -80,11 +81,23 @@ class ContextContent:
             found += piece
         return bytes(found)
 
+    @property
+    def has_copy(self) -> bool:
+        """True if ``open_copy`` has its result at once."""
+        return self._copy >= 0
+
+    def make_copy(self) -> None:
+        """Prepare one result of ``open_copy``, where the content was written. Raises: OSError."""
+        self._copy = self.open_copy()
+
     def open_copy(self) -> int:
         """A descriptor of a file with all bytes, at its start, which its holders cannot change. The caller closes it.
 
         Raises: OSError.
         """
+        copy, self._copy = self._copy, -1
+        if copy >= 0:
+            return copy
         if self._file >= 0:
             return os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
         copy = os.memfd_create("ctxd-context", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

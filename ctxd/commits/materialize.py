@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -111,8 +112,9 @@ class Materializer:
         if size > whole_max:
             message = f"the context has {size:,} bytes, {whole_max:,} are returned at once"
             raise CtxdError("too_large", message, hint="Read it in pieces, with limit; or stop at a later commit.")
-        if params.descriptor and size >= PASSED_BYTES_MIN and not viewer.is_confined:
-            return await in_thread(_passed, made)
+        if size >= PASSED_BYTES_MIN and _is_passed(viewer, params):
+            # A copy that is there already is of an array: nothing of it is decoded here.
+            return _passed(made) if made.content.has_copy else await in_thread(_passed, made)
         return _whole(made)
 
     async def context(
@@ -159,7 +161,8 @@ class Materializer:
             try:
                 await deltas.begin()
                 made = _joined(parts, deltas, snapshots, params.format, self._store.root)
-                content = await self._lanes[viewer.is_confined].run(_written, made, self._store.root)
+                copies = _is_passed(viewer, params) and is_array(made.format)
+                content = await self._lanes[viewer.is_confined].run(_written, made, self._store.root, copies)
             except (CtxdError, SnapshotGone) as error:
                 failure = error
             group.cancel_scope.cancel()
@@ -329,8 +332,11 @@ def _joined(
         raise CtxdError("unsupported", str(error), hint="Leave format out for that of the chain.") from error
 
 
-def _written(made: Materialization, folder: Path) -> ContextContent:
-    """The whole content. Raises: CtxdError ``corrupt`` for a delta that is not what its format names."""
+def _written(made: Materialization, folder: Path, copies: bool) -> ContextContent:
+    """The whole content, with ``copies`` ready to be passed if it is long.
+
+    Raises: CtxdError ``corrupt`` for a delta that is not what its format names; ``disk_full``.
+    """
     content = ContextContent(folder)
     try:
         for chunk in made.chunks():
@@ -339,7 +345,15 @@ def _written(made: Materialization, folder: Path) -> ContextContent:
         raise CtxdError("corrupt", f"a delta cannot be read: {error}") from error
     except OSError as error:
         raise CtxdError("disk_full", f"the context cannot be kept in {folder}: {error.strerror}") from error
+    if copies and PASSED_BYTES_MIN <= content.size <= WHOLE_BYTES_MAX:
+        with suppress(OSError):  # Without a descriptor left the content goes out in the line.
+            content.make_copy()
     return content
+
+
+def _is_passed(viewer: CommitViewer, params: wire.CommitMaterializeParams) -> bool:
+    """True if a long content leaves as a file: it is requested whole, and not from a sandbox."""
+    return params.descriptor and params.content and params.limit is None and not viewer.is_confined
 
 
 def _whole(made: _Made) -> wire.CommitMaterializeResult:

@@ -3,6 +3,7 @@
 import errno
 import os
 from base64 import b64encode
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,24 @@ async def test_a_sandbox_and_a_short_context_get_the_content_in_the_line(
         assert (await made.call("commit.materialize", commit=short, descriptor=True)).content == TEXT
         piece = await made.call("commit.materialize", limit=70_000, **asked)
         assert (piece.descriptor, len(piece.content_base64)) == (None, 70_000)
+        array = b64encode(cbor2.dumps([{"type": "response", "timestamp": 1, "response": {"content": "x" * 70_000}}]))
+        answer = await made.call("commit.checkpoint", format="events-v1", delta_base64=array.decode())
+        counts = await made.call("commit.materialize", commit=answer.commit.commit, descriptor=True, content=False)
+        assert (counts.descriptor, counts.content, counts.content_base64) == (None, None, None)
+        assert "ctxd-context" not in opened(), "no copy is kept for a call that does not take it"
         monkeypatch.setattr(os, "memfd_create", _no_descriptor)
+        found = await made.call("commit.materialize", commit=answer.commit.commit, descriptor=True)
+        assert (found.descriptor, len(found.content_base64)) == (None, found.size)
         assert (await made.call("commit.materialize", **asked)).content == whole.content
+
+
+def opened() -> str:
+    """The names of the files that this process has open."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # The listing itself.
+            found.append(str(each.readlink()))
+    return " ".join(found)
 
 
 def _no_descriptor(*_: object) -> int:

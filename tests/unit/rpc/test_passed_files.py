@@ -121,6 +121,21 @@ async def test_a_client_that_requests_a_thousand_files_and_reads_nothing_holds_o
 
 
 @pytest.mark.requirement("RPC-12")
+async def test_the_rest_of_a_line_that_the_socket_takes_in_part_follows(tmp_path, monkeypatch):
+    def in_part(connection: int, line: bytes, descriptor: int) -> int:
+        return send_with_file(connection, line[:10], descriptor)
+
+    monkeypatch.setattr(connection, "send_with_file", in_part)
+    async with serving(tmp_path, {"commit.materialize": Materialize()}) as server:
+        client = Client(server.path)
+        client.socket.sendall(frame("commit.materialize", id=7))
+        [(answer, [descriptor])] = await anyio.to_thread.run_sync(client.answers, 1)
+        assert (answer["id"], answer["result"]["descriptor"]) == (7, "content")
+        os.close(descriptor)
+        client.socket.close()
+
+
+@pytest.mark.requirement("RPC-12")
 async def test_a_client_that_vanishes_leaves_no_file_behind(tmp_path):
     made = Materialize()
     async with serving(tmp_path, {"commit.materialize": made}) as server:
