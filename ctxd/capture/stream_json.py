@@ -42,11 +42,13 @@ _FLAT: Final = (
 class StreamParser:
     """Parser of one agent's output.
 
-    ``partial``: lines that were left out because a later one repeats them. Memory: the start of a compaction.
+    ``partial``: lines that were left out because a later one repeats them. ``native``: the harness's id of the session,
+    empty until a line has one. Memory: the start of a compaction.
     """
 
     def __init__(self) -> None:
         self.partial = 0
+        self.native = ""
         self._compaction: CompactionEvent | None = None
 
     def events(self, line: bytes, at: int) -> list[Event]:
@@ -81,6 +83,7 @@ class StreamParser:
             return [_output(raw)]
         if not isinstance(record, dict):
             return [_output(raw)]
+        self.native = self.native or text_of(record.get("session_id"))
         if record.get("type") == _PARTIAL:
             self.partial += 1
             return []

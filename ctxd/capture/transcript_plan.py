@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ctxd.capture.checkpoints import Trigger
+from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.formats.delta_formats import measured, tokens_of
 from ctxd.transcripts.files import LINE_READERS, Format
 from ctxd.transcripts.records import Line, Record, record_of, records_of, text_of
@@ -118,6 +119,8 @@ class TranscriptPlan:
         self.counts: Counter[str] = Counter()
         self.copied = 0
         """The number of lines that repeat those of another source, or of this one."""
+        self.recorded: RecordedEvents | None = None
+        """What the session has from elsewhere, and is left out of the lines to come."""
         self._read = LINE_READERS[format]
         self._start, self._agent = start, agent
         self._ends = array("Q", [0])
@@ -160,6 +163,14 @@ class TranscriptPlan:
         if line.record is not None:
             events = [entry.event for entry in self._read([Line(1, record)])]
         id = id_of(record)
+        if self.recorded is not None:
+            line = self.recorded.without(line, events)
+            if not line.kept:
+                self._pass_over(id, record)
+                return
+            if line.record is not None and line.record is not record:
+                record = line.record
+                events = [entry.event for entry in self._read([Line(1, record)])]
         self._to = None
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
@@ -200,6 +211,12 @@ class TranscriptPlan:
         self._start = origin.at_line(place)
         if (id := id_of(line.record or {})) is not None:
             self._nodes[hash(id)] = here
+
+    def _pass_over(self, id: str | None, record: Record) -> None:
+        """Let the children of a record that is left out follow its parent."""
+        parent = text_of(record.get("parentUuid")) or text_of(record.get("parentId"))
+        if id is not None and (place := self._nodes.get(hash(parent))) is not None:
+            self._nodes.setdefault(hash(id), place)
 
     def flush(self, trigger: Trigger = "session_end") -> Iterator[PlannedDelta]:
         """Yield the commits of all lines that are in none yet."""

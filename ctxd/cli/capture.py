@@ -182,6 +182,7 @@ class CaptureRun:
 
     async def _take(self, line: bytes) -> None:
         events = self._parser.events(line, self._clock.wall_ms())
+        self._delivery.native = self._parser.native
         async with self._in_order:
             await self._delivery.put(self._tracker.add(events))
 

@@ -26,9 +26,11 @@ from ctxd.cli.undelivered_commits import (
     left_over,
     new_path,
 )
+from ctxd.cli.waiting_events import deliver_waiting
 from ctxd.clock import SystemClock
 from ctxd.formatting import count
 from ctxd.offload import in_thread
+from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.secrets import SecretPolicy
 
 if TYPE_CHECKING:
@@ -63,7 +65,10 @@ class CommitDelivery:
         self._holds_input = holds_input
         self._id = uuid4().hex
         self._clock = SystemClock()
-        self._made = self._unsent = self._queued = 0
+        self._began = self._clock.wall_ms()
+        self.native = ""
+        """The harness's id of its session, once it is known."""
+        self._made = self._unsent = self._queued = self._left = 0
         self._newest: str | None = None
         self._failure = ""
         self._notes: list[str] = []
@@ -146,7 +151,15 @@ class CommitDelivery:
             template=chain.template,
             ticket=chain.ticket,
             thread=chain.thread,
+            hooked=self._hooked(),
+            since=self._began,
         )
+
+    def _hooked(self) -> str:
+        """Return the session in which hooks would record the same; empty if the caller named another place."""
+        hooked = captured_session_id("claude-code", self.native) if self.native else ""
+        chain = self._chain
+        return hooked if chain.parent in (None, NEWEST) and chain.session in (None, hooked) else ""
 
     async def _store(self, *more: QueuedCommit) -> None:
         """Move what is in memory to the file, and add ``more``. What the file does not take is lost, and counted."""
@@ -252,13 +265,20 @@ class CommitDelivery:
 
     async def _send(self, client: "Client", queued: QueuedCommit) -> None:
         self._sending = queued
+        if self._newest is None and await _is_hooked(client, queued):
+            await self._acknowledged(None)
+            self._left += 1
+            return
         parent = self._newest if queued.parent == PREVIOUS else queued.parent
         if parent == NEWEST:
             parent = await _newest_of(client, queued.session)
         commit = await _committed(client, queued, parent)
         self._newest = commit
-        self._sending = None
         self._made += 1
+        await self._acknowledged(commit)
+
+    async def _acknowledged(self, commit: str | None) -> None:
+        self._sending = None
         self._unsent -= 1
         async with self._storing:
             if self._file is not None and self._sending_is_stored:
@@ -271,6 +291,8 @@ class CommitDelivery:
         except OSError as error:
             self._notes.append(f"commits of earlier captures cannot be read: {error}")
             return
+        if paths:
+            await in_thread(deliver_waiting, self._run.socket_path())
         for path in paths:
             try:
                 file = await in_thread(UndeliveredFile, path)
@@ -288,6 +310,9 @@ class CommitDelivery:
         waiting = file.waiting
         try:
             while (queued := await in_thread(file.next)) is not None:
+                if file.parent is None and await _is_hooked(client, queued):
+                    file.note_delivered(None)
+                    continue
                 parent = file.parent if queued.parent == PREVIOUS else queued.parent
                 if parent == NEWEST:
                     # Sent again, it must have the same parent.
@@ -314,6 +339,7 @@ class CommitDelivery:
         if self._run.screen.as_json:
             outcome = {
                 "commits": self._made,
+                "left_to_hooks": self._left,
                 "newest": self._newest,
                 "stored": stored,
                 "file": str(self._file.path) if self._file is not None and stored else None,
@@ -325,6 +351,8 @@ class CommitDelivery:
             return
         for each in self._notes:
             note(f"ctx capture: {each}")
+        if self._left:
+            note(f"ctx capture: {count(self._left, 'commit')} left to the hooks of the session {self._hooked()}")
         if self._made:
             note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}")
         if self._file is not None and stored:
@@ -335,6 +363,19 @@ class CommitDelivery:
 
     def _why(self) -> str:
         return self._failure or "the daemon did not answer in time; run ctx doctor"
+
+
+async def _is_hooked(client: "Client", queued: QueuedCommit) -> bool:
+    """True if hooks have recorded to the session of a commit since its capture began."""
+    from ctxd_client.errors import NotFound
+
+    if not queued.hooked:
+        return False
+    try:
+        found = (await client.session_get(queued.hooked)).session
+    except NotFound:
+        return False
+    return found.updated_at >= queued.since and bool((await client.session_events(queued.hooked, limit=1)).events)
 
 
 async def _newest_of(client: "Client", session: str | None) -> str | None:

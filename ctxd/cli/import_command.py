@@ -59,6 +59,8 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
     async def imported() -> None:
         from ctxd import __version__
         from ctxd.cli.import_delivery import TranscriptImport
+        from ctxd.cli.waiting_events import deliver_waiting
+        from ctxd.offload import in_thread
         from ctxd_client import connect
 
         def progress(text: str) -> None:
@@ -70,6 +72,7 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
             if watch:
                 await _watch(run, work, harness, places)
             else:
+                await in_thread(deliver_waiting, run.socket_path())
                 report(run, await work.run(places))
 
     anyio.run(imported)
@@ -79,9 +82,12 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
     """Import what changes, until cancelled. All places are read at times too: events of a file system can be lost."""
     from watchfiles import awatch
 
+    from ctxd.cli.waiting_events import deliver_waiting
+    from ctxd.offload import in_thread
     from ctxd_client.errors import Unavailable
 
     folders = [place if place.is_dir() else place.parent for place in places]
+    await in_thread(deliver_waiting, run.socket_path())
     report(run, await work.run(places), is_one_of_many=True)
     # What changed before the watch began is found by the first scan, after one timeout.
     left, missed = 0, set[Path]()
@@ -96,6 +102,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
             if not missed:
                 await work.save(when_due=True)
                 continue
+            await in_thread(deliver_waiting, run.socket_path())
             result = await work.run(sorted(missed))
         except Unavailable as error:
             run.screen.note(f"ctx import: {error.message}; trying again")
@@ -125,6 +132,8 @@ def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = Fa
     )
     for kind, number in sorted(result.events.items()):
         run.screen.line(f"  {kind:<11}  {number:,}")
+    if result.recorded:
+        run.screen.line(f"  {result.recorded:,} lines are in their session already, from its hooks")
     if result.copied:
         run.screen.line(f"  {result.copied:,} lines repeat those of another source")
     for each in result.skipped:

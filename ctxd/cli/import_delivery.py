@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 import msgspec
 
+from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.capture.transcript_plan import PARSER, PlannedDelta, Repeated, Start, TranscriptPlan, fingerprint, id_of
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
@@ -32,7 +33,9 @@ from ctxd.transcripts.discovery import (
 )
 from ctxd.transcripts.records import Record
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
-from ctxd_client.errors import CallFailed, Conflict, InvalidCall, Unavailable
+from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
+from ctxd_protocol.event_types import Event
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -43,6 +46,9 @@ _AT_ONCE: Final = 4
 _LIVE_MAX: Final = 16
 """Plans that are kept from one import to the next, so that a file that grows is not read from its start again."""
 
+_QUIET_MS: Final = 3_600_000
+"""Milliseconds without an event after which no hook will record what the transcript of an open session has."""
+
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _PLANNED_LINES_MAX: Final = 200_000
 
@@ -50,8 +56,8 @@ _PLANNED_LINES_MAX: Final = 200_000
 class ImportResult(msgspec.Struct):
     """Outcome of an import: numbers of sources, of what was new in them, and all that was left out, with reasons.
 
-    ``events`` by class. ``copied``: lines that repeat those of another source. ``rewritten``: sources that were
-    replaced or truncated since they were imported.
+    ``events`` by class. ``copied``: lines that repeat those of another source. ``recorded``: lines that the session has
+    from its hooks. ``rewritten``: sources that were replaced or truncated since they were imported.
     """
 
     harness: Harness
@@ -65,6 +71,7 @@ class ImportResult(msgspec.Struct):
     lines: int = 0
     bytes: int = 0
     copied: int = 0
+    recorded: int = 0
     events: dict[str, int] = {}
     skipped: list[Skipped] = []
 
@@ -100,6 +107,7 @@ class TranscriptImport:
         self._sessions: set[str] = set()
         self._creating = anyio.Lock()
         self._plans: dict[str, _Planned] = {}
+        self._under_way: set[str] = set()
         self._goes_on = goes_on
         self._live: dict[str, _Planned] = {}
         self._busy: set[str] = set()
@@ -113,6 +121,7 @@ class TranscriptImport:
         Raises: CallFailed if the daemon cannot be reached. Cancel: safe; what is committed is recorded the next time.
         """
         self.result = ImportResult(self._harness, self._dry_run)
+        self._under_way = set()
         for path, record in (await self._record.load()).items():
             if record.root and path not in self._roots.setdefault(record.root, []):
                 self._roots[record.root].append(path)
@@ -243,14 +252,10 @@ class TranscriptImport:
         """Commit what is not committed yet. Raises: what reading raises, CallFailed."""
         record = self._records[source.path]
         stat = None if source.stored is not None and source.stored.stamp else stat_of(source.file)
-        live = self._live.pop(source.path, None)
-        if live is not None and _is_grown(live, stat) and can_go_on(source, live.done.size):
-            live.done.go_on(live.plan)
-            planned, copies = live._replace(stat=stat), _Copies(source, None)
-        else:
-            plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
-            planned, copies = _Planned(source, plan, [], _Pass(record), stat), await self._copies(source)
+        recorded = await self._recorded(source, record)
+        planned, copies = await self._begun(source, record, stat, recorded)
         plan, done = planned.plan, planned.done
+        plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
         for line in lines_of(source, done.size):
             for delta in copies.taken(plan, line):
                 await self._deliver(planned, delta)
@@ -265,7 +270,49 @@ class TranscriptImport:
             await self._deliver(planned, delta)
         if source.path in self._waiting:
             await self._note(planned)
+            self.result.recorded += 0 if recorded is None else recorded.left_out - recorded_before
         return planned
+
+    async def _begun(
+        self, source: Transcript, record: SourceRecord, stat: Stat | None, recorded: RecordedEvents | None
+    ) -> tuple[_Planned, "_Copies"]:
+        """Return the plan of a source: as far as it was read, if that is kept."""
+        live = self._live.pop(source.path, None)
+        if live is None or not _is_grown(live, stat) or not can_go_on(source, live.done.size):
+            plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
+            return _Planned(source, plan, [], _Pass(record), stat), await self._copies(source)
+        live.done.go_on(live.plan)
+        if recorded is not None and live.plan.recorded is not None:
+            recorded.go_on(live.plan.recorded)
+        return live._replace(stat=stat), _Copies(source, None)
+
+    async def _recorded(self, source: Transcript, record: SourceRecord) -> RecordedEvents | None:
+        """Return what the session of a source has in its chat, from its hooks as a rule; None without any.
+
+        Raises: _UnderWay while hooks may still record what the source has already; CallFailed.
+        """
+        try:
+            session = (await self._client.session_get(source.session)).session
+        except NotFound:
+            return None
+        events: list[Event] = []
+        cursor: str | None = None
+        while True:
+            page = await self._client.session_events(source.session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+            events += (msgspec.convert(logged.event, Event) for logged in page.events)
+            if (cursor := page.next_cursor) is None:
+                break
+        if not events:
+            return None
+        if session.state == "active" and session.updated_at > self._clock.wall_ms() - _QUIET_MS:
+            self._under_way.add(source.path)
+            raise _UnderWay(f"{source.session} is recorded as it runs: it is imported once it is paused")
+        # What the import adds is beside what the session goes on from.
+        await self._client.context_current(session=source.session)
+        newest = (await self._client.commit_resolve(session=source.session)).commit
+        return RecordedEvents(
+            events, record.unrecorded, self._clock.wall_ms() if newest is None else newest.created_at_ms
+        )
 
     async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""
@@ -287,6 +334,8 @@ class TranscriptImport:
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
         record.cuts = sorted(set(record.cuts))
         record.size, record.digest = done.size, done.digest()
+        if plan.recorded is None:
+            record.unrecorded = done.size
         record.stat, record.stamp = stat, source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
         self._record.changed.add(source.path)
@@ -301,6 +350,8 @@ class TranscriptImport:
             return Start()
         for path in self._paths_of(source, parent or source.session):
             origin = await self._planned(path)
+            if path in self._under_way:
+                raise _UnderWay(f"{parent or source.session}, in which it began, is recorded as it runs")
             if origin is None:
                 continue
             if source.base is not None:
@@ -321,7 +372,8 @@ class TranscriptImport:
         if source.parent and source.base is None and (not source.is_spawned or source.first_own):
             before = [*before, *self._paths_of(source, source.parent)]
         for path in before:
-            if (origin := await self._planned(path)) is not None:
+            # What a session has from its hooks is in no commit of its transcript.
+            if (origin := await self._planned(path)) is not None and origin.plan.recorded is None:
                 return _Copies(source, origin)
         return _Copies(source, None)
 
@@ -350,6 +402,9 @@ class TranscriptImport:
         now = self._clock.wall_ms()
         # Lines without a time, or of a clock that was ahead, are as old as the file.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
+        valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
+        if (recorded := planned.plan.recorded) is not None:
+            valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)
         arguments: dict[str, Any] = {
             "session": source.session,
@@ -360,7 +415,7 @@ class TranscriptImport:
             "summary": delta.summary,
             "message_count": messages,
             "token_count": tokens,
-            "valid_time": next((at for at in times if at is not None and 0 <= at < now), None),
+            "valid_time": valid_time,
         }
         digest = blake2b(msgspec.json.encode(arguments) + lines, digest_size=16).hexdigest()
         made = await self._client.commit_checkpoint(
@@ -413,6 +468,10 @@ class TranscriptImport:
             except Conflict:
                 pass
             self._sessions.add(source.session)
+
+
+class _UnderWay(ValueError):
+    """The session of the source is being recorded by its hooks."""
 
 
 class _Pass:

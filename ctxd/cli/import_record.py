@@ -21,6 +21,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     """State of one source: its file as it was read, its complete prefix and the prefix's hash.
 
     ``cuts``: the ends of earlier imports, where deltas end. ``commits``: key and id of each commit made of it.
+    ``unrecorded``: the bytes that were imported before the session had events of its own.
     """
 
     parser: int
@@ -33,6 +34,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     digest: str = ""
     cuts: list[int] = []
     commits: dict[str, str] = {}
+    unrecorded: int = 0
 
 
 class ImportRecord:

@@ -29,7 +29,11 @@ _SUFFIX: Final = ".jsonl"
 
 
 class QueuedCommit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
-    """A commit that the daemon does not have yet. ``parent``: an id, ``PREVIOUS``, ``NEWEST``, or None for a root."""
+    """A commit that the daemon does not have yet. ``parent``: an id, ``PREVIOUS``, ``NEWEST``, or None for a root.
+
+    ``hooked``: the session that the harness's hooks would record the same to, empty for none. ``since``: the instant at
+    which the capture began.
+    """
 
     op_id: str
     parent: str | None
@@ -43,6 +47,8 @@ class QueuedCommit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     template: str
     ticket: str
     thread: str
+    hooked: str = ""
+    since: int = 0
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``commit_checkpoint`` beside format and parent."""
@@ -129,8 +135,8 @@ class UndeliveredFile:
         self.parent = parent
         self._append(msgspec.json.encode(_Progress(self._sent, parent)) + b"\n")
 
-    def note_delivered(self, commit: str) -> None:
-        """Record that the oldest commit is ``commit`` now. Raises: OSError."""
+    def note_delivered(self, commit: str | None) -> None:
+        """Record that the oldest commit is ``commit`` now, or was left out. Raises: OSError."""
         self._sent += 1
         self.note_parent(commit)
 

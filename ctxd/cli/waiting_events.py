@@ -17,6 +17,7 @@ from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.ids import captured_session_id
 
 _CHAT: Final = "chat:"
+_DELIVERY_S: Final = 30.0
 
 
 def erase(socket: str | None, names: Iterable[str]) -> int:
@@ -33,6 +34,19 @@ def erase(socket: str | None, names: Iterable[str]) -> int:
                     waiting.erase(name)
                     erased += 1
     return erased
+
+
+def deliver_waiting(socket: str | None) -> None:
+    """Deliver the events waiting for the daemon at ``socket``, so that an import knows what they record. Those that
+    cannot be delivered wait on. Blocks for ``_DELIVERY_S`` at most."""
+    path = find_socket(socket).path
+    with suppress(OSError):
+        if (waiting := delivery.EventSpool.at(path, os.environ)) is not None:
+            try:
+                if not waiting.is_empty():
+                    waiting.deliver(path, "", delivery.now() + _DELIVERY_S)
+            finally:
+                waiting.close()
 
 
 def finding(socket: str) -> Finding:

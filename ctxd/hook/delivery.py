@@ -167,7 +167,7 @@ def _cut(raw: bytes) -> bytes:
 
 def _deliver(path: str, waiting: "EventSpool | None", frame: bytes, name: str) -> bytes:
     """Send ``frame``, after all that waits, or let it wait. Return the daemon's reply, empty for none."""
-    ends = _now() + _delivery_s()
+    ends = now() + _delivery_s()
     if waiting is None or waiting.is_empty():
         sent, reply = DaemonConnection(path, ends).call(frame)
         if sent == DELIVERED:
@@ -227,7 +227,7 @@ class DaemonConnection:
         return (UNREACHABLE if b'"retryable":true' in reply or code == "method_not_found" else POSTPONED), reply
 
     def _left(self) -> float:
-        return max(0.001, self._ends - _now())
+        return max(0.001, self._ends - now())
 
 
 class EventSpool:
@@ -317,7 +317,7 @@ class EventSpool:
             postponed: set[str] = set()
             while names := [name for name in self.names() if name not in postponed]:
                 for name in names:
-                    sent, reply = connection.call(self.read(name)) if _now() < ends else (UNREACHABLE, b"")
+                    sent, reply = connection.call(self.read(name)) if now() < ends else (UNREACHABLE, b"")
                     if sent == UNANSWERED:
                         self.hold()
                     if sent in (UNREACHABLE, UNANSWERED):
@@ -398,7 +398,7 @@ def _locked(file: int, ends: float) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if _now() > ends:
+            if now() > ends:
                 return False
             time.sleep(0.01)
 
@@ -436,5 +436,6 @@ def _delivery_s() -> float:
     return float(os.environ.get("CTXD_HOOK_SECONDS") or DELIVERY_S)
 
 
-def _now() -> float:
+def now() -> float:
+    """Seconds of the clock that ends deliveries."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)

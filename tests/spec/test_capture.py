@@ -536,7 +536,8 @@ def test_the_outcome_as_json_is_beside_the_output(own: Running) -> None:
     with connect_sync(own.socket) as client:
         newest = chain(client)[-1].commit
     assert json.loads(ran.stderr) == {
-        "commits": 3, "newest": newest, "stored": 0, "file": None, "lost": 0, "reason": None, "notes": [],
+        "commits": 3, "left_to_hooks": 0, "newest": newest,
+        "stored": 0, "file": None, "lost": 0, "reason": None, "notes": [],
     }  # fmt: skip
 
 

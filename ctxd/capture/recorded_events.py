@@ -1,0 +1,127 @@
+"""Events that a session has from the hooks of its harness, so that its transcript adds only those that it lacks. Pure.
+
+A call and its result are known by the call's native id, the other events by their text, each as often as the session
+has it: a person may write the same prompt twice.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.transcripts.records import Record, record_of, records_of, text_of
+from ctxd.transcripts.source_lines import SourceLine
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+_CALL_IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
+"""Members of a block that name its call, in the formats of all harnesses."""
+
+Key = tuple[str, str | bytes]
+
+
+class RecordedEvents:
+    """The events of one session, and those of them that its transcript has had so far.
+
+    ``since``: bytes of the source that were imported before the session had events of its own. ``before``: the instant
+    of the session's newest commit, which stays the newest. Memory: some 150 bytes for each event.
+    """
+
+    def __init__(self, events: Iterable[Event], since: int, before: int) -> None:
+        self.since = since
+        self.before = before
+        self.left_out = 0
+        """The number of lines that have nothing which the session lacks."""
+        self._recorded = Counter(key for event in events for key in _keys(event)[:1])
+        self._met = Counter[Key]()
+
+    def go_on(self, earlier: "RecordedEvents") -> None:
+        """Take over what the source has had when it was read before."""
+        self._met, self.left_out = earlier._met, earlier.left_out
+
+    def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
+        """Return ``line``, of which ``events`` were read, without what the session has: blank if that is all of it."""
+        if line.end <= self.since or line.record is None:
+            return line
+        spoken = [event for event in events if _keys(event)]
+        known = [event for event in spoken if self._meet(event)]
+        if not known:
+            return line
+        if len(known) == len(events) and not any(map(_has_attachments, known)):
+            self.left_out += 1
+            return line._replace(kept=b"")
+        record = _trimmed(line.record, known)
+        return line._replace(kept=msgspec.json.encode(record) + b"\n", record=record)
+
+    def _meet(self, event: Event) -> bool:
+        for key in _keys(event):
+            if self._met[key] < self._recorded[key]:
+                self._met[key] += 1
+                return True
+        return False
+
+
+def _keys(event: Event) -> tuple[Key, ...]:
+    """Return the keys by which an event is known, the first one that of the session; none for one that hooks do not
+    report."""
+    match event:
+        case ToolCallEvent() if event.call:
+            return (("call", event.call),)
+        case ToolResultEvent() if event.call:
+            return (("result", event.call),)
+        case PromptEvent() if event.secrets is not None and event.id:
+            # Its text is not as it was.
+            return (("prompt", event.id),)
+        case PromptEvent() if event.text:
+            turn = text_of(record_of(event.meta).get("promptId"))
+            return ((_place("prompt", event), _digest(event.text)), *([("prompt", turn)] if turn else ()))
+        case ResponseEvent() if event.text:
+            return ((_place("response", event), _digest(event.text)),)
+        case CompactionEvent() if event.summary:
+            return (("compaction", ""),)
+        case _:
+            return ()
+
+
+def _place(kind: str, event: Event) -> str:
+    """Return the kind of an event: a sub-agent may write what the main conversation does."""
+    return kind if event.sidechain is None else f"{kind} of a sub-agent"
+
+
+def _has_attachments(event: Event) -> bool:
+    return isinstance(event, PromptEvent | ResponseEvent | ToolResultEvent) and bool(event.attachments)
+
+
+def _digest(text: str) -> bytes:
+    """Return a hash of a text without the white space that a harness trims."""
+    return blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _trimmed(record: Record, known: Sequence[Event]) -> Record:
+    """Return a record without the blocks that hold ``known`` events."""
+    calls = {event.call for event in known if isinstance(event, ToolCallEvent | ToolResultEvent)}
+    texts = {_digest(event.text) for event in known if isinstance(event, PromptEvent | ResponseEvent)}
+
+    def is_left(block: Any) -> bool:  # noqa: ANN401 - a block of any format
+        if not isinstance(block, dict):
+            return True
+        if any(block.get(name) in calls for name in _CALL_IDS if isinstance(block.get(name), str)):
+            return False
+        return block.get("type") != "text" or _digest(text_of(block.get("text"))) not in texts
+
+    found = dict(record)
+    for name in ("message", "payload"):
+        inner = record_of(record.get(name))
+        if isinstance(inner.get("content"), list):
+            found[name] = {**inner, "content": [block for block in inner["content"] if is_left(block)]}
+    if isinstance(record.get("parts"), list):
+        found["parts"] = [part for part in records_of(record["parts"]) if is_left(part)]
+    return found

@@ -1,0 +1,254 @@
+"""HOK: a session that hooks, ``ctx capture`` and ``ctx import`` all see, in any order: each event is there once."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from ctxd_client import connect_sync
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+
+Record = dict[str, Any]
+
+
+class Session:
+    """A session of Claude Code: its hooks, and the transcript that it writes beside them."""
+
+    def __init__(self, daemon: Running, folder: Path) -> None:
+        self.daemon = daemon
+        self.native = str(uuid4())
+        self.id = f"claude-code-{self.native}"
+        self.file = folder / "sources" / f"{self.native}.jsonl"
+        self.file.parent.mkdir(parents=True)
+        self.last: str | None = None
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "CTXD_SOCKET": daemon.socket,
+            "CTXD_HOOK_SECONDS": "30",
+        }
+
+    def hook(self, event: str, **members: Any) -> None:
+        record = {"session_id": self.native, "cwd": "/", "hook_event_name": event, **members}
+        words = [SCRIPTS / "ctx-hook", "claude"]
+        subprocess.run(words, input=json.dumps(record).encode(), timeout=60, env=self.environ, check=True)
+
+    def write(self, kind: str, *content: Record, text: str | None = None) -> None:
+        parent, self.last = self.last, str(uuid4())
+        record = {
+            "type": kind, "uuid": self.last, "parentUuid": parent, "sessionId": self.native,
+            "timestamp": "2026-01-02T03:04:05.000Z", "cwd": "/",
+            "message": {"role": kind, "content": list(content) if text is None else text},
+        }  # fmt: skip
+        with self.file.open("ab") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+
+    def turn(self, name: str, *, hooked: bool = True) -> None:
+        """One turn: a prompt, a thought and a call in one record, its output, a text between, and an answer."""
+        call = {"type": "tool_use", "id": f"call-{name}", "name": "Bash", "input": {"command": f"run {name}"}}
+        if hooked:
+            self.hook("UserPromptSubmit", prompt=f"prompt {name}", prompt_id=f"p-{name}")
+        self.write("user", text=f"prompt {name}")
+        self.write("assistant", {"type": "thinking", "thinking": f"thought {name}", "signature": "x"}, call)
+        if hooked:
+            self.hook(
+                "PostToolUse", tool_name="Bash", tool_use_id=f"call-{name}", tool_input={"command": f"run {name}"},
+                tool_response=f"output {name}",
+            )  # fmt: skip
+        self.write("user", {"type": "tool_result", "tool_use_id": f"call-{name}", "content": f"output {name}"})
+        self.write("assistant", {"type": "text", "text": f"between {name}"})
+        self.write("assistant", {"type": "text", "text": f"answer {name}"})
+        if hooked:
+            self.hook("Stop", prompt_id=f"p-{name}", last_assistant_message=f"answer {name}")
+
+    def ctx(self, *words: str) -> str:
+        done = subprocess.run(
+            [SCRIPTS / "ctx", *words], capture_output=True, text=True, timeout=60, env=self.environ, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def imported(self) -> Record:
+        found: Record = json.loads(self.ctx("import", "claude", str(self.file.parent), "--json"))
+        return found
+
+
+FORMAT = "claude-code-v1"
+NAMES = ("prompt", "thought", "run", "output", "between", "answer")
+
+
+def held(client: SyncClient, session: str | None) -> Counter[str]:
+    """How often each event is in the deltas of all commits of a session; of all sessions for None."""
+    found = Counter[str]()
+    for commit in client.commit_list(session=session, limit=1000).commits:
+        delta = str(client.commit_materialize(commit.commit, stop=commit.commit, format=FORMAT).content)
+        delta = delta.replace('": "', '":"')
+        for label in "abcde":
+            for name in NAMES:
+                # The text of an output that a hook recorded is in an object.
+                sought = f'"tool_use_id":"call-{label}"' if name == "output" else f"{name} {label}"
+                found[f"{name} {label}"] += delta.count(sought)
+    return +found
+
+
+def once(*labels: str) -> Counter[str]:
+    return Counter(f"{name} {label}" for name in NAMES for label in labels)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, keep_state=True) as running:
+        yield running
+
+
+@pytest.fixture
+def session(daemon: Running, tmp_path: Path) -> Session:
+    return Session(daemon, tmp_path / "home")
+
+
+@pytest.fixture
+def client(daemon: Running) -> Iterator[SyncClient]:
+    with connect_sync(daemon.socket) as client:
+        yield client
+
+
+@pytest.mark.requirement("HOK-14")
+def test_an_import_after_the_hooks_adds_what_they_do_not_see(session: Session, client: SyncClient) -> None:
+    session.turn("a")
+    session.turn("b")
+    session.hook("SessionEnd", reason="other")
+    before = client.context_current(session=session.id).context_id
+    assert session.imported()["recorded"] == 6
+    assert held(client, session.id) == once("a", "b")
+    # What the session goes on from is as it was.
+    found = client.commit_resolve(session=session.id).commit
+    assert found is not None and found.commit == before
+    assert session.imported()["commits"] == 0
+
+
+@pytest.mark.requirement("HOK-14")
+def test_hooks_after_an_import_go_on_from_it_and_an_import_again_adds_what_they_do_not_see(
+    session: Session, client: SyncClient
+) -> None:
+    session.turn("a", hooked=False)
+    assert session.imported()["recorded"] == 0
+    assert held(client, session.id) == once("a")
+    session.turn("b")
+    # The same prompt as one that was imported.
+    session.hook("UserPromptSubmit", prompt="prompt a", prompt_id="p-again")
+    session.write("user", text="prompt a")
+    session.hook("SessionEnd", reason="other")
+    assert session.imported()["recorded"] == 4
+    session.turn("c", hooked=False)
+    session.imported()
+    assert held(client, session.id) == once("a", "b", "c") + Counter({"prompt a": 1})
+    now = client.context_current(session=session.id).context_id
+    whole = str(client.commit_materialize(now, stop="root", format=FORMAT).content)
+    assert [whole.count(f"answer {label}") for label in "abc"] == [1, 1, 0]
+
+
+@pytest.mark.requirement("HOK-14")
+def test_what_hooks_record_is_left_to_them_while_they_do(session: Session, client: SyncClient) -> None:
+    session.turn("a")
+    found = session.imported()
+    assert (found["commits"], len(found["skipped"])) == (0, 1) and "once it is paused" in found["skipped"][0]["reason"]
+    session.turn("b")
+    session.hook("SessionEnd", reason="other")
+    assert session.imported()["recorded"] == 6
+    # A session that is resumed.
+    session.hook("SessionStart", source="resume")
+    session.turn("c")
+    assert session.imported()["commits"] == 0
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    assert held(client, session.id) == once("a", "b", "c")
+
+
+@pytest.mark.requirement("HOK-14")
+def test_events_that_wait_are_delivered_before_an_import(session: Session, client: SyncClient) -> None:
+    session.hook("SessionStart", source="startup")
+    there = session.environ["CTXD_SOCKET"]
+    os.rename(there, f"{there}.away")
+    session.turn("a")
+    session.hook("SessionEnd", reason="other")
+    os.rename(f"{there}.away", there)
+    assert session.imported()["recorded"] == 3
+    assert held(client, session.id) == once("a")
+
+
+@pytest.mark.requirement("HOK-14")
+def test_an_event_that_a_hook_lost_is_imported(session: Session, client: SyncClient) -> None:
+    session.turn("a")
+    session.turn("b", hooked=False)
+    session.turn("c")
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    assert held(client, session.id) == once("a", "b", "c")
+
+
+AGENT = """
+import json, subprocess, sys
+native, *steps = json.loads(sys.argv[1])
+for kind, value in steps:
+    if kind == "hook":
+        words = [sys.argv[2], "claude"]
+        subprocess.run(words, input=json.dumps({"session_id": native, "cwd": "/", **value}).encode(), check=True)
+    else:
+        print(json.dumps({"session_id": native, **value}), flush=True)
+"""
+
+
+def agent(session: Session, *, hooked: bool) -> list[str]:
+    """The command of an agent with one turn, which prints it, and whose hooks report it."""
+    call = {"type": "tool_use", "id": "call-a", "name": "Bash", "input": {"command": "run a"}}
+    result = {"type": "tool_result", "tool_use_id": "call-a", "content": "output a"}
+    steps: list[Any] = [
+        ("hook", {"hook_event_name": "UserPromptSubmit", "prompt": "prompt a", "prompt_id": "p"}),
+        ("line", {"type": "system", "subtype": "init", "tools": [], "model": "m"}),
+        ("line", {"type": "assistant", "message": {"id": "m", "role": "assistant", "content": [call]}}),
+        ("hook", {"hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_use_id": "call-a",
+                  "tool_input": {"command": "run a"}, "tool_response": "output a"}),
+        ("line", {"type": "user", "message": {"role": "user", "content": [result]}}),
+        ("hook", {"hook_event_name": "Stop", "prompt_id": "p", "last_assistant_message": "answer a"}),
+        ("line", {"type": "assistant", "message": {"id": "n", "role": "assistant",
+                                                   "content": [{"type": "text", "text": "answer a"}]}}),
+        ("hook", {"hook_event_name": "SessionEnd", "reason": "other"}),
+    ]  # fmt: skip
+    wanted = [session.native, *(step for step in steps if hooked or step[0] == "line")]
+    return [sys.executable, "-c", AGENT, json.dumps(wanted), str(SCRIPTS / "ctx-hook")]
+
+
+@pytest.mark.requirement("HOK-14")
+def test_a_capture_leaves_the_session_that_hooks_record_to_them(session: Session, client: SyncClient) -> None:
+    session.turn("a", hooked=False)
+    session.ctx("capture", "--", *agent(session, hooked=True))
+    session.imported()
+    assert held(client, None) == once("a")
+    # Without hooks, and for a session that the caller names, it records.
+    for options, hooked in (((), False), (("--session", "mine"), True)):
+        if options:
+            client.session_create("claude-code", session="mine")
+        session.ctx("capture", *options, "--", *agent(session, hooked=hooked))
+    made = Counter(commit.session for commit in client.commit_list(limit=1000).commits)
+    assert made[None] > 0 and made["mine"] > 0
+
+
+@pytest.mark.requirement("HOK-14")
+def test_commits_of_a_capture_that_wait_are_left_to_the_hooks_too(session: Session, client: SyncClient) -> None:
+    there = session.environ["CTXD_SOCKET"]
+    os.rename(there, f"{there}.away")
+    session.ctx("capture", "--wait", "0", "--", *agent(session, hooked=True))
+    os.rename(f"{there}.away", there)
+    session.ctx("capture", "--", sys.executable, "-c", "")
+    assert held(client, None) == Counter({f"{name} a": 1 for name in ("prompt", "run", "output", "answer")})
