@@ -236,7 +236,8 @@ class Materializer:
         drops = self._snapshots.drops
         for part in plan(await walk.run(self._store)):
             refs = [each.content_ref for each in part if isinstance(each, Walked) and not each.fields.is_boundary]
-            contents = await self._store.contents(ref for ref in refs if ref is not None)
+            # What is read once must not take the place of what is read often.
+            contents = await self._store.contents((ref for ref in refs if ref is not None), keep=False)
             await self._taking.run(keep_snapshot, self._snapshots, part, contents, drops)
 
 

@@ -531,8 +531,8 @@ class VersionStore:
         await self.settled()
         return await self._past.query(query, arguments, at, limit=limit, timeout_s=timeout_s)
 
-    async def contents(self, refs: Iterable[str]) -> dict[str, Content]:
-        """Content by its ``content_ref``.
+    async def contents(self, refs: Iterable[str], *, keep: bool = True) -> dict[str, Content]:
+        """Content by its ``content_ref``; ``keep``: for later reads too.
 
         Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``purged`` if it was purged since
         its version was read; ``store_failed``. Cancel: safe.
@@ -543,7 +543,7 @@ class VersionStore:
             purges = self._purges
             found = await self._read(lambda: self._reader.contents(missing))
             # A text that was purged meanwhile must not come back.
-            if purges == self._purges:
+            if keep and purges == self._purges:
                 for ref, text in found.items():
                     self._texts.put(ref, text)
             texts |= found

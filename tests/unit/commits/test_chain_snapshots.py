@@ -110,6 +110,16 @@ async def test_a_context_from_snapshots_is_that_from_its_deltas(tmp_path: Path) 
         assert await contexts(made, tips, stops) == plain
 
 
+async def test_the_deltas_of_a_snapshot_take_no_place_among_the_texts_that_are_read_often(tmp_path: Path) -> None:
+    """A history of gigabytes is imported as chains, each delta of which is read once, for a snapshot."""
+    async with snapshotting(tmp_path) as made:
+        parent = None
+        for number in range(24):
+            parent = await commit(made, number, parent, valid_time=number + 1)
+            await settled(made)
+        assert files(tmp_path) and made.store._texts._size == 0
+
+
 @pytest.mark.requirement("CMT-40")
 async def test_the_first_read_after_a_start_reads_few_commits_however_long_the_chain_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
