@@ -20,6 +20,8 @@ from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.command_line import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
 
+_TOO_DEEP: Final = "it is nested too deeply"
+
 BACKUP: Final = ".before-ctxd"
 """End of the name of a file's copy, made before the first change of it."""
 
@@ -128,6 +130,8 @@ def connection(name: HarnessName) -> HarnessState:
         is_whole = words is None or harness_hooks.installed(name, text, words, path) == text
     except (Stop, UnsuitableFile, UnicodeDecodeError) as error:
         return HarnessState(harness=name, state="broken", file=str(path), found=str(error))
+    except RecursionError:
+        return HarnessState(harness=name, state="broken", file=str(path), found=_TOO_DEEP)
     if words is None:
         return HarnessState(harness=name, state="none", file=str(path), found="not connected")
     if not is_whole:
@@ -184,6 +188,8 @@ def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[
         raise Stop(FAILURE, f"{path} is not UTF-8", hint="correct it", symbol="unsupported") from None
     except UnsuitableFile as refused:
         raise Stop(FAILURE, f"{path}: {refused}; nothing was changed", symbol="unsupported") from None
+    except RecursionError:
+        raise Stop(FAILURE, f"{path}: {_TOO_DEEP}; nothing was changed", symbol="unsupported") from None
     changed = after != text
     if changed and not dry_run:
         _write(name, path, before, after)

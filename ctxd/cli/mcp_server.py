@@ -18,6 +18,7 @@ import mcp_types as types
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 
 from ctxd import __version__
 from ctxd.cli.common_options import Invocation
@@ -42,6 +43,9 @@ COMMIT: Final = "ctx://commit/"
 
 CALLS_MAX: Final = 8
 """Calls of the daemon at once; others wait."""
+
+REQUESTS_MAX: Final = 64
+"""Requests under way and answers that nobody has read, about: at this number no more input is read."""
 
 RESOURCE_BYTES_MAX: Final = 256 * 1024
 """Bytes of one resource. Of a longer object the beginning is given, of a longer context the end."""
@@ -71,8 +75,27 @@ def serve(run: Invocation, session: str | None) -> None:
     )
 
     async def served() -> None:
-        async with stdio_server() as (received, sent):
-            await server.run(received, sent, server.create_initialization_options())
+        options = server.create_initialization_options()
+        async with stdio_server() as (received, sent), anyio.create_task_group() as group:
+            requests, taken = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            answered, answers = anyio.create_memory_object_stream[SessionMessage](0)
+
+            async def read() -> None:
+                async with requests:
+                    async for message in received:
+                        while handlers.calls + answered.statistics().tasks_waiting_send >= REQUESTS_MAX:
+                            await handlers.ended.wait()
+                        await requests.send(message)
+
+            async def write() -> None:
+                async with sent:
+                    async for message in answers:
+                        await sent.send(message)
+                        handlers.note_end()
+
+            group.start_soon(read)
+            group.start_soon(write)
+            await server.run(taken, answered, options)
 
     try:
         anyio.run(served)
@@ -87,6 +110,22 @@ class _Handlers:
         self._run = run
         self._session = session
         self._lane = Lane("mcp", CALLS_MAX)
+        self.calls = 0
+        """The number of calls of the daemon that are under way, or wait for others."""
+        self.ended = anyio.Event()
+
+    def note_end(self) -> None:
+        """Wake whoever waits for the end of a call, or for an answer to be read."""
+        self.ended.set()
+        self.ended = anyio.Event()
+
+    async def _called(self, call: Callable[[], T]) -> T:
+        self.calls += 1
+        try:
+            return await self._lane.run(call, abandon=True)
+        finally:
+            self.calls -= 1
+            self.note_end()
 
     async def list_tools(self, _: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """Declare the tools that ``Session.handle`` runs."""
@@ -109,7 +148,7 @@ class _Handlers:
             return _tool_result(text, isinstance(text, ToolError))
 
         try:
-            return await self._lane.run(call, abandon=True)
+            return await self._called(call)
         except Stop as stop:
             return _tool_result(f"Error: {_line(stop)}", True)
 
@@ -159,7 +198,7 @@ class _Handlers:
 
     async def _resource(self, call: Callable[[], T]) -> T:
         try:
-            return await self._lane.run(call, abandon=True)
+            return await self._called(call)
         except Stop as stop:
             raise MCPError(types.INVALID_PARAMS, _line(stop)) from None
 

@@ -155,7 +155,11 @@ def test_codex_trusts_the_hooks_by_their_hash(tmp_path: Path) -> None:
         ("claude", "[]"),
         ("claude", '{"hooks": []}'),
         ("claude", '{"hooks": {"Stop": {}}}'),
+        pytest.param("claude", '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}", id="claude-deep"),
+        pytest.param("claude", '{"hooks": {"Stop": ' + "[" * 50_000 + "]" * 50_000 + "}}", id="claude-deep-hooks"),
+        pytest.param("claude", "[" * 50_000, id="claude-torn"),
         ("codex", "model = "),
+        pytest.param("codex", "a = " + "[" * 50_000 + "]" * 50_000, id="codex-deep"),
         ("codex", "hooks = 1\n"),
         ("codex", "[hooks]\nStop = []\n"),
         ("codex", "hooks = {}\n"),
@@ -167,6 +171,8 @@ def test_a_file_to_which_nothing_can_be_added_is_left_alone(tmp_path: Path, harn
     file = written(tmp_path, harness, text)
     done = ctx(tmp_path, "install", harness)
     assert done.returncode == 1 and str(file) in done.stderr and "nothing was changed" in done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.count("\n") <= 2
+    assert ctx(tmp_path, "install", "status").returncode in (0, 1)
     assert file.read_text() == text and list(file.parent.iterdir()) == [file]
 
 

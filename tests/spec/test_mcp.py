@@ -7,6 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from select import select
+from threading import Thread
 from typing import Any
 
 import anyio
@@ -283,6 +285,34 @@ def test_input_that_is_no_request_ends_nothing(daemon: Running, s: SyncSession) 
         server.stdin.close()
         assert server.wait(60) == 0 and server.stderr.read() == b""
     assert "result" in answers["hello"] and "result" in answers["right"] and "error" in answers["wrong"]
+
+
+@pytest.mark.requirement("MCP-5")
+def test_a_client_that_reads_no_answers_is_read_no_further_until_it_does(daemon: Running, s: SyncSession) -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    head = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).encode() + b"\n"
+    listed = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
+    called = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"context_list","arguments":{}}}\n'
+    requests = head + b"".join((called if number % 8 == 0 else listed) % number for number in range(1, 20_001))
+    with serving(daemon, CTXD_SESSION=s.id) as server:
+        assert server.stdin and server.stdout
+        descriptor = server.stdin.fileno()
+        os.set_blocking(descriptor, False)
+        sent = 0
+        while sent < len(requests) and select([], [descriptor], [], 2.0)[1]:
+            sent += os.write(descriptor, requests[sent : sent + 4096])
+        # All of it would fit a server that holds what it cannot write.
+        assert sent < len(requests) // 2
+        os.set_blocking(descriptor, True)
+        rest = requests[sent : requests.index(b"\n", sent) + 1]
+        last = requests.count(b"\n", 0, sent + len(rest)) - 1
+        writer = Thread(target=os.write, args=(descriptor, rest))
+        writer.start()
+        seen = {json.loads(server.stdout.readline())["id"] for _ in range(last + 1)}
+        writer.join(60)
+        assert seen == set(range(last + 1))
+        server.stdin.close()
+        assert server.wait(60) == 0
 
 
 @pytest.mark.requirement("MCP-5")
