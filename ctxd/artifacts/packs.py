@@ -294,6 +294,19 @@ class Packs:
                 finally:
                     os.close(descriptor)
 
+    def end_without(self, locations: Iterable[Location]) -> int | None:
+        """Return where the newest pack ends without records that are its last; None if they are not."""
+        starts = {location.end: location.at for location in locations if location.pack == self._number}
+        end = self._end
+        while end in starts:
+            end = starts[end]
+        return end if end < self._end else None
+
+    def cut(self, end: int) -> None:
+        """Cut the newest pack off at ``end``, behind which every record is erased. Raises: OSError."""
+        os.ftruncate(self._descriptor, end)
+        self._end = end
+
     def bury(self, locations: Iterable[Location]) -> None:
         """Erase records that were replaced. One on a bad sector stays as it is. Raises: OSError."""
         for location in locations:

@@ -467,8 +467,14 @@ class ArtifactStore:
         dropped = {hash: location for hash, location in unused.items() if not self._pins[hash]}
         if dropped:
             self.packs.erase(dropped.values())
-            with self._index.transaction():
+            end = self.packs.end_without(dropped.values())
+            # Records behind a cut that the index had forgotten would be taken for ones that it knows.
+            with self._index.transaction(synced=end is not None):
                 self._index.remove_chunks(dropped)
+                if end is not None:
+                    self._index.set_pack_size(self.packs.writing, end)
+            if end is not None:
+                self.packs.cut(end)
 
     def remove_unused(self, claimed: Sequence[str], used: Collection[str]) -> None:
         """Remove ``claimed`` except for those that are ``used``; on return, also after an error, no claim is left.

@@ -45,7 +45,7 @@ CALLS_MAX: Final = 8
 """Calls of the daemon at once; others wait."""
 
 REQUESTS_MAX: Final = 64
-"""Requests under way and answers that nobody has read, about: at this number no more input is read."""
+"""Requests under way and answers not yet read by the client, about: beyond these no input is read."""
 
 RESOURCE_BYTES_MAX: Final = 256 * 1024
 """Bytes of one resource. Of a longer object the beginning is given, of a longer context the end."""
@@ -115,7 +115,7 @@ class _Handlers:
         self.ended = anyio.Event()
 
     def note_end(self) -> None:
-        """Wake whoever waits for the end of a call, or for an answer to be read."""
+        """Wake the reader of requests: a call has ended, or the client has read an answer."""
         self.ended.set()
         self.ended = anyio.Event()
 

@@ -247,6 +247,20 @@ def test_the_beginning_of_a_name_finds_those_that_have_it(store):
 
 
 @pytest.mark.requirement("ART-5")
+def test_a_write_for_which_there_is_no_room_leaves_the_packs_as_long_as_they_were(store, root):
+    kept = store.keep(LARGE[:300_000])
+    size = the_pack(root).stat().st_size
+    for place in ("art.write@3", "art.fsync"):
+        name, _, nth = place.partition("@")
+        with failpoints.armed(f"{name}=error:ENOSPC*1@{nth or 1}"), pytest.raises(OSError, match="failpoint"):
+            store.keep(LARGE[300_000:])
+        assert the_pack(root).stat().st_size == size
+    added = store.keep(LARGE[300_000:])
+    store = again(store, root)
+    assert store.read(kept.ref) + store.read(added.ref) == LARGE and list(faults(store)) == []
+
+
+@pytest.mark.requirement("ART-5")
 @pytest.mark.parametrize("data", [b"a small one", LARGE])
 def test_a_write_that_the_index_refuses_leaves_no_copy_behind(store, root, data):
     with failpoints.armed("art.index=error:ENOSPC*1"), pytest.raises(OSError, match="failpoint"):
