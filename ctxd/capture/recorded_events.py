@@ -101,21 +101,29 @@ def _has_attachments(event: Event) -> bool:
 
 
 def _digest(text: str) -> bytes:
-    """Return a hash of a text without the white space that a harness trims."""
-    return blake2b(" ".join(text.split()).encode("utf-8", "replace"), digest_size=16).digest()
+    return blake2b(_plain(text).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _plain(text: str) -> str:
+    """Return a text without the white space that a harness trims."""
+    return " ".join(text.split())
 
 
 def _trimmed(record: Record, known: Sequence[Event]) -> Record:
     """Return a record without the blocks that hold ``known`` events."""
     calls = {event.call for event in known if isinstance(event, ToolCallEvent | ToolResultEvent)}
-    texts = {_digest(event.text) for event in known if isinstance(event, PromptEvent | ResponseEvent)}
+    texts = {_plain(event.text) for event in known if isinstance(event, PromptEvent | ResponseEvent)}
+    # A prompt with images has its text in several blocks.
+    joined = [_plain(event.text) for event in known if isinstance(event, PromptEvent) and event.attachments]
 
     def is_left(block: Any) -> bool:  # noqa: ANN401 - a block of any format
         if not isinstance(block, dict):
             return True
         if any(block.get(name) in calls for name in _CALL_IDS if isinstance(block.get(name), str)):
             return False
-        return block.get("type") != "text" or _digest(text_of(block.get("text"))) not in texts
+        text = _plain(text_of(block.get("text")))
+        is_text = block.get("type") in ("text", "input_text", "output_text")
+        return not is_text or (text not in texts and not any(text in whole for whole in joined))
 
     found = dict(record)
     for name in ("message", "payload"):
