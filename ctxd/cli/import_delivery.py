@@ -388,10 +388,10 @@ class TranscriptImport:
         key = blake2b(msgspec.json.encode(of) + lines, digest_size=8).hexdigest()
         known = record.commits.get(key)
         if known is None:
+            known = f"ctx-{key}" if self._dry_run else await self._commit(planned, delta, parent, lines)
             self.result.commits += 1
             if source.session not in self.result.sessions:
                 self.result.sessions.append(source.session)
-            known = f"ctx-{key}" if self._dry_run else await self._commit(planned, delta, parent, lines)
             if not self._dry_run:
                 record.commits[key] = known
         planned.ids.append(known)

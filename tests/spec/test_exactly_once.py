@@ -197,6 +197,18 @@ def test_an_event_that_a_hook_lost_is_imported(session: Session, client: SyncCli
     assert held(client, session.id) == once("a", "b", "c")
 
 
+@pytest.mark.requirement("HOK-14")
+def test_a_session_that_is_closed_or_in_the_trash_is_imported_or_listed(session: Session, client: SyncClient) -> None:
+    session.turn("a")
+    session.ctx("session", "rm", session.id)
+    found = session.imported()
+    assert (found["commits"], found["sessions"]) == (0, []) and "session.restore" in found["skipped"][0]["reason"]
+    session.ctx("session", "restore", session.id)
+    session.ctx("session", "close", session.id)
+    assert session.imported()["recorded"] == 3
+    assert held(client, session.id) == once("a")
+
+
 AGENT = """
 import json, subprocess, sys
 native, *steps = json.loads(sys.argv[1])
