@@ -1,5 +1,6 @@
 """Time of the process of a hook, over that of a bare ``python -S`` that reads as much from standard input, connects to
-the same daemon, sends as much and receives a reply.
+the same daemon, sends as much and receives a reply. Both have the socket of the interpreter's part in C, without the
+module ``socket``, whose import takes as long as the rest of the bare process.
 
 Both are run in turn, each with an event of its own: a call of a tool with an output of 2 KiB.
 """
@@ -20,13 +21,14 @@ from bench.figures import Figure
 GOAL = 1.5
 HOOK = str(Path(sysconfig.get_path("scripts"), "ctx-hook"))
 BARE = """
-import socket, sys
+import sys
+from _socket import AF_UNIX, SOCK_STREAM, socket
 text = sys.stdin.buffer.read()
-with socket.socket(socket.AF_UNIX) as wire:
-    wire.connect(sys.argv[1])
-    wire.sendall(text)
-    while not wire.recv(65536).endswith(b"\\n"):
-        pass
+wire = socket(AF_UNIX, SOCK_STREAM)
+wire.connect(sys.argv[1])
+wire.sendall(text)
+while not wire.recv(65536).endswith(b"\\n"):
+    pass
 """
 
 
