@@ -1,14 +1,16 @@
 """A model provider on the loopback interface that answers by a script: the streams of Anthropic Messages, OpenAI
 Responses and OpenAI Chat Completions, as far as coding harnesses read them.
 
-It keeps no state: the number of tool results since the newest prompt is the step of the script.
+It keeps no state: the number of tool results since the newest prompt that begins a script is the step of the script.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
 
 PROMPT = "Follow the script."
 """Text of the prompt that begins the script."""
@@ -17,21 +19,50 @@ ANSWER = "The script is done."
 COMMANDS = ("echo first-output", "echo second-output")
 """The commands of the steps before the answer."""
 
+SUMMARY = "The summary of the script."
+"""The answer to a harness that asks for a summary of the conversation."""
+
+_COMPACTION = re.compile(
+    r"CONTEXT CHECKPOINT COMPACTION|create a detailed summary|summarize the conversation|context summarization|"
+    r"structured context checkpoint|anchored summary|detailed prompt for continuing",
+    re.I,
+)
+
 Event = tuple[str | None, dict[str, Any]]
+
+
+class Step(NamedTuple):
+    """One answer of the model: its text, and the calls of tools with their arguments. A name with a slash is of a
+    namespace of tools. ``tokens``: what the provider bills for the request."""
+
+    text: str = ""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    tokens: int = 10
+
+
+class Answer(NamedTuple):
+    """What the provider sends: a text, calls with their ids, and the tokens of the request."""
+
+    text: str
+    calls: list[dict[str, Any]]
+    tokens: int
 
 
 class ScriptedModel:
     """The provider. ``tool``: the name of the harness's shell and its argument; ``on_step`` is called with the number
-    of each step before it is answered. ``commands``: those that the model calls, one a step."""
+    of results since the newest prompt before each step. ``commands``: those that the model calls, one a step.
+    ``scripts``: the steps that follow a prompt with the text, those of ``PROMPT`` in the place of ``commands``."""
 
     def __init__(
         self,
         tool: tuple[str, str],
         on_step: Callable[[int], None] = lambda step: None,
         commands: tuple[str, ...] = COMMANDS,
+        scripts: Mapping[str, Sequence[Step]] | None = None,
     ) -> None:
-        self.tool = tool
-        self.commands = commands
+        name, argument = tool
+        called = tuple(Step(calls=((name, {argument: command}),)) for command in commands)
+        self.scripts = {PROMPT: (*called, Step(ANSWER)), **(scripts or {})}
         self.on_step = on_step
         self.requests: list[dict[str, Any]] = []
         model = self
@@ -57,7 +88,7 @@ class ScriptedModel:
                 if make is None:
                     self._send("application/json", b"{}")
                     return
-                events = make(*model.answer(body), str(body.get("model")))
+                events = make(model.answer(body), str(body.get("model")))
                 lines = [
                     f"event: {name}\n" * (name is not None) + f"data: {json.dumps(data)}\n\n" for name, data in events
                 ]
@@ -84,77 +115,108 @@ class ScriptedModel:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, body: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
-        """The text and the tool call that answer a request: the call's id, name and arguments."""
+    def answer(self, body: dict[str, Any]) -> Answer:
+        """The answer to a request."""
         self.requests.append(body)
-        results = _results(body.get("messages", body.get("input", [])))
-        if results is None or not body.get("tools"):
-            return "A title.", None
+        turns = [(role, text) for role, text in turns_of(body)]
+        if any(_COMPACTION.search(text) for role, text in turns[-1:] if role == "user"):
+            return Answer(SUMMARY, [], 10)
+        begun = [
+            (at, name)
+            for at, (role, text) in enumerate(turns)
+            for name in self.scripts
+            if role == "user" and name in text
+        ]
+        if not begun or not body.get("tools"):
+            return Answer("A title.", [], 10)
+        at, name = begun[-1]
+        results = sum(role == "tool" for role, _ in turns[at:])
         self.on_step(results)
-        if results >= len(self.commands):
-            return ANSWER, None
-        name, argument = self.tool
-        given = {argument: self.commands[results]}
-        return "", {"id": f"call_{id(self):x}_{len(self.requests)}", "name": name, "args": given}
+        for step in self.scripts[name]:
+            if results <= 0:
+                break
+            results -= len(step.calls)
+        calls = [
+            {"id": f"call_{id(self):x}_{len(self.requests)}_{nth}", "name": tool, "args": given}
+            for nth, (tool, given) in enumerate(step.calls)
+        ]
+        return Answer(step.text, calls, step.tokens)
 
 
-def _results(turns: Any) -> int | None:
-    """The tool results since the newest prompt of the script; None without one."""
-    count: int | None = None
-    for turn in turns if isinstance(turns, list) else ():
-        content = turn.get("content")
-        blocks = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-        texts = [block.get("text") or "" for block in blocks if isinstance(block, dict)]
-        if turn.get("role") == "user" and any(PROMPT in text for text in texts):
-            count = 0
-        elif count is not None:
-            count += turn.get("role") == "tool" or str(turn.get("type", "")).endswith("_output")
-            count += sum(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks)
-    return count
+def turns_of(body: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The conversation of a request of any provider: the role of each part, ``tool`` for a result, and its text."""
+    for turn in body.get("messages", body.get("input", [])):
+        content, role = turn.get("content"), str(turn.get("role"))
+        if role == "tool" or str(turn.get("type", "")).endswith("_output"):
+            yield "tool", _text(turn.get("output", content))
+            continue
+        for block in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                yield "tool", _text(block.get("content"))
+            elif isinstance(block, dict) and isinstance(block.get("text"), str):
+                yield role, block["text"]
 
 
-def _messages(text: str, call: dict[str, Any] | None, model: str) -> Iterator[Event]:
-    usage = {"input_tokens": 10, "output_tokens": 5}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [], "usage": usage}
-    yield "message_start", {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}}
-    block: dict[str, Any] = {"type": "text", "text": ""}
-    delta: dict[str, Any] = {"type": "text_delta", "text": text}
-    if call is not None:
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block.get("text", "")) for block in content or () if isinstance(block, dict))
+
+
+def _messages(answer: Answer, model: str) -> Iterator[Event]:
+    usage = {"input_tokens": answer.tokens, "output_tokens": 5}
+    message = {"id": f"msg_{uuid4().hex}", "type": "message", "role": "assistant", "model": model, "content": []}
+    begun = {**message, "usage": usage, "stop_reason": None, "stop_sequence": None}
+    yield "message_start", {"type": "message_start", "message": begun}
+    blocks: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    if answer.text:
+        blocks.append(({"type": "text", "text": ""}, {"type": "text_delta", "text": answer.text}))
+    for call in answer.calls:
         block = {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(call["args"])}
-    yield "content_block_start", {"type": "content_block_start", "index": 0, "content_block": block}
-    yield "content_block_delta", {"type": "content_block_delta", "index": 0, "delta": delta}
-    yield "content_block_stop", {"type": "content_block_stop", "index": 0}
-    stop = {"stop_reason": "end_turn" if call is None else "tool_use", "stop_sequence": None}
+        blocks.append((block, {"type": "input_json_delta", "partial_json": json.dumps(call["args"])}))
+    for index, (block, delta) in enumerate(blocks):
+        yield "content_block_start", {"type": "content_block_start", "index": index, "content_block": block}
+        yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}
+        yield "content_block_stop", {"type": "content_block_stop", "index": index}
+    stop = {"stop_reason": "tool_use" if answer.calls else "end_turn", "stop_sequence": None}
     yield "message_delta", {"type": "message_delta", "delta": stop, "usage": usage}
     yield "message_stop", {"type": "message_stop"}
 
 
-def _responses(text: str, call: dict[str, Any] | None, model: str) -> Iterator[Event]:
-    response = {"id": "resp_1", "object": "response", "model": model, "output": []}
+def _responses(answer: Answer, model: str) -> Iterator[Event]:
+    response = {"id": f"resp_{uuid4().hex}", "object": "response", "model": model, "output": []}
     yield "response.created", {"type": "response.created", "response": {**response, "status": "in_progress"}}
-    item: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
-    item["content"] = [{"type": "output_text", "text": text, "annotations": []}]
-    if call is not None:
-        item = {"type": "function_call", "id": "fc_1", "call_id": call["id"], "status": "completed"}
-        item |= {"name": call["name"], "arguments": json.dumps(call["args"])}
-    yield "response.output_item.added", {"type": "response.output_item.added", "output_index": 0, "item": item}
-    yield "response.output_item.done", {"type": "response.output_item.done", "output_index": 0, "item": item}
-    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-    done = {**response, "status": "completed", "output": [item], "usage": usage}
+    items: list[dict[str, Any]] = []
+    if answer.text:
+        content = [{"type": "output_text", "text": answer.text, "annotations": []}]
+        items.append({"type": "message", "id": f"msg_{uuid4().hex}", "role": "assistant", "content": content})
+    for call in answer.calls:
+        space, _, name = call["name"].rpartition("/")
+        item = {"type": "function_call", "id": f"fc_{uuid4().hex}", "call_id": call["id"], "name": name}
+        items.append({**item, **({"namespace": space} if space else {}), "arguments": json.dumps(call["args"])})
+    items = [{**item, "status": "completed"} for item in items]
+    for index, item in enumerate(items):
+        yield "response.output_item.added", {"type": "response.output_item.added", "output_index": index, "item": item}
+        yield "response.output_item.done", {"type": "response.output_item.done", "output_index": index, "item": item}
+    usage = {"input_tokens": answer.tokens, "output_tokens": 5, "total_tokens": answer.tokens + 5}
+    done = {**response, "status": "completed", "output": items, "usage": usage}
     yield "response.completed", {"type": "response.completed", "response": done}
 
 
-def _completions(text: str, call: dict[str, Any] | None, model: str) -> Iterator[Event]:
-    chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
+def _completions(answer: Answer, model: str) -> Iterator[Event]:
+    chunk = {"id": f"chatcmpl-{uuid4().hex}", "object": "chat.completion.chunk", "created": 1, "model": model}
 
     def choice(delta: dict[str, Any], finish: str | None = None) -> Event:
         return None, {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
-    yield choice({"role": "assistant", "content": text})
-    if call is not None:
-        function = {"name": call["name"], "arguments": json.dumps(call["args"])}
-        yield choice({"tool_calls": [{"index": 0, "id": call["id"], "type": "function", "function": function}]})
-    yield choice({}, "stop" if call is None else "tool_calls")
-    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    yield choice({"role": "assistant", "content": answer.text})
+    if answer.calls:
+        functions = [{"name": call["name"], "arguments": json.dumps(call["args"])} for call in answer.calls]
+        calls = [
+            {"index": index, "id": call["id"], "type": "function", "function": function}
+            for index, (call, function) in enumerate(zip(answer.calls, functions, strict=True))
+        ]
+        yield choice({"tool_calls": calls})
+    yield choice({}, "tool_calls" if answer.calls else "stop")
+    usage = {"prompt_tokens": answer.tokens, "completion_tokens": 5, "total_tokens": answer.tokens + 5}
     yield None, {**chunk, "choices": [], "usage": usage}
