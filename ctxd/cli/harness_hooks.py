@@ -24,12 +24,12 @@ TIMEOUT_S: Final = 10
 """Seconds that a harness gives a hook, which ends itself long before: without it some are killed after one."""
 
 CLAUDE_EVENTS: Final = (
-    "SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "SubagentStart", "SubagentStop",
-    "PreCompact", "PostCompact", "Stop", "SessionEnd",
+    "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "SubagentStart",
+    "SubagentStop", "PreCompact", "PostCompact", "Stop", "SessionEnd",
 )  # fmt: skip
 CODEX_EVENTS: Final = (
-    "SessionStart", "UserPromptSubmit", "PostToolUse", "SubagentStart", "SubagentStop", "PreCompact", "PostCompact",
-    "Stop", "Interrupt", "SessionEnd",
+    "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "SubagentStart", "SubagentStop", "PreCompact",
+    "PostCompact", "Stop", "Interrupt", "SessionEnd",
 )  # fmt: skip
 
 _PROGRAM: Final = "ctx-hook"

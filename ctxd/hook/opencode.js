@@ -26,6 +26,10 @@ export const CtxdPlugin = async ({ directory }) => {
       const id = output.message?.id ?? input.messageID;
       if (text) hook(input.sessionID, "UserPromptSubmit", { prompt: text, prompt_id: id });
     },
+    "tool.execute.before": async (input, output) => {
+      const members = { tool_name: input.tool, tool_input: output.args, tool_use_id: input.callID };
+      hook(input.sessionID, "PreToolUse", members);
+    },
     "tool.execute.after": async (input, output) => {
       const printed = hook(input.sessionID, "PostToolUse", {
         tool_name: input.tool,

@@ -52,6 +52,10 @@ export default function (pi: any) {
       await hook(ctx, "Stop", { last_assistant_message: text, turn_id: String(timestamp), model, stop_reason: stopReason });
     }
   });
+  pi.on("tool_call", async (event: any, ctx: any) => {
+    const members = { tool_name: event.toolName, tool_input: event.input, tool_use_id: event.toolCallId };
+    await hook(ctx, "PreToolUse", members);
+  });
   pi.on("tool_result", async (event: any, ctx: any) => {
     const printed = await hook(ctx, "PostToolUse", {
       tool_name: event.toolName,

@@ -9,9 +9,11 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Accepted, Actor, WriteRequest, write_request
+from ctxd.sessions.session import Accepted, Actor, WriteRequest, find_replay, write_request
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hooks import HookInput, read_hook, shortened
+from ctxd_protocol.event_types import ToolCallEvent
+from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
 from ctxd_protocol.methods.sessions import (
     SessionAppendParams,
@@ -21,6 +23,8 @@ from ctxd_protocol.methods.sessions import (
 )
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.object_types import Receipt
+
+KIND: Final = "session.hook"
 
 _KNOWN: Final = frozenset({"toolcall_conflict", "purged"})
 """Errors of the record of a tool call whose id the session has already."""
@@ -42,7 +46,7 @@ class HookOperations:
 
         Raises: CtxdError invalid_params, session_closed, session_removed, and those of the store.
         """
-        request = request or write_request("session.hook", actor.principal, params)
+        request = request or write_request(KIND, actor.principal, params)
         try:
             found = read_hook(params.harness, params.input, params.at)
         except ValueError as error:
@@ -54,6 +58,11 @@ class HookOperations:
         output = None if params.shorten_chars is None else shortened(params.harness, found, params.shorten_chars)
         result = msgspec.structs.replace(result, output=output)
         await self._open(actor, params, found)
+        if found.is_start and await self._has_output(actor, found):
+            live = await self._sessions.live(found.session)
+            return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
+        if found.start is not None and not found.is_start and await self._has(actor, found.start):
+            found = found.without_start()
         own = msgspec.structs.replace(request, op_id=found.native or request.op_id)
         try:
             accepted = await self._record(actor, found, own)
@@ -98,6 +107,29 @@ class HookOperations:
         elif state == "paused":
             await self._lifecycle.resume(actor, SessionWriteParams(session=session))
 
+    async def _has_output(self, actor: Actor, found: HookInput) -> bool:
+        """True if the output of the tool call that starts with ``found`` is recorded: its hook came late. Raises: as
+        ``_has``."""
+        (event,) = found.events
+        assert isinstance(event, ToolCallEvent)
+        if event.sidechain is not None:
+            return await self._has(actor, native_op_id(found.session, "call", event.call))
+        live = await self._sessions.live(found.session)
+        return any(live.state.is_a(id, "toolcall") for id in (event.call, toolcall_alias(found.session, event.call)))
+
+    async def _has(self, actor: Actor, op_id: str) -> bool:
+        """True if the operation ``op_id`` was accepted. Raises: CtxdError corrupt, store_failed."""
+        try:
+            return (
+                await find_replay(self._sessions.store, WriteRequest("session.hook", actor.principal, op_id))
+                is not None
+            )
+        except CtxdError as error:
+            # Its parameters are not known here.
+            if error.code != "idempotency_mismatch":
+                raise
+            return True
+
     async def _record(self, actor: Actor, found: HookInput, request: WriteRequest) -> Accepted:
         call = found.call
         if call is None:
@@ -113,7 +145,7 @@ class HookOperations:
                 content=call.text,
                 args=call.args,
                 status=call.status,
-                chat="call_and_result",
+                chat="result" if call.is_started else "call_and_result",
             ),
             request,
         )

@@ -25,27 +25,27 @@ _STATED: Final = {
 }
 """Events of which the conversation keeps a notice, and the member with the text of that."""
 
-_UNRECORDED: Final = frozenset(
-    {"PreToolUse", "PostToolBatch", "PermissionRequest", "InstructionsLoaded", "MessageDisplay"}
-)
+_UNRECORDED: Final = frozenset({"PostToolBatch", "PermissionRequest", "InstructionsLoaded", "MessageDisplay"})
 """Events whose content another event has as well."""
 
 
 class HookedCall(NamedTuple):
-    """One call of a tool in the main conversation, with its output as text."""
+    """One call of a tool in the main conversation, with its output as text. ``is_started``: the conversation has the
+    call, and lacks the output."""
 
     call: str
     tool: str
     args: dict[str, Any]
     text: str
     status: ToolcallStatus
+    is_started: bool = False
 
 
 class HookInput(NamedTuple):
     """One event of a harness for ``session``: a tool call with its output, or ``events``; neither for some hooks.
 
-    ``native``: the operation id made of the harness's own ids; None where the harness gives none. ``response``: the
-    output of the tool in the harness's own shape.
+    ``native``: the operation id made of the harness's own ids; None where the harness gives none. ``start``: the
+    operation id that the start of the tool call has. ``response``: the output of the tool in the harness's own shape.
     """
 
     session: str
@@ -55,7 +55,19 @@ class HookInput(NamedTuple):
     call: HookedCall | None = None
     events: tuple[typed.Event, ...] = ()
     native: str | None = None
+    start: str | None = None
     response: object = None
+
+    @property
+    def is_start(self) -> bool:
+        """True for the start of a tool call, whose output comes with another event."""
+        return self.start is not None and self.start == self.native
+
+    def without_start(self) -> "HookInput":
+        """The output of the tool call alone: its start is recorded."""
+        if self.call is not None:
+            return self._replace(call=self.call._replace(is_started=True))
+        return self._replace(events=tuple(each for each in self.events if isinstance(each, typed.ToolResultEvent)))
 
     @property
     def is_end(self) -> bool:
@@ -80,6 +92,8 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
     )
     place: dict[str, Any] = {"at": at, "sidechain": text_of(record.get("agent_id")) or None}
     match event:
+        case "PreToolUse":
+            return _start(found, record, place)
         case "PostToolUse" | "PostToolUseFailure":
             return _tool(found, record, place)
         case "UserPromptSubmit":
@@ -108,24 +122,49 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     return found._replace(events=(prompt,), native=native)
 
 
+def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+    call = _call_id(record)
+    if call is None:
+        return found  # Its output could not be recognised as that of the same call.
+    args = record.get("tool_input") if place["sidechain"] else _arguments(record)
+    event = typed.ToolCallEvent(call=call, tool=_tool_name(record), args=args, **place)
+    key = native_op_id(found.session, "start", call)
+    return found._replace(events=(event,), native=key, start=key)
+
+
 def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
-    call, tool = text_of(record.get("tool_use_id")), text_of(record.get("tool_name"))[:128] or "unnamed"
-    given, failed = record.get("tool_input"), record.get("hook_event_name") == "PostToolUseFailure"
+    call, tool = _call_id(record), _tool_name(record)
+    start = None if call is None else native_op_id(found.session, "start", call)
+    call = call or f"call-{_digest(msgspec.json.encode(record).decode())}"
+    failed = record.get("hook_event_name") == "PostToolUseFailure"
     response = record.get("error") if failed else record.get("tool_response")
     text = output_text(response)
     failed = failed or record.get("is_error") is True
     status: ToolcallStatus = "aborted" if record.get("is_interrupt") is True else "fail" if failed else "ok"
-    if not re.fullmatch(TOOLCALL_ID_PATTERN, call):
-        call = f"call-{_digest(call or msgspec.json.encode(record).decode())}"
+    found = found._replace(start=start, response=response)
     if place["sidechain"] is None:
-        args = given if isinstance(given, dict) else {} if given is None else {"input": given}
-        return found._replace(call=HookedCall(call, tool, args, text, status), response=response)
+        return found._replace(call=HookedCall(call, tool, _arguments(record), text, status))
     # The objects of a window are the main conversation's: those of a sub-agent stay in its own events.
     events = (
-        typed.ToolCallEvent(call=call, tool=tool, args=given, **place),
+        typed.ToolCallEvent(call=call, tool=tool, args=record.get("tool_input"), **place),
         typed.ToolResultEvent(call=call, text=text, is_error=status != "ok", **place),
     )
-    return found._replace(events=events, native=native_op_id(found.session, "call", call), response=response)
+    return found._replace(events=events, native=native_op_id(found.session, "call", call))
+
+
+def _call_id(record: Record) -> str | None:
+    """The id of the tool call; that of an id with other characters than ours is made of its hash."""
+    call = text_of(record.get("tool_use_id"))
+    return call if re.fullmatch(TOOLCALL_ID_PATTERN, call) else f"call-{_digest(call)}" if call else None
+
+
+def _tool_name(record: Record) -> str:
+    return text_of(record.get("tool_name"))[:128] or "unnamed"
+
+
+def _arguments(record: Record) -> dict[str, Any]:
+    given = record.get("tool_input")
+    return given if isinstance(given, dict) else {} if given is None else {"input": given}
 
 
 def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:

@@ -62,6 +62,7 @@ class Session:
         self.write("user", text=f"prompt {name}")
         self.write("assistant", {"type": "thinking", "thinking": f"thought {name}", "signature": "x"}, call)
         if hooked:
+            self.hook("PreToolUse", tool_name="Bash", tool_use_id=f"call-{name}", tool_input=call["input"])
             self.hook(
                 "PostToolUse", tool_name="Bash", tool_use_id=f"call-{name}", tool_input={"command": f"run {name}"},
                 tool_response=f"output {name}",
@@ -195,6 +196,20 @@ def test_an_event_that_a_hook_lost_is_imported(session: Session, client: SyncCli
     session.hook("SessionEnd", reason="other")
     session.imported()
     assert held(client, session.id) == once("a", "b", "c")
+
+
+@pytest.mark.requirement("HOK-14")
+@pytest.mark.requirement("HOK-15")
+def test_the_output_of_a_call_whose_end_no_hook_saw_is_imported(session: Session, client: SyncClient) -> None:
+    """The harness was killed, and wrote the output when it was resumed."""
+    session.turn("a")
+    session.hook("UserPromptSubmit", prompt="prompt b", prompt_id="p-b")
+    session.hook("PreToolUse", tool_name="Bash", tool_use_id="call-b", tool_input={"command": "run b"})
+    session.hook("SessionStart", source="resume")
+    session.turn("b", hooked=False)
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    assert held(client, session.id) == once("a", "b")
 
 
 @pytest.mark.requirement("HOK-14")
