@@ -92,7 +92,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
     # What changed before the watch began is found by the first scan, after one timeout.
     left, missed = 0, set[Path]()
     async for changes in awatch(*folders, yield_on_timeout=True, rust_timeout=_IDLE_MS):
-        found = {changed_candidate(harness, Path(name)) for _, name in changes}
+        found = {_changed_place(harness, Path(name)) for _, name in changes}
         missed |= {path for path in found if path is not None and _is_below(path, places)}
         if not changes:
             left -= 1
@@ -110,6 +110,13 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
         missed = set()
         if result.imported:
             report(run, result, is_one_of_many=True)
+
+
+def _changed_place(harness: Harness, path: Path) -> Path | None:
+    """Return the place to read when ``path`` has changed. A new folder is read whole: a file may have been written into
+    it before it was watched."""
+    candidate = changed_candidate(harness, path)
+    return path if candidate is None and path.is_dir() else candidate
 
 
 def _is_below(path: Path, places: Sequence[Path]) -> bool:

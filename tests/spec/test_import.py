@@ -5,15 +5,18 @@ import os
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import anyio
 import pytest
+import watchfiles
+from watchfiles import Change
 
 from ctxd.cli.import_delivery import ImportResult, TranscriptImport
+from ctxd.cli.main import run
 from ctxd.transcripts.discovery import Transcript, default_places
 from ctxd.transcripts.source_lines import zstd
 from ctxd_client import connect
@@ -349,6 +352,21 @@ def test_a_watch_imports_what_is_written_until_it_is_interrupted(
             watch.send_signal(signal.SIGINT)
         assert watch.wait(30) == 130
     assert sorted(views(client, claude.id)) == ["abcd", "ef"] and views(client, other.id) == ["xy"]
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_reads_a_new_folder_whole_as_a_file_may_be_there_before_the_folder_is_watched(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def only_of_folders(*_: object, **__: object) -> AsyncIterator[set[tuple[Change, str]]]:
+        yield set()
+        write(tmp_path / "folder" / f"{claude.session}.jsonl", claude.turn("a", "b"))
+        yield {(Change.added, str(tmp_path / "folder"))}
+
+    monkeypatch.setattr(watchfiles, "awatch", only_of_folders)
+    monkeypatch.setenv("CTXD_SOCKET", daemon.socket)
+    assert run(["import", "claude", str(tmp_path), "--watch"]) == 0
+    assert views(client, claude.id) == ["ab"]
 
 
 @pytest.mark.requirement("IMP-6")
