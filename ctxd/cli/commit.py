@@ -2,19 +2,19 @@
 context commits."""
 
 import sys
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, Final, TypedDict, get_args
 
 import click
 import msgspec
 
-from ctxd.cli.artifact import sent_upload, show_progress
+from ctxd.cli.artifact import sent_upload
 from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
-from ctxd.cli.exit_codes import CONFLICT, FAILURE, NOT_FOUND, USAGE
+from ctxd.cli.context_download import download, downloaded
+from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.id_completion import tags as complete_tags
 from ctxd.cli.revision_lookup import located_assembly, session_if_any
@@ -27,7 +27,6 @@ from ctxd.terminal import cell
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.context_types import AssembledContext
-from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 from ctxd_protocol.methods.commits import Checkpoint, Commit, CommitMaterializeResult, CommitType
 
 _SENT_WHOLE_MAX: Final = 512 * 1024
@@ -364,7 +363,7 @@ def materialize(
                 raise Stop(USAGE, f"a context in {made.format} is no text", hint=hint)
             run.screen.content(content)
         else:
-            made = _write(client, tip, last, format, (output or sys.stdout.buffer).write)
+            made = download(client, tip, last, format, (output or sys.stdout.buffer).write)
     if run.screen.as_json:
         run.screen.document(made)
     elif counts:
@@ -377,34 +376,11 @@ def _content(
     client: SyncClient, commit: str, stop: str, format: str | None
 ) -> tuple[str | bytes, CommitMaterializeResult]:
     """A context of any size: text, or bytes that are none."""
-    pieces: list[bytes] = []
-    made = _write(client, commit, stop, format, pieces.append)
-    content = b"".join(pieces)
+    content, made = downloaded(client, commit, stop=stop, format=format)
     try:
         return content.decode(), made
     except UnicodeDecodeError:
         return content, made
-
-
-def _write(
-    client: SyncClient, commit: str, stop: str, format: str | None, write: Callable[[bytes], object]
-) -> CommitMaterializeResult:
-    """Write a context piece by piece, with progress on a terminal if there are several; memory for one.
-
-    Raises: Stop if it changes meanwhile, as by an update.
-    """
-    first = made = client.commit_materialize(commit, stop=stop, format=format, limit=PIECE_BYTES_MAX)
-    while True:
-        write(b64decode(made.content_base64 or ""))
-        if first.next_offset is not None:
-            show_progress(made.size if made.next_offset is None else made.next_offset, made.size)
-        if made.next_offset is None:
-            return first
-        made = client.commit_materialize(
-            commit, stop=stop, format=format, limit=PIECE_BYTES_MAX, offset=made.next_offset
-        )
-        if made.artifact_ref != first.artifact_ref:
-            raise Stop(FAILURE, f"the context of {commit} has changed meanwhile: start again", symbol="conflict")
 
 
 def _counts(made: CommitMaterializeResult) -> str:

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from base64 import b64decode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from ctxd.cli.common_options import Invocation
+from ctxd.cli.context_download import downloaded
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.clock import SystemClock
 from ctxd.command_line import Stop
@@ -35,7 +35,6 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.session_types import Harness
 
@@ -129,22 +128,15 @@ def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Loss
     if made.size > CONTEXT_BYTES_MAX:
         hint = "start from a commit after a compaction"
         raise Stop(FAILURE, f"the context of {commit} has {made.size:,} bytes, more than a harness can use", hint=hint)
-    pieces: list[bytes] = []
-    offset: int | None = 0
-    while offset is not None:
-        piece = client.commit_materialize(commit, format=events_v1.NAME, offset=offset, limit=PIECE_BYTES_MAX)
-        pieces.append(b64decode(piece.content_base64 or ""))
-        if piece.artifact_ref != made.artifact_ref:
-            raise Stop(FAILURE, f"the context of {commit} has changed meanwhile: start again", symbol="conflict")
-        offset = piece.next_offset
+    content, made = downloaded(client, commit, format=events_v1.NAME)
     for part in made.lost:
         losses.add(part.part, part.times)
     if made.commit_count > PAGE_ITEMS_MAX:
-        return b"".join(pieces), False
+        return content, False
     harnesses: dict[str | None, str] = {}
     for each in client.commit_history(commit, depth=made.commit_count).commits:
         harnesses[each.session or each.template] = _harness_of(client, each.session) or each.template
-    return b"".join(pieces), set(harnesses.values()) == {NAMES[harness]}
+    return content, set(harnesses.values()) == {NAMES[harness]}
 
 
 def _harness_of(client: SyncClient, session: str | None) -> str | None:
