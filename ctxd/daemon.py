@@ -23,6 +23,7 @@ from ctxd.assembly.context_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
+from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
@@ -176,7 +177,7 @@ class Daemon:
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
 
             kept_max = options.artifacts_bytes_max
-            stored = artifacts.ArtifactCalls(sessions, clock, policy=options.secrets, bytes_max=kept_max)
+            stored = Artifacts(sessions, clock, policy=options.secrets, bytes_max=kept_max)
             materializer = Materializer(made)
             handlers = self._handlers(
                 store, sessions, indexer, hosts, sandboxes, tracking, made, materializer, checkpoints, stored
@@ -335,7 +336,7 @@ class Daemon:
         made: Commits,
         materializer: Materializer,
         checkpoints: SessionCheckpoints,
-        stored: artifacts.ArtifactCalls,
+        stored: Artifacts,
     ) -> Mapping[str, Handler]:
         """The handler of every method."""
         options = self._options
@@ -377,7 +378,7 @@ class Daemon:
             events.EventCalls(notices),
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),
-            stored,
+            artifacts.ArtifactCalls(stored),
         )
 
     # --- figures

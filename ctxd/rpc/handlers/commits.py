@@ -2,11 +2,11 @@
 
 import msgspec
 
+from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
 from ctxd.passed_file import PassedFile
 from ctxd.rpc.caller import Caller, viewer_of
-from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import commits as wire
 
@@ -14,7 +14,7 @@ from ctxd_protocol.methods import commits as wire
 class CommitCalls:
     """Handlers of ``commit.*``."""
 
-    def __init__(self, commits: Commits, materializer: Materializer, artifacts: ArtifactCalls) -> None:
+    def __init__(self, commits: Commits, materializer: Materializer, artifacts: Artifacts) -> None:
         self._commits = commits
         self._materializer = materializer
         self._artifacts = artifacts

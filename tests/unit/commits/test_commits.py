@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.delta_capture import captured
 from ctxd.commits.materialize import Materializer
@@ -22,7 +23,6 @@ from ctxd.objects.commit_fields import entity_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.secrets.guard import Capture, fleeting_guard
 from ctxd.store import commit_index
@@ -44,7 +44,7 @@ async def committing(root: Path) -> AsyncIterator[World]:
     async with world(root) as made:
         commits = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         made.handlers |= bound(
-            CommitCalls(commits, Materializer(commits), ArtifactCalls(made.sessions, SystemClock(), policy="flag"))
+            CommitCalls(commits, Materializer(commits), Artifacts(made.sessions, SystemClock(), policy="flag"))
         )
         with closing(commits):
             yield made

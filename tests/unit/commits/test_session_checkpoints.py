@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from ctxd.clock import SystemClock
+from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
@@ -16,7 +17,6 @@ from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import entity_id
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
-from ctxd.rpc.handlers.artifacts import ArtifactCalls
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.store.verify import search, verified
 from ctxd_protocol.context_types import CurrentContext
@@ -33,7 +33,7 @@ class Household:
         self.world = made
         self.made = Commits(made.sessions, SystemClock(), machine="m", policy="flag")
         made.handlers |= bound(
-            CommitCalls(self.made, Materializer(self.made), ArtifactCalls(made.sessions, SystemClock(), policy="flag"))
+            CommitCalls(self.made, Materializer(self.made), Artifacts(made.sessions, SystemClock(), policy="flag"))
         )
         self.checkpoints = SessionCheckpoints(made.sessions, self.made)
 

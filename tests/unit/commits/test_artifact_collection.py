@@ -8,11 +8,11 @@ import pytest
 from blake3 import blake3
 
 from ctxd.artifacts.uploads import KEPT_MS, Uploads
+from ctxd.commits.artifact_operations import Artifacts
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document
 from ctxd.offload import in_thread
-from ctxd.rpc.caller import Caller
-from ctxd.rpc.handlers.artifacts import ArtifactCalls
+from ctxd.rpc.caller import Caller, viewer_of
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest
 from ctxd.store.store import VersionStore
@@ -26,49 +26,49 @@ CALLER = Caller("uid:1", "host", None, 1, lambda method, params: True)
 HOUR = 3_600_000
 
 
-async def put(calls: ArtifactCalls, data: bytes, policy: Any = None) -> str:
+async def put(artifacts: Artifacts, data: bytes, policy: Any = None) -> str:
     params = wire.ArtifactPutParams(data=data, policy=policy)
-    accepted = await calls.artifact_put(CALLER, params, WriteRequest("artifact.put", "p"))
+    accepted = await artifacts.put(viewer_of(CALLER), params, WriteRequest("artifact.put", "p"))
     if accepted.pending is not None:
         await accepted.pending.wait()
     return blake3(data).hexdigest()
 
 
-async def collected(calls: ArtifactCalls) -> list[str]:
-    return [*(await calls.artifact_gc(CALLER, wire.ArtifactGcParams(grace_ms=HOUR))).removed]
+async def collected(artifacts: Artifacts) -> list[str]:
+    return [*(await artifacts.collection.collect(CALLER.principal, wire.ArtifactGcParams(grace_ms=HOUR))).removed]
 
 
 @pytest.mark.requirement("ART-8")
 async def test_an_artifact_that_was_put_again_is_as_young_as_a_new_one(tmp_path: Path) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
-        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
-        again, old = await put(calls, b"put again"), await put(calls, b"old")
+        artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
+        again, old = await put(artifacts, b"put again"), await put(artifacts, b"old")
         clock.wall += 2 * HOUR
-        await put(calls, b"put again")
-        assert await collected(calls) == [old]
+        await put(artifacts, b"put again")
+        assert await collected(artifacts) == [old]
         clock.wall += 2 * HOUR
-        assert await collected(calls) == [again]
+        assert await collected(artifacts) == [again]
 
 
 @pytest.mark.requirement("ART-8")
 async def test_an_artifact_that_is_put_again_while_a_collection_goes_on_stays(tmp_path: Path, monkeypatch: Any) -> None:
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
-        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
-        again, old = await put(calls, b"put again"), await put(calls, b"old")
+        artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
+        again, old = await put(artifacts, b"put again"), await put(artifacts, b"old")
         clock.wall += 2 * HOUR
         referring = store.referring
 
         async def late(ref: str) -> Any:
             found = await referring(ref)
             if ref == again:
-                await put(calls, b"put again")
+                await put(artifacts, b"put again")
             return found
 
         monkeypatch.setattr(store, "referring", late)
-        assert await collected(calls) == [old]
-        assert await store.read_artifacts(lambda artifacts: artifacts.read(again)) == b"put again"
+        assert await collected(artifacts) == [old]
+        assert await store.read_artifacts(lambda kept: kept.read(again)) == b"put again"
 
 
 @pytest.mark.requirement("ART-6")
@@ -80,7 +80,7 @@ async def test_uploads_that_nobody_goes_on_with_are_removed_by_a_start(tmp_path:
             uploads.write(name, 0, b"bytes")
             at_s = (clock.wall - age_ms) / 1000
             os.utime(store.root / "artifacts" / "uploads" / f"{name}.upload", (at_s, at_s))
-        ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
+        Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="flag")
         assert (uploads.size("old"), uploads.size("young")) == (0, 5)
 
 
@@ -99,36 +99,36 @@ async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restar
     clock, size = SteppingClock(10 * HOUR), 1_000
     datas = {name: name.encode() * (size // len(name)) for name in "abcdefgh"}
 
-    def calls_of(store: VersionStore) -> ArtifactCalls:
+    def artifacts_of(store: VersionStore) -> Artifacts:
         sessions = Sessions(store, clock, host_filesystem_id="a" * 64)
-        return ArtifactCalls(sessions, clock, policy="flag", bytes_max=5 * size)
+        return Artifacts(sessions, clock, policy="flag", bytes_max=5 * size)
 
     async def left(store: VersionStore) -> str:
         names = await store.read_artifacts(lambda artifacts: set(artifacts.names()))
         return "".join(name for name, data in datas.items() if address(data) in names)
 
     async with running(tmp_path, clock) as store:
-        calls = calls_of(store)
+        artifacts = artifacts_of(store)
         for name in "abcdef":
             policy: Any = {"b": "pin", "f": "ephemeral"}.get(name)
-            await put(calls, datas[name], policy)
+            await put(artifacts, datas[name], policy)
             clock.wall += HOUR
-        await calls.artifact_get(CALLER, wire.ArtifactGetParams(artifact=address(datas["a"])))
+        await artifacts.get(viewer_of(CALLER), wire.ArtifactGetParams(artifact=address(datas["a"])))
         held = await store.hold_artifact(address(datas["c"]))
         await store.submit(Write(kind="k", principal="p", puts=(referring(held),))).wait()
-        await calls.upkeep()
+        await artifacts.collection.upkeep()
         assert await left(store) == "abcde", "ephemeral first"
-        await calls.upkeep()
+        await artifacts.collection.upkeep()
         assert await left(store) == "abcde", "what is within the bound stays"
     async with running(tmp_path, clock) as store:
-        calls = calls_of(store)
-        await put(calls, datas["g"])
-        await calls.upkeep()
+        artifacts = artifacts_of(store)
+        await put(artifacts, datas["g"])
+        await artifacts.collection.upkeep()
         assert await left(store) == "abceg", "d is the oldest that was not used, pinned or reached"
-        await put(calls, datas["h"])
-        await calls.upkeep()
+        await put(artifacts, datas["h"])
+        await artifacts.collection.upkeep()
         assert await left(store) == "abcgh", "then e"
-        await put(calls, b"larger than all others" * size, "pin")
+        await put(artifacts, b"larger than all others" * size, "pin")
         collected_at, scan = [], store.scan
 
         async def noted(*args: Any, **named: Any) -> Any:
@@ -137,7 +137,7 @@ async def test_a_bound_removes_what_was_used_least_recently_even_before_a_restar
 
         monkeypatch.setattr(store, "scan", noted)
         for _ in range(25):
-            await calls.upkeep()
+            await artifacts.collection.upkeep()
             clock.wall += 60_000
         assert await left(store) == "bc" and len(set(collected_at)) == 3, "what is reached is not looked at each time"
 
@@ -158,9 +158,9 @@ async def test_an_upload_that_changes_between_its_search_and_its_put_is_not_put(
     secret, plain = b"AKIA" + b"7QYV3M5N2X4PLRWD", Uploads.pieces
     clock = SteppingClock(10 * HOUR)
     async with running(tmp_path, clock) as store:
-        calls = ArtifactCalls(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="redact")
+        artifacts = Artifacts(Sessions(store, clock, host_filesystem_id="a" * 64), clock, policy="redact")
         try:
-            await calls.artifact_upload(caller, wire.ArtifactUploadParams(upload="u", offset=0, data=b"x" * 40))
+            await artifacts.upload(viewer_of(caller), wire.ArtifactUploadParams(upload="u", offset=0, data=b"x" * 40))
 
             def changed(uploads: Uploads, name: str) -> Any:
                 uploads.write(name, 0, secret)
@@ -169,10 +169,10 @@ async def test_an_upload_that_changes_between_its_search_and_its_put_is_not_put(
             monkeypatch.setattr(Uploads, "pieces", changed)
             with pytest.raises(CtxdError) as failed:
                 params = wire.ArtifactPutParams(upload="u")
-                await calls.artifact_put(caller, params, WriteRequest("artifact.put", "p"))
+                await artifacts.put(viewer_of(caller), params, WriteRequest("artifact.put", "p"))
             assert failed.value.code == "artifact_mismatch"
             assert await store.heads([f"artifact:{blake3(secret).hexdigest()}"]) == {
                 f"artifact:{blake3(secret).hexdigest()}": None
             }
         finally:
-            await in_thread(calls.close)
+            await in_thread(artifacts.close)

@@ -1,0 +1,409 @@
+"""Operations on artifacts: bytes of any size by their address, and tags.
+
+An artifact that was put is an entity, ``artifact:{address}``, whose versions have its bytes; a tag is one,
+``artifact_tag:{name}``, that names an address.
+
+What a sandbox puts is searched for secrets before it is stored, under the strictest policy of its sessions. It cannot
+be redacted, as that would change its address: with a secret in it, it is refused under ``redact``.
+
+A sandbox puts artifacts, and reads what it has put and what tool calls and commits of its sessions have. Every read
+goes through ``_visible``; what is foreign and what is missing look the same.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from anyio.abc import TaskStatus
+from blake3 import blake3
+
+from ctxd.artifacts import fsck
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.artifacts.uploads import Uploads
+from ctxd.clock import Clock
+from ctxd.commits.artifact_collection import ArtifactCollection, UploadFiles, entities, tags
+from ctxd.commits.artifact_secrets import ArtifactSecrets, SearchedArtifact, SecretInArtifact
+from ctxd.commits.commit_reads import CommitViewer
+from ctxd.errors import CtxdError
+from ctxd.objects.document import Artifact, Document, Stored, encode_content
+from ctxd.objects.generated_ids import COMMIT_PREFIX
+from ctxd.objects.hashing import content_hash, identity_hash
+from ctxd.objects.kinds import is_purged
+from ctxd.sessions.object_reads import Objects
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
+from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG
+from ctxd.store.writes import Pending, Write
+from ctxd_protocol.methods import artifacts as wire
+from ctxd_protocol.secrets import SecretPolicy, Secrets
+
+_TAGGED: Final = "tag:"
+_ADDRESS_DIGITS: Final = 64
+_CANDIDATES: Final = 5
+_HOST: Final = ""
+_BY_HOST: Final[Mapping[str, str]] = {_HOST: "default"}
+_STRONGEST: Final[tuple[wire.ArtifactPolicy, ...]] = ("pin", "default", "ephemeral")
+"""Policies: of several, the first one holds."""
+
+
+class Artifacts:
+    """The artifacts of one store. ``bytes_max``: bytes above which the least recently used are collected; 0: no bound.
+    ``policy``: on secrets, of sandboxes without a session."""
+
+    def __init__(self, sessions: Sessions, clock: Clock, *, policy: SecretPolicy, bytes_max: int = 0) -> None:
+        self._objects = Objects(sessions)
+        self._secrets = ArtifactSecrets(sessions, policy)
+        self._store = sessions.store
+        self._uploads = UploadFiles(Uploads(self._store.root / "artifacts" / "uploads"))
+        self.collection = ArtifactCollection(self._store, clock, self._uploads, bytes_max=bytes_max)
+
+    def close(self) -> None:
+        """End the process that searches uploads for secrets. Blocks until it has ended."""
+        self._secrets.close()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Collect artifacts until cancelled, then end the process that searches."""
+        try:
+            await self.collection.run(task_status=task_status)
+        finally:
+            self.close()
+
+    # --- put ---
+
+    async def upload(self, viewer: CommitViewer, params: wire.ArtifactUploadParams) -> wire.ArtifactUploadResult:
+        """Write a piece of an upload, or with no offset only return its size.
+
+        Raises: CtxdError ``invalid_params``, ``disk_full``, ``store_failed``. Cancel: the piece may be written.
+        """
+        name = _upload_name(viewer, params.upload)
+        if params.offset is None:
+            return wire.ArtifactUploadResult(offset=await self._uploads.run(partial(self._uploads.files.size, name)))
+        write = partial(self._uploads.files.write, name, params.offset, params.data)
+        return wire.ArtifactUploadResult(offset=await self._uploads.run(write))
+
+    async def put(self, viewer: CommitViewer, params: wire.ArtifactPutParams, call: WriteRequest) -> Accepted:
+        """Store bytes, or an upload that is complete; they are durable with the answer.
+
+        Raises: CtxdError ``invalid_params``, ``artifact_mismatch``, ``unsupported`` for a secret in what a sandbox
+        puts, and those of the store. Cancel: safe until it is written.
+        """
+        upload = None if params.upload is None else _upload_name(viewer, params.upload)
+        if params.policy == "pin" and viewer.is_confined:
+            hint = "Use the policy default; the harness pins artifacts."
+            raise CtxdError("invalid_params", "a sandbox cannot pin an artifact", hint=hint, outcome="not_applied")
+        if (replay := await find_replay(self._store, call)) is not None:
+            if upload is not None:
+                # The first call may have been cut off before this; or its bytes were sent once more.
+                await self._uploads.run(partial(self._uploads.files.remove, upload))
+            return again(replay, wire.ArtifactPutResult)
+        if (params.data is None) is (upload is None):
+            hint = "Give data, or upload after artifact.upload."
+            raise CtxdError("invalid_params", "an artifact is put from data or from an upload", hint=hint)
+        searched = await self._searched(viewer, params.data, upload) if viewer.is_confined else None
+        given = params.data
+        pieces = partial(self._uploads.files.pieces, str(upload))
+        held = await self._store.put_artifact(pieces if given is None else given)
+        if searched is not None and searched.address != held.ref:
+            message, hint = "the upload was changed while it was put", "Send one piece after the other, then put it."
+            raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
+        if params.blake3 not in (None, held.ref):
+            message, hint = f"the bytes have the address {held.ref}", "Send them again from offset 0."
+            raise CtxdError("artifact_mismatch", message, hint=hint, outcome="not_applied")
+        async with self.collection.removing:
+            marks = {} if searched is None else searched.marks
+            result, pending = await self._submit_put(viewer, params, call, held, marks)
+        if upload is not None:
+            # What it holds is in the journal's hands now; the piece's file may go once it is durable.
+            if pending is not None:
+                await pending.wait()
+            await self._uploads.run(partial(self._uploads.files.remove, upload))
+        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _searched(self, viewer: CommitViewer, data: bytes | None, upload: str | None) -> SearchedArtifact | None:
+        """Search what a sandbox puts for secrets. An upload that may have none and has one is removed."""
+        if data is not None:
+            return await self._secrets.search(viewer, data)
+        try:
+            with await self._uploads.run(partial(self._uploads.files.open, str(upload))) as file:
+                return await self._secrets.search(viewer, file)
+        except SecretInArtifact:
+            await self._uploads.run(partial(self._uploads.files.remove, str(upload)))
+            raise
+
+    async def _submit_put(
+        self,
+        viewer: CommitViewer,
+        params: wire.ArtifactPutParams,
+        call: WriteRequest,
+        held: Artifact,
+        marks: dict[str, Any],
+    ) -> tuple[wire.ArtifactPutResult, Pending | None]:
+        known = await self._put(held.ref)
+        was = {} if known is None else known.document.payload
+        is_host = not viewer.is_confined
+        owner = _HOST if is_host else viewer.actor.principal
+        owners: dict[str, wire.ArtifactPolicy] = {**was.get("owners", {_HOST: was["policy"]} if was else {})}
+        owners[owner] = params.policy or owners.get(owner, "default")
+        policy = min(owners.values(), key=_STRONGEST.index)
+        # What a sandbox is answered is the same whatever others have put.
+        media_type = (params.media_type if is_host or not was else None) or was.get("media_type")
+        shown = policy if is_host else owners[owner]
+        result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=shown, receipt=None)
+        marks = marks or {name: was[name] for name in ("secrets",) if name in was}
+        document = _artifact_document(held, policy, media_type, owners, marks)
+        if known is None:
+            self.collection.note_added(held.size)
+        else:
+            self.collection.note_use(held.ref)
+            if was == document.payload:
+                return result, None
+        return result, self._submit(call, result, document)
+
+    async def _put(self, ref: str) -> Stored | None:
+        """The newest version of the artifact ``ref`` that was put; None if it was not, or was purged."""
+        stored = (await self._store.heads((ARTIFACT + ref,)))[ARTIFACT + ref]
+        return None if stored is None or is_purged(stored.document) else stored
+
+    def _submit(
+        self, call: WriteRequest, result: msgspec.Struct, *puts: Document, deletes: tuple[str, ...] = ()
+    ) -> Pending:
+        heads = (self._store.peek(id) for id in (*(put.id for put in puts), *deletes))
+        floor = max((head.valid_time + 1 for head in heads if isinstance(head, Stored)), default=0)
+        pending = self._store.submit(
+            Write(
+                kind=call.kind,
+                principal=call.principal,
+                op_id=call.op_id,
+                request=call.request,
+                result=kept_result(call, result),
+                puts=puts,
+                deletes=deletes,
+                floor_vt=floor,
+            )
+        )
+        call.submitted = True
+        return pending
+
+    # --- read ---
+
+    async def get(self, viewer: CommitViewer, params: wire.ArtifactGetParams) -> wire.ArtifactGetResult:
+        """Return a piece of an artifact. Raises: CtxdError ``artifact_not_found``, ``ambiguous_id``."""
+        ref = await self._visible(viewer, params.artifact)
+        end = params.offset + params.limit
+
+        def read(artifacts: ArtifactStore) -> tuple[int, bytes] | None:
+            size = artifacts.size(ref)
+            return None if size is None else (size, b"".join(artifacts.pieces(ref, params.offset, end)))
+
+        found = await self._store.read_artifacts(read)
+        if found is None:
+            whole = await self._inline(ref)
+            if whole is None:
+                raise CtxdError("artifact_not_found", f"artifact {ref} is gone", hint="It was purged; put it again.")
+            found = len(whole), whole[params.offset : end]
+        size, data = found
+        self.collection.note_use(ref)
+        next_offset = end if end < size else None
+        return wire.ArtifactGetResult(artifact=ref, size=size, offset=params.offset, data=data, next_offset=next_offset)
+
+    async def _visible(self, viewer: CommitViewer, given: str) -> str:
+        """The address of the artifact ``given``, whose bytes ``viewer`` may read.
+
+        A sandbox has no abbreviations, whose errors name other artifacts, and no versions of files: object.get decides
+        which of them it may see. Raises: CtxdError artifact_not_found, in a sandbox also for a foreign one;
+        ambiguous_id.
+        """
+        if not viewer.is_confined:
+            return await self.address(given)
+        if not given.startswith(_TAGGED) and len(given) != _ADDRESS_DIGITS:
+            raise _not_found(given)
+        ref = await self.address(given)
+        ids = await self._store.referring(ref) if given == ref or given.startswith(_TAGGED) else []
+        viewer, calls = viewer, list[str]()
+        for id, head in (await self._store.heads(ids)).items():
+            if head is None:
+                continue
+            if head.document.type == "toolcall":
+                calls.append(id)
+            elif id.startswith(ARTIFACT) and viewer.actor.principal in head.document.payload.get("owners", ()):
+                return ref
+            elif id.startswith(COMMIT_PREFIX) and viewer.owns(head):
+                return ref
+        for session in viewer.sessions or () if calls else ():
+            with suppress(CtxdError):
+                if any(map((await self._objects.viewer(session, confined=True)).holds, calls)):
+                    return ref
+        raise _not_found(given)
+
+    async def _inline(self, ref: str) -> bytes | None:
+        """The bytes of ``ref``, which is not in the artifact store, if a version in the database has them."""
+        if not await self._store.referring(ref):
+            return None
+        return encode_content((await self._store.contents((ref,)))[ref])
+
+    async def address(self, given: str) -> str:
+        """The address of the artifact ``given``. Raises: CtxdError artifact_not_found, ambiguous_id."""
+        if given.startswith(_TAGGED):
+            name = given.removeprefix(_TAGGED)
+            if (ref := await self._tagged(name)) is None:
+                raise _not_found(given)
+            return ref
+        prefix = given.removeprefix("art-").lower()
+        if len(prefix) > _ADDRESS_DIGITS or not prefix or set(prefix) - set("0123456789abcdef"):
+            hint = "Give hex digits of its address, or tag:NAME."
+            raise CtxdError("invalid_params", f"{given!r} is no address of an artifact", hint=hint)
+        if len(prefix) == _ADDRESS_DIGITS:
+            return prefix
+        found = await self._store.read_artifacts(lambda artifacts: artifacts.matching(prefix, _CANDIDATES + 1))
+        if not found:
+            raise _not_found(given)
+        if len(found) > 1:
+            listed = ", ".join(found[:_CANDIDATES]) + (", …" if len(found) > _CANDIDATES else "")
+            hint = f"Give more digits of one of {listed}."
+            raise CtxdError("ambiguous_id", f"{given} is the beginning of several artifacts", hint=hint)
+        return found[0]
+
+    async def stat(self, params: wire.ArtifactParams) -> wire.ArtifactStatResult:
+        """Return what is known of an artifact. Raises: as ``get``."""
+        ref = await self.address(params.artifact)
+        size = await self._store.read_artifacts(lambda artifacts: artifacts.size(ref))
+        if size is None:
+            if (whole := await self._inline(ref)) is None:
+                raise _not_found(params.artifact)
+            size = len(whole)
+        known = await self._put(ref)
+        payload = {} if known is None else known.document.payload
+        referring = await self._store.referring(ref)
+        return wire.ArtifactStatResult(
+            artifact=ref,
+            size=size,
+            policy=payload.get("policy"),
+            media_type=payload.get("media_type"),
+            created_at=None if known is None else known.tx_time,
+            tags=tuple(tag for tag, target in (await tags(self._store)).items() if target == ref),
+            references=len({*referring} - {ARTIFACT + ref}),
+            secrets=msgspec.convert(payload.get("secrets"), Secrets | None),
+        )
+
+    async def list(self, params: wire.ArtifactListParams) -> wire.ArtifactListResult:
+        """Return a page of the artifacts that were put, by address."""
+        named: dict[str, list[str]] = {}
+        for tag, target in (await tags(self._store)).items():
+            named.setdefault(target, []).append(tag)
+        found: list[wire.ArtifactListItem] = []
+        async for stored in entities(self._store, ARTIFACT, after=params.cursor):
+            if is_purged(stored.document):
+                continue
+            if len(found) == params.limit:
+                return wire.ArtifactListResult(artifacts=tuple(found), next_cursor=found[-1].artifact)
+            ref, payload = stored.document.id.removeprefix(ARTIFACT), stored.document.payload
+            found.append(
+                wire.ArtifactListItem(
+                    artifact=ref,
+                    size=payload["size"],
+                    policy=payload["policy"],
+                    created_at=stored.tx_time,
+                    tags=tuple(named.get(ref, ())),
+                )
+            )
+        return wire.ArtifactListResult(artifacts=tuple(found), next_cursor=None)
+
+    # --- tags ---
+
+    async def tag(self, params: wire.ArtifactTagParams, call: WriteRequest) -> Accepted:
+        """Let a tag name an artifact, or no longer exist.
+
+        Raises: CtxdError ``tag_moved``; as ``get``; those of the store. Cancel: safe until it is written.
+        """
+        if (replay := await find_replay(self._store, call)) is not None:
+            return again(replay, wire.ArtifactTagResult)
+        held = None
+        if params.artifact is not None:
+            held = await self._held(await self.address(params.artifact))
+        known = None if held is None else await self._put(held.ref)
+        previous = await self._tagged(params.tag)
+        if params.expected is not None and params.expected != (previous or ""):
+            message = f"tag {params.tag} names {previous or 'no artifact'}, not {params.expected or 'nothing'}"
+            hint = "Read it again, and expect that."
+            raise CtxdError("tag_moved", message, hint=hint, outcome="not_applied")
+        ref = None if held is None else held.ref
+        result = wire.ArtifactTagResult(tag=params.tag, artifact=ref, previous=previous, receipt=None)
+        if ref == previous:
+            return Accepted(None, lambda _: result)
+        if held is None:
+            pending = self._submit(call, result, deletes=(ARTIFACT_TAG + params.tag,))
+        else:
+            # Content that is no artifact of its own yet becomes one: a tag keeps it.
+            puts = () if known is not None else (_artifact_document(held, "default", None),)
+            pending = self._submit(call, result, *puts, _document(ARTIFACT_TAG + params.tag, {"artifact": held.ref}))
+        return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
+
+    async def _held(self, ref: str) -> Artifact:
+        if await self._store.read_artifacts(lambda artifacts: artifacts.holds(ref)):
+            return await self._store.hold_artifact(ref)
+        # What is in the database becomes an artifact.
+        inline = await self._inline(ref)
+        if inline is None:
+            raise _not_found(ref)
+        return await self._store.put_artifact(inline)
+
+    async def _tagged(self, name: str) -> str | None:
+        stored = (await self._store.heads((ARTIFACT_TAG + name,)))[ARTIFACT_TAG + name]
+        return None if stored is None else str(stored.document.payload["artifact"])
+
+    # --- verification ---
+
+    async def fsck(self, params: wire.ArtifactFsckParams) -> wire.ArtifactFsckResult:
+        """Verify a page of artifacts, and return what is damaged."""
+        found = await self._store.read_artifacts(lambda artifacts: fsck.page(artifacts, params.cursor, params.limit))
+        return wire.ArtifactFsckResult(
+            checked=found.checked,
+            checked_bytes=found.checked_bytes,
+            damaged=tuple(wire.DamagedArtifact(artifact=ref, fault=fault) for ref, fault in found.damaged),
+            faults=tuple(found.faults),
+            next_cursor=found.cursor,
+        )
+
+
+def _not_found(given: str) -> CtxdError:
+    hint = "Give its 64 digits; artifact.list has those that were put, and the tags."
+    return CtxdError("artifact_not_found", f"there is no artifact {given}", hint=hint, outcome="not_applied")
+
+
+def _upload_name(viewer: CommitViewer, upload: str) -> str:
+    """The name under which an upload is kept: that of a sandbox is its own."""
+    if not viewer.is_confined:
+        return upload
+    return f"{blake3(viewer.actor.principal.encode()).hexdigest()}+{upload}"
+
+
+def _artifact_document(
+    held: Artifact,
+    policy: str,
+    media_type: str | None,
+    owners: Mapping[str, str] = _BY_HOST,
+    marks: Mapping[str, Any] = MappingProxyType({}),
+) -> Document:
+    """The document of an artifact that was put. ``owners``: the policy of each who put it, a sandbox by principal.
+    ``marks``: what its payload has of secrets."""
+    payload: dict[str, Any] = {"artifact": held.ref, "size": held.size, "policy": policy, **marks}
+    if owners.keys() != _BY_HOST.keys():
+        payload["owners"] = dict(owners)
+    if media_type is not None:
+        payload["media_type"] = media_type
+    return msgspec.structs.replace(_document(ARTIFACT + held.ref, payload), artifact=held)
+
+
+def _document(id: str, payload: dict[str, Any]) -> Document:
+    kind = id.partition(":")[0]
+    return Document(
+        id=id,
+        type=kind,
+        identity_hash=identity_hash(kind, None, id),
+        # Its bytes have a hash of their own, and may be too many for memory.
+        content_hash=content_hash(payload, None),
+        payload=payload,
+    )
