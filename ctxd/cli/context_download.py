@@ -14,7 +14,7 @@ from ctxd_protocol.methods.commits import CommitMaterializeResult
 def downloaded(
     client: SyncClient, commit: str, *, stop: str = "compaction", format: str | None = None
 ) -> tuple[bytes, CommitMaterializeResult]:
-    """Return a context whole, and what the daemon says of it. Raises: as ``download``."""
+    """Return a whole context, and the counts of it. Raises: as ``download``."""
     pieces: list[bytes] = []
     made = download(client, commit, stop, format, pieces.append)
     return b"".join(pieces), made

@@ -119,7 +119,7 @@ class ArtifactCollection:
         self._used_last_ms[ref] = self._uses_to_keep[ref] = self._clock.wall_ms()
 
     async def collect(self, principal: str, params: wire.ArtifactGcParams) -> wire.ArtifactGcResult:
-        """Remove what no version, tag or pin reaches and nobody has used for a while.
+        """Remove artifacts that no version, tag or pin reaches and that have not been used lately.
 
         Raises: CtxdError of the store. Cancel: what has been removed stays removed.
         """
