@@ -2,21 +2,17 @@
 
 import json
 import os
-import signal
 import subprocess
 import sysconfig
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import anyio
 import pytest
-import watchfiles
-from watchfiles import Change
 
 from ctxd.cli.import_delivery import ImportResult, TranscriptImport
-from ctxd.cli.main import run
 from ctxd.transcripts.discovery import Transcript, default_places
 from ctxd.transcripts.source_lines import zstd
 from ctxd_client import connect
@@ -327,46 +323,6 @@ def test_times_that_are_no_past_end_no_import(
     write(tmp_path / f"{claude.session}.jsonl", records)
     assert imported(daemon, "claude", tmp_path)["commits"] == 3
     assert views(client, claude.id) == ["abcdef"]
-
-
-@pytest.mark.requirement("IMP-9")
-def test_a_watch_imports_what_is_written_until_it_is_interrupted(
-    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
-) -> None:
-    path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
-    environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
-    command = [CTX, "import", "claude", str(tmp_path), "--watch", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as watch:
-        assert watch.stdout is not None
-        try:
-            assert json.loads(watch.stdout.readline())["events"] == {"prompt": 1, "response": 1}
-            append(path, *claude.turn("c", "d"))
-            grown = json.loads(watch.stdout.readline())
-            assert (grown["lines"], grown["commits"], grown["rewritten"]) == (2, 1, 0)
-            other = Claude()
-            write(tmp_path / "folder" / f"{other.session}.jsonl", other.turn("x", "y"))
-            assert json.loads(watch.stdout.readline())["sessions"] == [other.id]
-            write(tmp_path / "new", claude.turn("e", "f")).rename(path)
-            assert json.loads(watch.stdout.readline())["rewritten"] == 1
-        finally:
-            watch.send_signal(signal.SIGINT)
-        assert watch.wait(30) == 130
-    assert sorted(views(client, claude.id)) == ["abcd", "ef"] and views(client, other.id) == ["xy"]
-
-
-@pytest.mark.requirement("IMP-9")
-def test_a_watch_reads_a_new_folder_whole_as_a_file_may_be_there_before_the_folder_is_watched(
-    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def only_of_folders(*_: object, **__: object) -> AsyncIterator[set[tuple[Change, str]]]:
-        yield set()
-        write(tmp_path / "folder" / f"{claude.session}.jsonl", claude.turn("a", "b"))
-        yield {(Change.added, str(tmp_path / "folder"))}
-
-    monkeypatch.setattr(watchfiles, "awatch", only_of_folders)
-    monkeypatch.setenv("CTXD_SOCKET", daemon.socket)
-    assert run(["import", "claude", str(tmp_path), "--watch"]) == 0
-    assert views(client, claude.id) == ["ab"]
 
 
 @pytest.mark.requirement("IMP-6")

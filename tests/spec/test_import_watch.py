@@ -1,0 +1,60 @@
+"""IMP: ``ctx import --watch``: what is written while it runs."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import watchfiles
+from watchfiles import Change
+
+from ctxd.cli.main import run
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+from tests.spec.test_import import CTX, Claude, append, views, write
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_imports_what_is_written_until_it_is_interrupted(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    claude = Claude()
+    path = write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
+    environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
+    command = [CTX, "import", "claude", str(tmp_path), "--watch", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as watch:
+        assert watch.stdout is not None
+        try:
+            assert json.loads(watch.stdout.readline())["events"] == {"prompt": 1, "response": 1}
+            append(path, *claude.turn("c", "d"))
+            grown = json.loads(watch.stdout.readline())
+            assert (grown["lines"], grown["commits"], grown["rewritten"]) == (2, 1, 0)
+            other = Claude()
+            write(tmp_path / "folder" / f"{other.session}.jsonl", other.turn("x", "y"))
+            assert json.loads(watch.stdout.readline())["sessions"] == [other.id]
+            write(tmp_path / "new", claude.turn("e", "f")).rename(path)
+            assert json.loads(watch.stdout.readline())["rewritten"] == 1
+        finally:
+            watch.send_signal(signal.SIGINT)
+        assert watch.wait(30) == 130
+    assert sorted(views(client, claude.id)) == ["abcd", "ef"] and views(client, other.id) == ["xy"]
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_reads_a_new_folder_whole_as_a_file_may_be_there_before_the_folder_is_watched(
+    daemon: Running, client: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude = Claude()
+
+    async def only_of_folders(*_: object, **__: object) -> AsyncIterator[set[tuple[Change, str]]]:
+        yield set()
+        path = write(tmp_path / "folder" / f"{claude.session}.jsonl", claude.turn("a", "b"))
+        yield {(Change.added, str(path.parent))}
+
+    monkeypatch.setattr(watchfiles, "awatch", only_of_folders)
+    monkeypatch.setenv("CTXD_SOCKET", daemon.socket)
+    assert run(["import", "claude", str(tmp_path), "--watch"]) == 0
+    assert views(client, claude.id) == ["ab"]
