@@ -79,6 +79,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.filesystem import HostFiles
+from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import StoreFailed
 from ctxd.trackers.tracker import file_trackers
@@ -153,10 +154,10 @@ class Daemon:
             await running.enter_async_context(part(store.run))
 
             substitute = None if options.state_dir is None else options.state_dir / "machine-id"
-            host, files = host_filesystem_id(substitute=substitute), HostFiles(clock)
+            host, files, projects = host_filesystem_id(substitute=substitute), HostFiles(clock), ProjectLookup()
             guard = Guard(options.scanner or Scanner(), await in_thread(load_key, store.root))
             indexer = Indexer(store, files, host, host_devices=host_devices(), guard=guard)
-            sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer)
+            sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer, projects=projects)
             # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
             for mounts in await sessions.start():
                 indexer.visibility.confine(mounts)

@@ -70,6 +70,9 @@ class ForkOperations(OperationGroup):
         given = template_of(params)
         if "mounts" in given:
             given["prefixes"] = await self.indexer.visibility.resolve_prefixes(params.mounts)
+        if not given.keys().isdisjoint(("workdir", "mounts")):
+            settings = msgspec.structs.replace(self._newest(source.session).settings, **given)
+            given["project"] = await self.sessions.project_of(settings)
         async with self.sessions.creating:
             if (replay := await find_replay(self.store, request)) is not None:
                 return replay

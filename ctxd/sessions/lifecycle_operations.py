@@ -63,6 +63,25 @@ class LifecycleOperations(OperationGroup):
                 outcome="not_applied",
             )
         session = f"s-{random.token_hex(8)}" if params.session is None else params.session
+        settings = await self._begun_settings(actor, params, like, continues)
+        kept = kept_result(request, CreatedSession(session))
+        made = await self.sessions.create(request, session, settings, params.system_prompt, kept, begun=begun)
+        if isinstance(made, Replay):
+            return await self.created_again(made)
+        live, pending = made
+        # From now on, not from its first file on: a planted link may wait for another session's reading.
+        self.indexer.visibility.confine(live.mounts)
+        view = live.view()
+        return Accepted(pending, lambda receipt: _view_result(view, receipt))
+
+    async def _begun_settings(
+        self,
+        actor: Actor,
+        params: session_methods.SessionCreateParams,
+        like: SessionSettings | None,
+        continues: ContinuedCommit | None,
+    ) -> SessionSettings:
+        """The settings of a new session, see ``create``, but for its time and ordinal."""
         settings = SessionSettings(
             agent=params.agent or "",
             principal=actor.principal,
@@ -82,6 +101,7 @@ class LifecycleOperations(OperationGroup):
             component_options=params.component_options or ComponentOptions(),
             continues=continues,
         )
+        given: dict[str, Any] = {}
         if like is not None:
             given = {name: getattr(settings, name) for name in template_of(params)}
             if "mounts" in given:
@@ -90,15 +110,9 @@ class LifecycleOperations(OperationGroup):
                 like, principal=actor.principal, state="active", removed=None, entries=(), renamed={}, base=None,
                 continues=continues, **given,
             )  # fmt: skip
-        kept = kept_result(request, CreatedSession(session))
-        made = await self.sessions.create(request, session, settings, params.system_prompt, kept, begun=begun)
-        if isinstance(made, Replay):
-            return await self.created_again(made)
-        live, pending = made
-        # From now on, not from its first file on: a planted link may wait for another session's reading.
-        self.indexer.visibility.confine(live.mounts)
-        view = live.view()
-        return Accepted(pending, lambda receipt: _view_result(view, receipt))
+        if settings.project is None or not given.keys().isdisjoint(("workdir", "mounts")):
+            settings = msgspec.structs.replace(settings, project=await self.sessions.project_of(settings))
+        return settings
 
     async def created_again(self, replay: Replay) -> Accepted:
         """The answer to a creation that comes again. Raises: as ``create``."""
@@ -129,6 +143,9 @@ class LifecycleOperations(OperationGroup):
             self.sessions.visibility.require_free_mounts(params.session)
         if params.budget_tokens is not None:
             given["budget_tokens"] = params.budget_tokens or None
+        # Below the mounts of a registered sandbox git would read with more rights than the sandbox's user has.
+        if params.workdir is not None and not self.sessions.visibility.restricts(params.session):
+            given["project"] = await self.sessions.project_of(msgspec.structs.replace(tx.live.settings, **given))
         return self._set(tx, **given)
 
     @admitted("session.pause", _view_again, states=_OPEN)

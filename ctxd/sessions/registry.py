@@ -27,12 +27,13 @@ from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
 from ctxd.sessions.settings import SessionSettings, mount_table, normalised
+from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.session_types import SessionStatus, SessionSummary
+from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
 
 NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)
 """The current context when no session is meant."""
@@ -66,6 +67,8 @@ def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | 
         workdir=settings.workdir,
         host=host,
         removed=settings.removed,
+        harness=settings.labels.get("harness"),
+        project=settings.project,
     )
 
 
@@ -240,8 +243,9 @@ class Sessions:
         live_max: int = LIVE_SESSIONS_MAX,
         guard: Guard | None = None,
         indexer: Indexer | None = None,
+        projects: ProjectLookup | None = None,
     ) -> None:
-        """``indexer`` confirms versions for sandboxes, see ``Visibility``."""
+        """``indexer`` confirms versions for sandboxes, see ``Visibility``. Without ``projects`` no session has one."""
         self.store = store
         self.guard = guard or fleeting_guard()
         self.visibility = Visibility(store, indexer)
@@ -249,6 +253,7 @@ class Sessions:
         self.host_filesystem_id = host_filesystem_id
         self.clock = clock
         self._live_max = live_max
+        self._projects = projects
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._loading: dict[str, SessionLock] = {}
         self.moved_sessions: dict[str, MovedSession] = {}
@@ -284,6 +289,20 @@ class Sessions:
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
                 sandboxed.append(mount_table(head.settings, self.host_filesystem_id))
         return sandboxed
+
+    async def project_of(self, settings: SessionSettings) -> Project | None:
+        """The project of a session with ``settings``: that of its working directory, wherever a mount has that on the
+        host. Cancel: safe."""
+        if self._projects is None or settings.workdir == "/":
+            return None
+        try:
+            mounts = mount_table(settings, self.host_filesystem_id)
+            place, prefix = mounts.locate(settings.workdir)
+        except CtxdError:
+            return None  # The settings are refused when they are written.
+        if place.filesystem_id != self.host_filesystem_id and not (mounts.by_device and prefix is None):
+            return None
+        return await self._projects.project_of(place.path, in_sandbox=mounts.in_sandbox)
 
     @property
     def live_count(self) -> int:

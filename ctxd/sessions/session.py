@@ -308,6 +308,7 @@ class LiveSession:
             component_options=settings.component_options,
             removed=settings.removed,
             checkpoint=settings.checkpoint,
+            project=settings.project,
         )
 
     async def admit(

@@ -20,6 +20,7 @@ from ctxd_protocol.session_types import (
     ComponentName,
     ComponentOptions,
     Mount,
+    Project,
     Removal,
     SessionStatus,
 )
@@ -53,7 +54,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
     they are shown by all the same. ``entries``: the keys of the entries that clients have set. ``removed``: given
     in the state ``removed`` only. ``base``: that of a fork. ``continues``: that of a session that began with a commit,
-    unless it is the newest one of ``base``, and of one that came from another host.
+    unless it is the newest one of ``base``, and of one that came from another host. ``project``: None without a
+    working directory on the host.
     """
 
     agent: str
@@ -78,6 +80,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     base: ForkBase | None = None
     checkpoint: CheckpointPolicy = "none"
     continues: ContinuedCommit | None = None
+    project: Project | None = None
 
 
 class CreatedSession(msgspec.Struct, frozen=True):
@@ -131,9 +134,14 @@ def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str)
                 outcome="not_applied",
             )
     mount_table(settings, host_filesystem_id)
-    labels = Capture(guard, settings.secrets).value(settings.labels)
+    capture = Capture(guard, settings.secrets)
+    labels, project = capture.value(settings.labels), settings.project
+    if project is not None and project.remotes:
+        project = msgspec.structs.replace(project, remotes=tuple([capture.text(each) for each in project.remotes]))
     components = tuple(dict.fromkeys(settings.components))
-    return msgspec.structs.replace(settings, workdir=normalise(settings.workdir), labels=labels, components=components)
+    return msgspec.structs.replace(
+        settings, workdir=normalise(settings.workdir), labels=labels, components=components, project=project
+    )
 
 
 def mount_table(settings: SessionSettings, host_filesystem_id: str) -> MountTable:

@@ -90,11 +90,26 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     idle: bool = False
 
 
+class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The project of a session. ``directory``: the working tree of its git repository, or the session's directory
+    without one; a path of the host. ``path``: that of the session's directory below it, empty for itself.
+
+    ``remotes``: the addresses of the repository's remotes, in a form that is the same for every protocol, without
+    credentials; that of ``origin`` first. ``roots``: its root commits, sorted; none of a shallow clone, and none where
+    git took too long.
+    """
+
+    directory: str
+    path: str = ""
+    remotes: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+
+
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970.
 
     ``workdir`` is the agent's working directory. ``host``: the name of the host that wrote the session last, None for
-    sessions of this host.
+    sessions of this host. ``harness``: the value of the label ``harness``, which hooks and imports set.
     """
 
     session: str
@@ -110,12 +125,15 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = "/"
     host: str | None = None
     removed: Removal | None = None
+    harness: str | None = None
+    project: Project | None = None
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session whole: its settings, and its four sets as object ids in order of entry.
 
     Paths that no mount covers lie on ``filesystem_id``; with ``detect_filesystems``, on that of their device.
+    ``project`` is not shown in a sandbox.
     """
 
     session: str
@@ -144,6 +162,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     component_options: ComponentOptions = ComponentOptions()
     removed: Removal | None = None
     checkpoint: CheckpointPolicy = "none"
+    project: Project | None = None
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):

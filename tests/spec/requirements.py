@@ -23,6 +23,7 @@ SECTIONS: dict[str, str] = {
     "IDX": "Indexing",
     "DIS": "Discovery from tool output",
     "SES": "Sessions",
+    "LST": "Projects and the list of sessions",
     "COL": "Auto-collapse",
     "CTX": "Context assembly",
     "REQ": "Requests for providers",
@@ -136,6 +137,10 @@ SES-41 | A commit that is of no session here, or of one without a chat of its ow
 SES-42 | After a crash the newest work of a principal is found: what its newest session had acknowledged is committed, and the session that `ctx resume` starts goes on from there. Commits of sessions in the trash are passed over. | spec3 Fresh Start vs. Resume vs. Fork
 SES-43 | `ctx session new --context`, `ctx fork` and `ctx resume` start a session from a commit in any of its names, a moment such as `s1@12`, or a principal. | ctxd
 SES-44 | A sandbox sees the chain that its session goes on from, as it was then: that of a fork to its root, that of a session which began with a commit back to the nearest compaction. It continues and materialises these commits and changes none of them; other branches of the same session stay hidden. | ctxd
+LST-1 | A session has the project of its working directory: the root commits and the remotes of its git repository, and its path below the working tree; without a repository, the directory. It is found when the session is created, by whatever way, and when its working directory is changed. | ctxd
+LST-2 | The addresses of a remote by https, ssh and scp are one: without credentials, `.git`, default port and case of the host. Linked working trees and clones have one project; forks share the root commit and differ by remote. A shallow clone has no root commits, and replacements and grafts change none. | ctxd
+LST-3 | Nothing that a repository holds is run while its project is found, whatever its configuration says, and nothing is loaded from elsewhere. A repository that takes too long, or cannot be read, counts as a directory. | ctxd
+LST-4 | A sandbox is not told the project of its session, and the repository of a sandbox is followed to no place beyond it. | ctxd
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | An explicit deactivation persists; an explicit activation persists until the window has passed. | ctxd

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ctxd_client import Conflict, SyncClient, SyncSession
-from ctxd_protocol.session_types import Collapse, Message, Mount, SessionView
+from ctxd_protocol.session_types import Collapse, Message, Mount, Project, SessionView
 from tests.spec.refusal import refused
 from tests.spec.sessions import MOVES, call, said, whole
 
@@ -51,6 +51,7 @@ def test_a_session_is_read_whole_as_it_was_created(client: SyncClient, tree: Pat
         metadata_pool=(),
         active_set=(),
         pinned_set=(),
+        project=Project(directory=str(tree)),
     )
     assert made.session == expected
     assert 0 <= made.receipt.vt - made.session.created_at < 60_000

@@ -1,0 +1,219 @@
+"""Identity of the project that a directory of the host belongs to: its git repository, or the directory itself.
+
+``git`` reads the repository, since only it knows every form of one (packed, shallow, linked, reftable); it runs only
+where a ``.git`` is found, and nothing of the repository decides what runs: no configuration but the repository's own,
+no network, no hook, monitor, pager or replacement. As root it runs as the owner of the repository. A repository that
+takes too long, or that the daemon may not read, counts as a directory.
+"""
+
+import os
+import pwd
+import stat
+import subprocess
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from ctxd.mounts.mapping import ancestors
+from ctxd.offload import Lane, NoThread
+from ctxd.sources.git_remotes import normal_remote
+from ctxd_protocol.session_types import Project
+
+GIT_S: Final = 3.0
+"""Seconds for one command of git. Root commits of a million commits take about ten without a commit graph."""
+
+LOOKUP_S: Final = 8.0
+"""Seconds after which a directory on a file system that hangs counts as one without a repository."""
+
+ROOTS_MAX: Final = 32
+REMOTES_MAX: Final = 8
+"""Root commits and remotes of one repository that are kept, the first in their order."""
+
+_OUTPUT_BYTES_MAX: Final = 1024 * 1024
+_KEPT: Final = 256
+_THREADS: Final = 2
+_ROOTS_READ: Final = 1000
+
+_HARDENED: Final = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0")
+_ENVIRONMENT: Final = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ATTR_NOSYSTEM": "1",
+    # A partial clone would load what is missing with programs that its configuration names.
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    # History as it is, not as a clone rewrites it for itself.
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_GRAFT_FILE": "/dev/null",
+    "LC_ALL": "C",
+}
+
+
+class _Repository(msgspec.Struct, frozen=True):
+    remotes: tuple[str, ...]
+    roots: tuple[str, ...]
+
+
+class _Lookup(msgspec.Struct, eq=False):
+    is_late: bool = False
+
+
+class ProjectLookup:
+    """Looks projects up in threads, a few at once. Repositories that have not changed are not read again."""
+
+    def __init__(self, git: str = "git") -> None:
+        self._git = git
+        self._lane = Lane("projects", _THREADS)
+        self._running: set[_Lookup] = set()
+        self._known: OrderedDict[str, tuple[object, _Repository]] = OrderedDict()
+
+    async def project_of(self, directory: str, *, in_sandbox: bool = False) -> Project:
+        """The project of ``directory``, a plain absolute path of the host that need not exist.
+
+        ``in_sandbox``: a sandbox can write there, and a repository whose parts lie elsewhere counts as a directory.
+        Cancel: safe.
+        """
+        # A file system that hangs keeps its thread: with all of them kept, a lookup would wait for none to come.
+        if sum(run.is_late for run in self._running) < _THREADS:
+            run = _Lookup()
+            with suppress(NoThread), anyio.move_on_after(LOOKUP_S):
+                return await self._lane.run(self._in_thread, run, directory, in_sandbox, abandon=True)
+            run.is_late = True
+        return Project(directory=directory)
+
+    def _in_thread(self, run: _Lookup, directory: str, in_sandbox: bool) -> Project:
+        self._running.add(run)
+        try:
+            return self._looked_up(directory, in_sandbox)
+        finally:
+            self._running.discard(run)
+
+    def _looked_up(self, directory: str, in_sandbox: bool) -> Project:
+        plain = Project(directory=directory)
+        try:
+            real = os.path.realpath(directory, strict=True)
+        except (OSError, ValueError):
+            return plain
+        if real != directory and in_sandbox:
+            return plain
+        plain = Project(directory=real)
+        top = _working_tree(real, may_be_linked=not in_sandbox)
+        repository = None if top is None else self._repository(top)
+        if top is None or repository is None:
+            return plain
+        below = os.path.relpath(real, top)
+        return Project(
+            directory=top, path="" if below == "." else below, remotes=repository.remotes, roots=repository.roots
+        )
+
+    def _repository(self, top: str) -> _Repository | None:
+        """The repository whose working tree is ``top``; None if git cannot read it."""
+        folder = f"{top.rstrip('/')}/.git"
+        try:
+            places = self._run(folder, top, "rev-parse", "--git-common-dir", "--is-shallow-repository").splitlines()
+            common, is_shallow = os.path.join(top, os.fsdecode(places[0])), places[1] == b"true"
+        except (OSError, IndexError):
+            return None
+        marks = tuple(_mark(path) for path in (f"{folder}/HEAD", f"{common}/HEAD", f"{common}/config"))
+        known = self._known.get(top)
+        if known is not None and known[0] == marks:
+            return known[1]
+        remotes = self._remotes(folder, top, common)
+        roots = self._roots(folder, top, f"{common}/shallow" if is_shallow else None)
+        made = _Repository(remotes, roots)
+        if roots:
+            # One without a commit has none in these files either when its first one is made.
+            self._known[top] = (marks, made)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return made
+
+    def _remotes(self, folder: str, top: str, common: str) -> tuple[str, ...]:
+        """The remotes in their normal form: that of ``origin`` first, the others by name."""
+        try:
+            listed = self._run(
+                folder, top, "config", "--file", f"{common}/config", "--no-includes", "--null", "--get-regexp",
+                r"^remote\..*\.url$",
+            )  # fmt: skip
+        except OSError:
+            return ()
+        named: dict[str, str] = {}
+        for entry in listed.split(b"\0"):
+            name, _, url = entry.decode("utf-8", "replace").partition("\n")
+            found = normal_remote(url, top)
+            if found is not None:
+                named.setdefault(name, found)
+        ordered = sorted(named, key=lambda name: (name != "remote.origin.url", name))
+        return tuple(dict.fromkeys(named[name] for name in ordered))[:REMOTES_MAX]
+
+    def _roots(self, folder: str, top: str, shallow: str | None) -> tuple[str, ...]:
+        """The root commits of what is checked out, sorted; without those at which a shallow clone is cut off."""
+        try:
+            found = set(
+                self._run(
+                    folder, top, "rev-list", "--max-parents=0", f"--max-count={_ROOTS_READ}", "HEAD", "--"
+                ).split()
+            )
+            if shallow is not None:
+                with open(shallow, "rb") as file:
+                    found -= set(file.read(_OUTPUT_BYTES_MAX).split())
+        except OSError:
+            return ()
+        return tuple(sorted(each.decode("ascii", "replace") for each in found))[:ROOTS_MAX]
+
+    def _run(self, folder: str, top: str, *arguments: str) -> bytes:
+        """The output of a command of git. Raises: OSError, also if it fails, takes too long or prints too much."""
+        environment = {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent"}
+        process = subprocess.Popen(
+            [self._git, *_HARDENED, f"--git-dir={folder}", *arguments],
+            cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            **_owner_of(top),
+        )  # fmt: skip
+        late = threading.Timer(GIT_S, process.kill)
+        late.start()
+        with process:
+            assert process.stdout is not None, "it is a pipe"
+            output: bytes = process.stdout.read(_OUTPUT_BYTES_MAX + 1)
+            if len(output) > _OUTPUT_BYTES_MAX:
+                process.kill()
+        late.cancel()
+        if process.returncode != 0:
+            raise OSError(f"git {arguments[0]} ended with {process.returncode}")
+        return output
+
+
+def _working_tree(directory: str, *, may_be_linked: bool) -> str | None:
+    """The nearest directory at or above ``directory`` with a ``.git``. ``may_be_linked``: that may be a file, as in a
+    linked working tree or a submodule."""
+    for top in reversed(list(ancestors(f"{directory.rstrip('/')}/."))):
+        with suppress(OSError):
+            found = os.lstat(f"{top}/.git")
+            if stat.S_ISDIR(found.st_mode) or (may_be_linked and stat.S_ISREG(found.st_mode)):
+                return top or "/"
+    return None
+
+
+def _mark(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _owner_of(top: str) -> dict[str, Any]:
+    """Arguments with which a process has the rights of the owner of ``top``, if this one is root's. Raises: OSError."""
+    if os.geteuid() != 0 or (owner := os.stat(top)).st_uid == 0:
+        return {}
+    try:
+        group = pwd.getpwuid(owner.st_uid).pw_gid
+    except KeyError:
+        group = owner.st_gid
+    return {"user": owner.st_uid, "group": group, "extra_groups": ()}
