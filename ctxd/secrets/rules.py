@@ -28,13 +28,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     custom: bool = False
 
 
-_EDGE: Final = r"(?:\b|\\[nrtbf])"
+EDGE: Final = r"(?:\b|\\[nrtbf])"
 """Where a word begins, also behind an escape: in the text of a program or of JSON a line feed is a letter."""
 
 
 def _rule(name: str, pattern: str, check: Check | None = lookalikes.is_random) -> Rule:
     if pattern.startswith(r"\b"):
-        pattern = f"{_EDGE}(?P<s>{pattern[2:].replace('|' + chr(92) + 'b', '|')})"
+        pattern = f"{EDGE}(?P<s>{pattern[2:].replace('|' + chr(92) + 'b', '|')})"
     return Rule(name=name, pattern=pattern, check=check)
 
 
@@ -129,6 +129,9 @@ _NAMES: Final = (
     r"signing[_-]?key|encryption[_-]?key)"
 )
 _PASSWORDS: Final = r"(?:passw(?:or)?d|passphrase|[_-]pass|pwd)"
+
+NAME: Final = rf"(?i:{_NAMES}|{_PASSWORDS}|authorization|aws_?-?[a-z_-]*(?:secret|sk))[a-z0-9_-]{{0,16}}"
+"""Every name that makes its value a secret, beginning anywhere in the name itself."""
 
 _LOOSE: Final = (
     Rule(

@@ -17,7 +17,7 @@ from ctxd import dbfile
 from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 """``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a smaller one and refuses a greater."""
 
 TABLES: Final = """

@@ -41,6 +41,8 @@ MIGRATIONS: Final = (
     Migration(5, "keep documents in the journal alone from now on", lambda connection: None),
     # The daemon compresses what is stored when it is idle. The number keeps programs out that cannot read it.
     Migration(6, "compress journal rows and long texts from now on", lambda connection: None),
+    # What is stored stays as it is and is read as it is. The number keeps programs out that cannot read Zstandard.
+    Migration(7, "compress texts above 8 KiB with Zstandard from now on", lambda connection: None),
 )
 
 

@@ -426,16 +426,20 @@ async def test_a_flipped_bit_of_a_compressed_value_is_damage_and_never_served(tm
     assert caught.value.code == "corrupt"
 
 
-def test_a_damaged_size_takes_no_memory():
-    packed = bytearray(dbfile.pack_body(b"\x95" + b"a text " * 500))
-    assert dbfile.unpack_body(bytes(packed) + bytes(9)) == b"\x95" + b"a text " * 500
-    for at in range(1, 5):
+@pytest.mark.parametrize("times", [500, 5_000], ids=["deflate", "Zstandard"])
+def test_a_damaged_size_takes_no_memory(times):
+    body = b"\x95" + b"a text " * times
+    packed = bytearray(dbfile.pack_body(body))
+    assert len(packed) < len(body) // 20
+    assert dbfile.unpack_body(bytes(packed) + bytes(9)) == body
+    for at in range(1, 6):
         damaged = bytearray(packed)
         damaged[at] ^= 0xFF
         with pytest.raises(ValueError, match="compressed data is damaged"):
             dbfile.unpack_body(bytes(damaged))
-    with pytest.raises(ValueError, match="cannot hold"):
-        dbfile.unpack_content(2**40, bytes(packed))
+    for size in (2**40, len(body) - 1, len(body) + 1):
+        with pytest.raises(ValueError, match="hold"):
+            dbfile.unpack_content(size, bytes(packed[5:]))
 
 
 @pytest.mark.requirement("DUR-7")
