@@ -4,8 +4,10 @@ Deltas of formats that are not known are kept as they are.
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.formats.array_secrets import captured_array
@@ -15,12 +17,18 @@ from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.secrets.guard import Capture
 
 
+class _Object(msgspec.Struct):
+    """Any JSON object: what it holds is passed over."""
+
+
+_OBJECT: Final = msgspec.json.Decoder(_Object)
+
+
 def counted(format: str, content: Content) -> Counts:
     """The messages and tokens of a delta. Raises: CtxdError ``invalid_params`` if it is not what ``format`` names."""
     known = DELTA_FORMATS.get(format)
     if known is not None and known.is_lines:
-        for _ in _records(format, content):
-            pass
+        _require_objects(format, _lines(format, content))
     try:
         return count(format, encode_content(content))
     except (UnreadableDelta, OverflowError, MemoryError) as error:
@@ -41,11 +49,7 @@ def captured(capture: Capture, format: str, content: Content) -> Content:
     """
     known = DELTA_FORMATS.get(format)
     if known is not None and known.is_lines:
-        lines = []
-        for line, record in _records(format, content):
-            kept = capture.value(record)
-            lines.append(line if kept is record else _json(kept))
-        return "".join(line + "\n" for line in lines) if capture.redacted else content
+        return _captured_lines(capture, format, content)
     if known is not None:
         kept = captured_array(capture, encode_content(content))
         return decode_content(kept) if capture.redacted else content
@@ -58,26 +62,47 @@ def captured(capture: Capture, format: str, content: Content) -> Content:
     return content
 
 
+def _captured_lines(capture: Capture, format: str, content: Content) -> Content:
+    lines = _lines(format, content)
+    _require_objects(format, lines)
+    if capture.policy == "off":
+        return content
+    for number in capture.guard.scanner.lines_to_search(encode_content(content)):
+        if not lines[number].strip():
+            continue
+        record = _record(format, number, lines[number])
+        if (kept := capture.value(record)) is not record:
+            lines[number] = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+    return "".join(line + "\n" for line in lines if line.strip()) if capture.redacted else content
+
+
 def _refused(format: str, why: str) -> CtxdError:
     return CtxdError("invalid_params", f"the delta is not {format}: {why}", outcome="not_applied")
 
 
-def _json(value: Any) -> str:  # noqa: ANN401 - any JSON value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _records(format: str, content: Content) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines of ``content`` and what each holds; empty lines are left out."""
+def _lines(format: str, content: Content) -> list[str]:
     if isinstance(content, bytes):
         raise _refused(format, "it is not UTF-8")
     # Only a line feed ends a line: texts in JSON may hold other line breaks of Unicode.
-    for number, line in enumerate(content.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise _refused(format, f"line {number} is not JSON") from error
-        if not isinstance(record, dict):
-            raise _refused(format, f"line {number} is not an object")
-        yield line, record
+    return content.split("\n")
+
+
+def _require_objects(format: str, lines: Sequence[str]) -> None:
+    """Raises: CtxdError ``invalid_params`` unless each line is a JSON object or empty."""
+    for number, line in enumerate(lines):
+        if line.strip():
+            try:
+                _OBJECT.decode(line)
+            except (msgspec.DecodeError, RecursionError):
+                # The standard library takes more, halves of surrogate pairs for one.
+                _record(format, number, line)
+
+
+def _record(format: str, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _refused(format, f"line {number + 1} is not JSON") from error
+    if not isinstance(record, dict):
+        raise _refused(format, f"line {number + 1} is not an object")
+    return record

@@ -1,15 +1,15 @@
-"""Search of JSON as it is written for lines that may hold a secret, so that the other lines need not be decoded.
+"""Pattern of lines of JSON that may hold a secret, so that the other lines need not be decoded to be searched.
 
 Each rule is loosened such that it matches JSON wherever the rule itself matches one of its strings: a word may begin
-behind any escape, a quote may have the backslashes that JSON adds, and what is required behind a match is left out. A line that is not found holds nothing that the rules find. Pure.
+behind any escape, a quote may have the backslashes that JSON adds, and what is required behind a match is left out. A
+line without a match holds nothing that the rules find. Pure. Separate from the scanner, which matches one text.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from ctxd.secrets.rules import EDGE, NAME, Rule
-from ctxd.secrets.scanner import compiled
 
 _EDGE: Final = r"(?:\b|\\[nrtbf]|\\u[0-9a-fA-F]{4})"
 _BACKSLASHES: Final = r"\\{0,3}"
@@ -32,29 +32,12 @@ _OTHERWISE: Final = (
 )
 
 
-class JsonCandidates:
-    """The loosened form of ``rules``. With a rule from a file, whose pattern may be anything, every line is found."""
-
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._pattern: Any = None
-        if not any(rule.custom for rule in rules):
-            pattern = "|".join((*(f"(?:{_loosened(rule.pattern)})" for rule in rules), *_OTHERWISE))
-            self._pattern = compiled("of JSON", pattern, combined=True)
-
-    def lines(self, data: bytes) -> Iterator[int]:
-        """Yield the numbers, from 0, of the lines of ``data`` that may hold a secret. Cost: linear."""
-        if self._pattern is None:
-            yield from range(data.count(b"\n") + 1)
-            return
-        number = at = 0
-        while (match := self._pattern.search(data, at)) is not None:
-            start = match.start()
-            number += data.count(b"\n", at, start)
-            yield number
-            at = data.find(b"\n", start) + 1
-            number += 1
-            if not at:
-                return
+def loosened(rules: Sequence[Rule]) -> str | None:
+    """Return the pattern of a possible secret in JSON as it is written; None with rules from a file: their patterns
+    may be anything."""
+    if any(rule.custom for rule in rules):
+        return None
+    return "|".join((*(f"(?:{_loosened(rule.pattern)})" for rule in rules), *_OTHERWISE))
 
 
 def _loosened(pattern: str) -> str:

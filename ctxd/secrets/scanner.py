@@ -3,12 +3,14 @@
 RE2 takes time linear in the text whatever it holds, so no text can stall the daemon. Pure; may run on any thread.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 import re2  # type: ignore[import-untyped]  # it brings no types
 
+from ctxd.secrets.json_candidates import loosened
 from ctxd.secrets.rules import BUILT_IN, Rule
 
 _MEMORY: Final = 64 * 1024 * 1024
@@ -105,6 +107,26 @@ class Scanner:
                 at = _next_word(data, start, end) if left > 0 else max(end, start + 1)
             match = self._next(data, at)
         return found
+
+    def lines_to_search(self, data: bytes) -> Iterator[int]:
+        """Yield the numbers, from 0, of those lines of JSON in which a text or a name may hold a secret, once it is
+        decoded. Cost: linear."""
+        if self._in_json is None:
+            yield from range(data.count(b"\n") + 1)
+            return
+        number = at = 0
+        while (match := self._in_json.search(data, at)) is not None:
+            number += data.count(b"\n", at, match.start())
+            yield number
+            at = data.find(b"\n", match.start()) + 1
+            number += 1
+            if not at:
+                return
+
+    @cached_property
+    def _in_json(self) -> Any:  # noqa: ANN401 - re2 has no types
+        pattern = loosened(self._made_from[0])
+        return None if pattern is None else compiled("of JSON", pattern, combined=True)
 
     def _next(self, data: bytes, at: int) -> Any:  # noqa: ANN401 - re2 has no types
         """Return the next match from ``at`` on, sought in the nearest bytes first; else None."""
