@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import perf_counter, sleep
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
 
 import anyio
@@ -22,6 +23,9 @@ IDLE_S: Final = 10.0
 
 BULK_TURN_S: Final = 0.0005
 """Seconds after which a thread that waits for the interpreter gets it while bulk work is under way."""
+
+BULK_PAUSE_S: Final = 0.00005
+"""Seconds for which bulk work pauses: enough for another thread to wake up and take the interpreter."""
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -143,6 +147,7 @@ class _BulkWork:
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._running = 0
+        self._turn = threading.local()
         self._usual_s = sys.getswitchinterval()
 
     @contextmanager
@@ -161,8 +166,24 @@ class _BulkWork:
             self._running += change
             sys.setswitchinterval(BULK_TURN_S if self._running else self._usual_s)
 
+    def let_others_run(self) -> None:
+        """See the function."""
+        if self._running and perf_counter() >= getattr(self._turn, "ends", 0.0):
+            sleep(BULK_PAUSE_S)
+            self._turn.ends = perf_counter() + BULK_TURN_S
+
 
 _BULK: Final = _BulkWork()
+
+
+def let_others_run() -> None:
+    """Pause for ``BULK_PAUSE_S`` if bulk work is under way and this thread has not paused for ``BULK_TURN_S``.
+
+    For bulk work of many short reads and writes. Each of them releases the interpreter, and takes it again before a
+    thread that waits for it is awake. That thread requests it only after ``BULK_TURN_S`` in which it was never
+    released, and so waits for some 5 ms. Not to be called with a lock held that others need.
+    """
+    _BULK.let_others_run()
 
 
 class Lane:

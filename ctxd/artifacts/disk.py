@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_ZEROS: Final = bytes(1 << 20)
+_ZEROS: Final = bytes(128 * 1024)
 
 
 def erase(path: Path) -> None:

@@ -8,6 +8,7 @@ import errno
 import os
 import struct
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,6 +45,7 @@ _HEADER_BYTES: Final = _HEADER.size + _CHECK_BYTES
 _RAW: Final = 0
 _ZSTD: Final = 1
 _LEVEL: Final = 3
+_THREAD: Final = threading.local()
 _WORTH: Final = 0.9
 """Part of its size that a payload has at most once it is compressed; otherwise it stays as it is."""
 
@@ -80,11 +82,21 @@ class DamagedRecord(Exception):
 
 def encode(kind: Kind, hash: bytes, data: bytes) -> bytes:
     """Return the record of ``data``, compressed if that is worth it."""
-    payload, encoding = zstd.compress(data, _LEVEL), _ZSTD
+    payload, encoding = _compressed(data), _ZSTD
     if len(payload) > len(data) * _WORTH:
         payload, encoding = data, _RAW
     header = _HEADER.pack(_MAGIC, kind, encoding, len(payload), len(data), hash)
     return b"".join((header, _check(header, payload), payload))
+
+
+def _compressed(data: bytes) -> bytes:
+    # With a compressor for each record the C library would map a megabyte, and unmap it, each time.
+    compressor = getattr(_THREAD, "compressor", None) or zstd.ZstdCompressor(_LEVEL)
+    # It is kept only if this succeeds: after an error it may hold a part of ``data``.
+    _THREAD.compressor = None
+    packed: bytes = compressor.compress(data, mode=zstd.ZstdCompressor.FLUSH_FRAME)
+    _THREAD.compressor = compressor
+    return packed
 
 
 def manifest_of(parts: Iterable[tuple[bytes, int]]) -> bytes:

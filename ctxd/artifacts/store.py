@@ -44,9 +44,10 @@ from ctxd.artifacts.packs import (
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 from ctxd.objects.document import Artifact
+from ctxd.offload import let_others_run
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
-_PIECE_BYTES: Final = 1024 * 1024
+_PIECE_BYTES: Final = 256 * 1024  # Less than what ``process_setup.return_large_blocks`` has mapped by itself.
 _LOOKED_UP: Final = 256
 """Chunks that are looked up at a time."""
 
@@ -140,11 +141,11 @@ class ArtifactStore:
             self._pins.update(new)
             pinned.update(new)
             known = self._index.chunks(new)
-        missing = {
-            hash: encode(CHUNK, hash, by_hash[hash])
-            for hash in new
-            if hash not in known or not self._is_at(known[hash], hash, by_hash[hash])
-        }
+        missing: dict[bytes, bytes] = {}
+        for hash in new:
+            let_others_run()
+            if hash not in known or not self._is_at(known[hash], hash, by_hash[hash]):
+                missing[hash] = encode(CHUNK, hash, by_hash[hash])
         if not missing:
             return hashes
         with self._writing:
@@ -293,6 +294,7 @@ class ArtifactStore:
                     if part not in places:
                         raise DamagedRecord(record.location, f"chunk {part.hex()} is missing")
                     data = self._record(part, places[part], self._chunk_location).data
+                    let_others_run()
                     yield data[max(0, first - at) : None if end is None else end - at]
                 at += size
 
@@ -566,15 +568,14 @@ class ArtifactWriter:
     def write(self, data: bytes) -> None:
         """Add ``data`` at the end. Raises: as ``ArtifactStore.keep``."""
         self._hasher.update(data)
-        view = memoryview(data)
-        for at in range(0, len(view), _PIECE_BYTES):
-            piece = bytes(view[at : at + _PIECE_BYTES])
+        for at in range(0, len(data), _PIECE_BYTES):
+            piece = data[at : at + _PIECE_BYTES]
             self._size += len(piece)
             if self._size <= CHUNK_BYTES_MAX:
                 self._head += piece
                 continue
-            head, self._head = self._head, b""
-            self._add(self._chunker.cut(head + piece))
+            self._add(self._chunker.cut(self._head + piece))
+            self._head = b""
 
     def _add(self, chunks: list[bytes]) -> None:
         hashes = self._store.add_chunks(chunks, self._pinned)

@@ -17,7 +17,8 @@ from ctxd.failpoints import hit
 KEPT_MS: Final = 24 * 3_600_000
 """Milliseconds after its newest piece that an upload is kept."""
 
-_READ_BYTES: Final = 1024 * 1024
+_READ_BYTES: Final = 256 * 1024
+"""Less than the C library maps by itself: see ``process_setup.return_large_blocks``."""
 
 
 class Uploads:

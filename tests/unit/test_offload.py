@@ -225,3 +225,20 @@ async def test_bulk_work_that_raises_ends_the_shorter_turns() -> None:
     with pytest.raises(ZeroDivisionError):
         await lane.run(lambda: 1 // 0)
     assert sys.getswitchinterval() == usual
+
+
+async def test_bulk_work_pauses_once_a_turn_and_other_work_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = [0.0], list[float]()
+    monkeypatch.setattr(offload, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(offload, "sleep", pauses.append)
+
+    def work() -> int:
+        pauses.clear()
+        for _ in range(100):
+            now[0] += offload.BULK_TURN_S / 10
+            offload.let_others_run()
+        return len(pauses)
+
+    assert await offload.Lane("usual").run(work) == 0
+    assert await offload.Lane("bulk", bulk=True).run(work) in (10, 11)
+    assert pauses[0] == offload.BULK_PAUSE_S

@@ -354,9 +354,9 @@ def test_a_file_is_erased_a_piece_at_a_time(tmp_path, monkeypatch):
         left.append(len(path.read_bytes().lstrip(b"\0")))
 
     monkeypatch.setattr(os, "fdatasync", flush)
-    path.write_bytes(b"x" * (3 * 2**20 + 5))
+    path.write_bytes(b"x" * (3 * 2**17 + 5))
     disk.erase(path)
-    assert left == [2 * 2**20 + 5, 2**20 + 5, 5, 0] and not path.exists()
+    assert left == [2 * 2**17 + 5, 2**17 + 5, 5, 0] and not path.exists()
 
 
 def test_a_file_system_that_takes_no_hints_takes_artifacts(store, monkeypatch):
