@@ -83,8 +83,11 @@ def _keys(event: Event) -> tuple[Key, ...]:
         case PromptEvent() if event.text:
             turn = text_of(record_of(event.meta).get("promptId"))
             return ((_place("prompt", event), _digest(event.text)), *([("prompt", turn)] if turn else ()))
+        case ResponseEvent() if event.secrets is not None and event.id:
+            return (("response", event.id),)
         case ResponseEvent() if event.text:
-            return ((_place("response", event), _digest(event.text)),)
+            known = (_place("response", event), _digest(event.text))
+            return (known, ("response", event.id)) if event.id else (known,)
         case CompactionEvent() if event.summary:
             return (("compaction", ""),)
         case _:

@@ -12,7 +12,7 @@ delivers all of them in order. An event whose reply was lost is sent again under
 import os
 import sys
 import time
-from _json import encode_basestring  # type: ignore[import-not-found,unused-ignore]
+from _json import encode_basestring, scanstring  # type: ignore[import-not-found,unused-ignore]
 from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
 from _socket import AF_UNIX, SOCK_STREAM, socket
 from io import FileIO
@@ -31,6 +31,21 @@ INPUT_BYTES_MAX = 64 * 1024 * 1024
 
 FRAME_BYTES_MAX = 15 * 1024 * 1024
 """Bytes of a call, below the daemon's bound of a line. Of a larger event the long texts are cut."""
+
+TAIL_BYTES_MAX = 256 * 1024
+"""Bytes at the end of a transcript in which the text before a tool call is looked for."""
+
+WRITTEN_S = 0.2
+"""Seconds in which a harness writes the call of a tool to its transcript; Claude Code takes up to 0.1."""
+
+_TOOL_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
+
+_BEFORE_ANSWER = (
+    b'"type":"tool_result"', b'"type":"user"', b'"type":"attachment"', b'"type":"system"', b'"role":"user"',
+    b'_call_output"',
+)  # fmt: skip
+_TEXT = (b'"type":"text"', b'"type":"output_text"')
+"""Bytes of lines of Claude Code and codex. They are in no text, whose quotation marks are escaped."""
 
 WAITING_MAX = 20_000
 WAITING_BYTES_MAX = 256 * 1024 * 1024
@@ -77,7 +92,7 @@ def _run(arguments: list[str]) -> None:
         return
     if harness == "claude-code" and "CLAUDE_ENV_FILE" in os.environ:
         _name_session(os.environ, options.get("--socket"))
-    frame = _frame(harness, raw, at_ns, options.get("--shorten"))
+    frame = _frame(harness, _with_texts(raw), at_ns, options.get("--shorten"))
     try:
         folder = EventSpool.at(path, os.environ)
     except OSError:
@@ -124,6 +139,75 @@ def _input() -> bytes:
         if size > INPUT_BYTES_MAX:
             raise EOFError
     return b"".join(pieces)
+
+
+def _with_texts(raw: bytes) -> bytes:
+    """The event ``raw``; that of a tool call with the lines of the transcript, as ``transcript_lines``, that have the
+    model's texts just before the call. No hook reports those.
+
+    At the start of a call that the harness has not written yet, a process of its own waits for it and goes on.
+    """
+    text = raw.rstrip().decode("utf-8", "replace")
+    event = _member(text, text.find('"hook_event_name"'))
+    # The calls of a sub-agent are not in the transcript of the session.
+    if event not in _TOOL_EVENTS or '"agent_id"' in text or not text.endswith("}"):
+        return raw
+    path, call = _member(text, text.find('"transcript_path"')), _member(text, text.rfind('"tool_use_id"'))
+    try:
+        lines = _texts_before(call, path) if path and call else []
+        if lines is None:
+            if event == "PreToolUse":
+                _detach()
+            ends = now() + WRITTEN_S
+            while lines is None and now() < ends:
+                time.sleep(0.01)
+                lines = _texts_before(call, path)
+    except (OSError, ValueError):
+        return raw
+    quoted = ",".join(encode_basestring(line.decode("utf-8", "replace")) for line in lines or ())
+    return f'{text[:-1]},"transcript_lines":[{quoted}]}}'.encode() if lines else raw
+
+
+def _detach() -> None:
+    """Go on in a process that the harness does not wait for, and that ends as soon as this one would have."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nothing, descriptor)
+    setitimer(ITIMER_REAL, _delivery_s() + REST_S)
+
+
+def _member(text: str, at: int) -> str:
+    """The string after the name at ``at`` of a JSON object; empty for anything else, or if ``at`` is negative."""
+    if at < 0:
+        return ""
+    at = text.index('"', at + 1) + 1
+    while text[at : at + 1] in (":", " "):
+        at += 1
+    return scanstring(text, at + 1)[0] if text[at : at + 1] == '"' else ""
+
+
+def _texts_before(call: str, path: str) -> list[bytes] | None:
+    """The lines with the texts before the tool call in the same answer; None if the end of the transcript does not
+    have the call. Raises: OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        tail = os.pread(file, TAIL_BYTES_MAX, max(0, size - TAIL_BYTES_MAX))
+    finally:
+        os.close(file)
+    at = tail.find(b'"' + call.encode() + b'"')
+    if at < 0:
+        return None
+    found: list[bytes] = []
+    for line in reversed(tail[:at].split(b"\n")[1 if size > TAIL_BYTES_MAX else 0 : -1]):
+        if any(mark in line for mark in _BEFORE_ANSWER):
+            break
+        if any(mark in line for mark in _TEXT):
+            found.append(line)
+    return found[::-1]
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:

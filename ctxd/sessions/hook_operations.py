@@ -58,6 +58,7 @@ class HookOperations:
         output = None if params.shorten_chars is None else shortened(params.harness, found, params.shorten_chars)
         result = msgspec.structs.replace(result, output=output)
         await self._open(actor, params, found)
+        await self._append_texts(actor, found, request)
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
@@ -106,6 +107,18 @@ class HookOperations:
                     raise
         elif state == "paused":
             await self._lifecycle.resume(actor, SessionWriteParams(session=session))
+
+    async def _append_texts(self, actor: Actor, found: HookInput, request: WriteRequest) -> None:
+        """Add the texts before a tool call, unless the hook of another call has: an answer may have several."""
+        for op_id, event in found.texts:
+            own = msgspec.structs.replace(request, op_id=op_id)
+            try:
+                await self._chat.append(actor, SessionAppendParams(session=found.session, events=(event,)), own)
+            except CtxdError as error:
+                if error.code != "idempotency_mismatch":
+                    raise
+            finally:
+                request.submitted = request.submitted or own.submitted
 
     async def _has_output(self, actor: Actor, found: HookInput) -> bool:
         """True if the output of the tool call that starts with ``found`` is recorded: its hook came late. Raises: as

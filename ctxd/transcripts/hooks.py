@@ -6,17 +6,20 @@ The transcript of the same session has the same ids: of a prompt, of a tool call
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.records import Record, decoded, record_of, records_of, text_of
+from ctxd.transcripts.claude_code import read_session
+from ctxd.transcripts.codex import read_rollout
+from ctxd.transcripts.records import Entry, Line, Record, decoded, record_of, records_of, text_of
 from ctxd_protocol import event_types as typed
 from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
 from ctxd_protocol.object_types import ToolcallStatus
 from ctxd_protocol.session_types import Harness
 
-_ENVELOPE: Final = ("session_id", "transcript_path", "cwd", "hook_event_name", "agent_id")
+_ENVELOPE: Final = ("session_id", "transcript_path", "transcript_lines", "cwd", "hook_event_name", "agent_id")
 _STATED: Final = {
     "SessionStart": "source",
     "SessionEnd": "reason",
@@ -27,6 +30,13 @@ _STATED: Final = {
 
 _UNRECORDED: Final = frozenset({"PostToolBatch", "PermissionRequest", "InstructionsLoaded", "MessageDisplay"})
 """Events whose content another event has as well."""
+
+
+_READERS: Final[dict[str, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
+    "claude-code": read_session,
+    "codex": read_rollout,
+}
+"""Readers of the transcripts that have texts which no hook of the harness reports."""
 
 
 class HookedCall(NamedTuple):
@@ -45,7 +55,8 @@ class HookInput(NamedTuple):
     """One event of a harness for ``session``: a tool call with its output, or ``events``; neither for some hooks.
 
     ``native``: the operation id made of the harness's own ids; None where the harness gives none. ``start``: the
-    operation id that the start of the tool call has. ``response``: the output of the tool in the harness's own shape.
+    operation id that the start of the tool call has. ``texts``: those of the model before the call, each with an
+    operation id of its own. ``response``: the output of the tool in the harness's own shape.
     """
 
     session: str
@@ -56,6 +67,7 @@ class HookInput(NamedTuple):
     events: tuple[typed.Event, ...] = ()
     native: str | None = None
     start: str | None = None
+    texts: tuple[tuple[str, typed.ResponseEvent], ...] = ()
     response: object = None
 
     @property
@@ -93,9 +105,9 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
     place: dict[str, Any] = {"at": at, "sidechain": text_of(record.get("agent_id")) or None}
     match event:
         case "PreToolUse":
-            return _start(found, record, place)
+            return _with_texts(harness, _start(found, record, place), record, place)
         case "PostToolUse" | "PostToolUseFailure":
-            return _tool(found, record, place)
+            return _with_texts(harness, _tool(found, record, place), record, place)
         case "UserPromptSubmit":
             return _prompt(found, record, place)
         case "Stop" | "SubagentStop":
@@ -130,6 +142,29 @@ def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput
     event = typed.ToolCallEvent(call=call, tool=_tool_name(record), args=args, **place)
     key = native_op_id(found.session, "start", call)
     return found._replace(events=(event,), native=key, start=key)
+
+
+def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
+    """``found`` with the texts before the call, from the lines of the transcript that ``ctx-hook`` has added."""
+    lines, read = record.get("transcript_lines"), _READERS.get(harness)
+    if read is None or not isinstance(lines, list) or place["sidechain"] is not None:
+        return found
+    texts = []
+    for _, event in read(Line(number, record_of(_json_of(text_of(line)))) for number, line in enumerate(lines)):
+        if isinstance(event, typed.ResponseEvent) and event.text and event.sidechain is None:
+            # Calls of one answer have the same text before them.
+            id = event.id or f"{event.at} {_digest(event.text)}"
+            at = place["at"] if event.at is None else event.at
+            response = typed.ResponseEvent(id=event.id, text=event.text, model=event.model, at=at)
+            texts.append((native_op_id(found.session, "text", id), response))
+    return found._replace(texts=tuple(texts))
+
+
+def _json_of(text: str) -> object:
+    try:
+        return decoded(text.encode("utf-8", "replace"))
+    except ValueError:
+        return None
 
 
 def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:

@@ -19,6 +19,9 @@ ANSWER = "The script is done."
 COMMANDS = ("echo first-output", "echo second-output")
 """The commands of the steps before the answer."""
 
+SAID = ("I begin.", "I go on.")
+"""Texts with which the model calls them."""
+
 SUMMARY = "The summary of the script."
 """The answer to a harness that asks for a summary of the conversation."""
 
@@ -61,7 +64,7 @@ class ScriptedModel:
         scripts: Mapping[str, Sequence[Step]] | None = None,
     ) -> None:
         name, argument = tool
-        called = tuple(Step(calls=((name, {argument: command}),)) for command in commands)
+        called = [Step(text, ((name, {argument: command}),)) for text, command in zip(SAID, commands, strict=True)]
         self.scripts = {PROMPT: (*called, Step(ANSWER)), **(scripts or {})}
         self.on_step = on_step
         self.requests: list[dict[str, Any]] = []

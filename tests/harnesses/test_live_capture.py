@@ -16,7 +16,7 @@ import pytest
 
 from ctxd_client import connect_sync
 from tests.client.running import Running
-from tests.harnesses.scripted_model import ANSWER, COMMANDS, PROMPT, ScriptedModel
+from tests.harnesses.scripted_model import ANSWER, COMMANDS, PROMPT, SAID, ScriptedModel
 
 CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 CLIENTS = Path(os.environ.get("CTXD_HARNESSES") or Path(__file__).parents[2] / ".harnesses")
@@ -164,6 +164,7 @@ REAL = pytest.mark.parametrize(
 
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("HOK-10")
+@pytest.mark.requirement("HOK-16")
 @REAL
 def test_a_session_of_the_real_client_is_captured_live(harness: str, daemon: Running, tmp_path: Path) -> None:
     """The daemon is killed after the first call of a tool, and starts again before the answer."""
@@ -181,15 +182,18 @@ def test_a_session_of_the_real_client_is_captured_live(harness: str, daemon: Run
 
     with ScriptedModel(tool, on_step) as model:
         run(client, model)
-    assert [each for each in live if each != "system"] == ["prompt", "tool_call", "tool_result", "started"]
+    step = ["response", "tool_call", "tool_result"]
+    assert [each for each in live if each != "system"] == ["prompt", *step, "started"]
     events = [event for event in captured(daemon) if event["event"] != "system"]
-    kinds = ["prompt", "tool_call", "tool_result", "tool_call", "tool_result", "response"]
-    assert [event["event"] for event in events] == kinds
-    assert PROMPT in events[0]["text"] and events[-1]["text"] == ANSWER
+    assert [event["event"] for event in events] == ["prompt", *step, *step, "response"]
+    assert PROMPT in events[0]["text"]
+    assert [event["text"] for event in events if event["event"] == "response"] == [*SAID, ANSWER]
     with connect_sync(daemon.socket) as ctxd:
         session = ctxd.session_list().sessions[0].session
         outputs = [
-            ctxd.object_get(event["object"], session=session).object.payload["content"] for event in events[2::2][:2]
+            ctxd.object_get(event["object"], session=session).object.payload["content"]
+            for event in events
+            if event["event"] == "tool_result"
         ]
     assert [output.strip() for output in outputs] == [command.removeprefix("echo ") for command in COMMANDS]
     shown = subprocess.run([CTX, "log"], env=client.environ, capture_output=True, text=True)

@@ -40,26 +40,31 @@ class Session:
         }
 
     def hook(self, event: str, **members: Any) -> None:
-        record = {"session_id": self.native, "cwd": "/", "hook_event_name": event, **members}
+        record = {
+            "session_id": self.native, "transcript_path": str(self.file), "cwd": "/", "hook_event_name": event,
+            **members,
+        }  # fmt: skip
         words = [SCRIPTS / "ctx-hook", "claude"]
         subprocess.run(words, input=json.dumps(record).encode(), timeout=60, env=self.environ, check=True)
 
-    def write(self, kind: str, *content: Record, text: str | None = None) -> None:
+    def write(self, kind: str, *content: Record, text: str | None = None, stop: str | None = None) -> None:
         parent, self.last = self.last, str(uuid4())
         record = {
             "type": kind, "uuid": self.last, "parentUuid": parent, "sessionId": self.native,
             "timestamp": "2026-01-02T03:04:05.000Z", "cwd": "/",
-            "message": {"role": kind, "content": list(content) if text is None else text},
+            "message": {"role": kind, "content": list(content) if text is None else text, "stop_reason": stop},
         }  # fmt: skip
         with self.file.open("ab") as file:
-            file.write(json.dumps(record).encode() + b"\n")
+            file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
     def turn(self, name: str, *, hooked: bool = True) -> None:
-        """One turn: a prompt, a thought and a call in one record, its output, a text between, and an answer."""
+        """One turn: a prompt, a text before the call, a thought and a call in one record, its output, a text between,
+        and an answer."""
         call = {"type": "tool_use", "id": f"call-{name}", "name": "Bash", "input": {"command": f"run {name}"}}
         if hooked:
             self.hook("UserPromptSubmit", prompt=f"prompt {name}", prompt_id=f"p-{name}")
         self.write("user", text=f"prompt {name}")
+        self.write("assistant", {"type": "text", "text": f"before {name}"})
         self.write("assistant", {"type": "thinking", "thinking": f"thought {name}", "signature": "x"}, call)
         if hooked:
             self.hook("PreToolUse", tool_name="Bash", tool_use_id=f"call-{name}", tool_input=call["input"])
@@ -69,7 +74,7 @@ class Session:
             )  # fmt: skip
         self.write("user", {"type": "tool_result", "tool_use_id": f"call-{name}", "content": f"output {name}"})
         self.write("assistant", {"type": "text", "text": f"between {name}"})
-        self.write("assistant", {"type": "text", "text": f"answer {name}"})
+        self.write("assistant", {"type": "text", "text": f"answer {name}"}, stop="end_turn")
         if hooked:
             self.hook("Stop", prompt_id=f"p-{name}", last_assistant_message=f"answer {name}")
 
@@ -86,7 +91,7 @@ class Session:
 
 
 FORMAT = "claude-code-v1"
-NAMES = ("prompt", "thought", "run", "output", "between", "answer")
+NAMES = ("prompt", "before", "thought", "run", "output", "between", "answer")
 
 
 def held(client: SyncClient, session: str | None) -> Counter[str]:
@@ -130,7 +135,7 @@ def test_an_import_after_the_hooks_adds_what_they_do_not_see(session: Session, c
     session.turn("b")
     session.hook("SessionEnd", reason="other")
     before = client.context_current(session=session.id).context_id
-    assert session.imported()["recorded"] == 6
+    assert session.imported()["recorded"] == 8
     assert held(client, session.id) == once("a", "b")
     # What the session goes on from is as it was.
     found = client.commit_resolve(session=session.id).commit
@@ -150,7 +155,7 @@ def test_hooks_after_an_import_go_on_from_it_and_an_import_again_adds_what_they_
     session.hook("UserPromptSubmit", prompt="prompt a", prompt_id="p-again")
     session.write("user", text="prompt a")
     session.hook("SessionEnd", reason="other")
-    assert session.imported()["recorded"] == 4
+    assert session.imported()["recorded"] == 5
     session.turn("c", hooked=False)
     session.imported()
     assert held(client, session.id) == once("a", "b", "c") + Counter({"prompt a": 1})
@@ -166,7 +171,7 @@ def test_what_hooks_record_is_left_to_them_while_they_do(session: Session, clien
     assert (found["commits"], len(found["skipped"])) == (0, 1) and "once it is paused" in found["skipped"][0]["reason"]
     session.turn("b")
     session.hook("SessionEnd", reason="other")
-    assert session.imported()["recorded"] == 6
+    assert session.imported()["recorded"] == 8
     # A session that is resumed.
     session.hook("SessionStart", source="resume")
     session.turn("c")
@@ -184,7 +189,7 @@ def test_events_that_wait_are_delivered_before_an_import(session: Session, clien
     session.turn("a")
     session.hook("SessionEnd", reason="other")
     os.rename(f"{there}.away", there)
-    assert session.imported()["recorded"] == 3
+    assert session.imported()["recorded"] == 4
     assert held(client, session.id) == once("a")
 
 
@@ -220,7 +225,7 @@ def test_a_session_that_is_closed_or_in_the_trash_is_imported_or_listed(session:
     assert (found["commits"], found["sessions"]) == (0, []) and "session.restore" in found["skipped"][0]["reason"]
     session.ctx("session", "restore", session.id)
     session.ctx("session", "close", session.id)
-    assert session.imported()["recorded"] == 3
+    assert session.imported()["recorded"] == 4
     assert held(client, session.id) == once("a")
 
 

@@ -102,15 +102,6 @@ def texts(found: list[Event]) -> list[str]:
     return [getattr(event, "text", "") for event in found if isinstance(event, PromptEvent)]
 
 
-def calls(found: list[Event]) -> list[str]:
-    """The calls of tools and their results, in order."""
-    return [
-        f"{'call' if isinstance(event, ToolCallEvent) else 'result'} {event.call}"
-        for event in found
-        if isinstance(event, ToolCallEvent | ToolResultEvent)
-    ]
-
-
 def content(client: SyncClient, session: str, call: str) -> str | None:
     text: str | None = client.object_get(call, session=session).object.payload["content"]
     return text
@@ -508,73 +499,3 @@ def test_an_event_waits_although_another_hook_delivers_what_waited_before_it(
     spool.add("00000000000000000002-1.event", b"{}\n")
     assert spool.read("00000000000000000002-1.event") == b"{}\n"
     spool.close()
-
-
-@pytest.mark.requirement("HOK-15")
-def test_a_call_is_recorded_when_it_starts_and_its_output_once(harness: Harness) -> None:
-    harness.hook("UserPromptSubmit", prompt="look", prompt_id="p1")
-    for call in ("toolu_1", "toolu_2"):
-        harness.start(call)
-    assert calls(events(harness)) == ["call toolu_1", "call toolu_2"]
-    for _ in range(2):
-        harness.tool("toolu_2")
-        harness.start("toolu_1")
-        harness.tool("toolu_1")
-    # A hook of the start that comes late adds nothing, and a call whose start no hook reported is whole.
-    harness.tool("toolu_3")
-    harness.start("toolu_3")
-    found = events(harness)
-    assert calls(found) == (
-        ["call toolu_1", "call toolu_2", "result toolu_2", "result toolu_1", "call toolu_3", "result toolu_3"]
-    )
-    with connect_sync(harness.daemon.socket) as client:
-        assert content(client, harness.session, "toolu_1") == "a.txt\n"
-
-
-@pytest.mark.requirement("HOK-15")
-def test_a_call_of_a_sub_agent_that_starts_is_recorded_once(harness: Harness) -> None:
-    for _ in range(2):
-        harness.start("toolu_1", agent_id="a1")
-    harness.hook(
-        "PostToolUse", tool_name="Bash", tool_input={}, tool_response="x", tool_use_id="toolu_1", agent_id="a1"
-    )
-    harness.start("toolu_1", agent_id="a1")
-    found = events(harness)
-    assert calls(found) == ["call toolu_1", "result toolu_1"]
-    assert {event.sidechain for event in found} == {"a1"}
-
-
-@pytest.mark.requirement("HOK-15")
-def test_the_start_of_a_call_waits_for_the_daemon_and_its_output_follows(harness: Harness) -> None:
-    harness.start("toolu_1")
-    harness.daemon.kill()
-    harness.start("toolu_2")
-    harness.tool("toolu_1")
-    harness.daemon.start()
-    harness.tool("toolu_2")
-    assert calls(events(harness)) == ["call toolu_1", "call toolu_2", "result toolu_1", "result toolu_2"]
-
-
-@pytest.mark.requirement("HOK-15")
-def test_a_call_that_never_ended_goes_on_elsewhere_as_interrupted(harness: Harness) -> None:
-    """The harness is killed while its tool runs: no hook reports the end of either."""
-    harness.hook("UserPromptSubmit", prompt="look", prompt_id="p1")
-    harness.start("toolu_1")
-    made = json.loads(
-        ctx(harness, "resume", harness.session, "--in", "pi", "--cwd", str(harness.home), "--json").stdout
-    )
-    assert made["left_out"] == {"output of an interrupted call": 1}
-    entries = [json.loads(line) for line in Path(made["file"]).read_text().splitlines()]
-    last = entries[-1]["message"]
-    assert (last["toolCallId"], last["isError"]) == ("toolu_1", True) and "interrupted" in last["content"][0]["text"]
-
-
-@pytest.mark.requirement("HOK-15")
-def test_the_start_of_a_call_without_an_id_is_left_out(harness: Harness) -> None:
-    harness.hook("PreToolUse", tool_name="Bash", tool_input={"command": "ls"})
-    harness.hook("PostToolUse", tool_name="Bash", tool_input={"command": "ls"}, tool_response="x")
-    long = "x" * 2_000
-    harness.start(long)
-    harness.tool(long)
-    kinds = [call.split()[0] for call in calls(events(harness))]
-    assert kinds == ["call", "result"] * 2

@@ -1,0 +1,235 @@
+"""Calls of tools as hooks report them, in processes of their own: their start, their end, and the text before them."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd_client import connect_sync
+from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
+from tests.client.running import Running
+from tests.spec.test_hooks import NATIVE, Harness, content, ctx, events
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, keep_state=True) as running:
+        yield running
+
+
+@pytest.fixture
+def harness(running: Running, tmp_path: Path) -> Harness:
+    return Harness(running, tmp_path / "home")
+
+
+def calls(found: list[Event]) -> list[str]:
+    """The calls of tools and their results, in order."""
+    return [
+        f"{'call' if isinstance(event, ToolCallEvent) else 'result'} {event.call}"
+        for event in found
+        if isinstance(event, ToolCallEvent | ToolResultEvent)
+    ]
+
+
+@pytest.mark.requirement("HOK-15")
+def test_a_call_is_recorded_when_it_starts_and_its_output_once(harness: Harness) -> None:
+    harness.hook("UserPromptSubmit", prompt="look", prompt_id="p1")
+    for call in ("toolu_1", "toolu_2"):
+        harness.start(call)
+    assert calls(events(harness)) == ["call toolu_1", "call toolu_2"]
+    for _ in range(2):
+        harness.tool("toolu_2")
+        harness.start("toolu_1")
+        harness.tool("toolu_1")
+    # A hook of the start that comes late adds nothing, and a call whose start no hook reported is whole.
+    harness.tool("toolu_3")
+    harness.start("toolu_3")
+    found = events(harness)
+    assert calls(found) == (
+        ["call toolu_1", "call toolu_2", "result toolu_2", "result toolu_1", "call toolu_3", "result toolu_3"]
+    )
+    with connect_sync(harness.daemon.socket) as client:
+        assert content(client, harness.session, "toolu_1") == "a.txt\n"
+
+
+@pytest.mark.requirement("HOK-15")
+def test_a_call_of_a_sub_agent_that_starts_is_recorded_once(harness: Harness) -> None:
+    for _ in range(2):
+        harness.start("toolu_1", agent_id="a1")
+    harness.hook(
+        "PostToolUse", tool_name="Bash", tool_input={}, tool_response="x", tool_use_id="toolu_1", agent_id="a1"
+    )
+    harness.start("toolu_1", agent_id="a1")
+    found = events(harness)
+    assert calls(found) == ["call toolu_1", "result toolu_1"]
+    assert {event.sidechain for event in found} == {"a1"}
+
+
+@pytest.mark.requirement("HOK-15")
+def test_the_start_of_a_call_waits_for_the_daemon_and_its_output_follows(harness: Harness) -> None:
+    harness.start("toolu_1")
+    harness.daemon.kill()
+    harness.start("toolu_2")
+    harness.tool("toolu_1")
+    harness.daemon.start()
+    harness.tool("toolu_2")
+    assert calls(events(harness)) == ["call toolu_1", "call toolu_2", "result toolu_1", "result toolu_2"]
+
+
+@pytest.mark.requirement("HOK-15")
+def test_a_call_that_never_ended_goes_on_elsewhere_as_interrupted(harness: Harness) -> None:
+    """The harness is killed while its tool runs: no hook reports the end of either."""
+    harness.hook("UserPromptSubmit", prompt="look", prompt_id="p1")
+    harness.start("toolu_1")
+    made = json.loads(
+        ctx(harness, "resume", harness.session, "--in", "pi", "--cwd", str(harness.home), "--json").stdout
+    )
+    assert made["left_out"] == {"output of an interrupted call": 1}
+    entries = [json.loads(line) for line in Path(made["file"]).read_text().splitlines()]
+    last = entries[-1]["message"]
+    assert (last["toolCallId"], last["isError"]) == ("toolu_1", True) and "interrupted" in last["content"][0]["text"]
+
+
+@pytest.mark.requirement("HOK-15")
+def test_the_start_of_a_call_without_an_id_is_left_out(harness: Harness) -> None:
+    harness.hook("PreToolUse", tool_name="Bash", tool_input={"command": "ls"})
+    harness.hook("PostToolUse", tool_name="Bash", tool_input={"command": "ls"}, tool_response="x")
+    long = "x" * 2_000
+    harness.start(long)
+    harness.tool(long)
+    kinds = [call.split()[0] for call in calls(events(harness))]
+    assert kinds == ["call", "result"] * 2
+
+
+class Transcript:
+    """The transcript that Claude Code or codex writes beside its hooks."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.file = harness.home / "t.jsonl"
+        self.is_codex = harness.name == "codex"
+        self.lines = 0
+
+    def add(self, kind: str, text: str = "", call: str = "") -> None:
+        """One record: ``user``, ``text``, ``last`` (of a turn), ``call`` or ``result``."""
+        self.lines += 1
+        line = self._codex(kind, text, call) if self.is_codex else self._claude(kind, text, call)
+        with self.file.open("a") as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def _claude(self, kind: str, text: str, call: str) -> dict[str, Any]:
+        role = "user" if kind in ("user", "result") else "assistant"
+        block = {
+            "user": {"type": "text", "text": text},
+            "text": {"type": "text", "text": text},
+            "last": {"type": "text", "text": text},
+            "call": {"type": "tool_use", "id": call, "name": "Bash", "input": {"command": "ls"}},
+            "result": {"type": "tool_result", "tool_use_id": call, "content": text},
+        }[kind]
+        message = {
+            "id": "msg_1",
+            "role": role,
+            "content": [block],
+            "stop_reason": "end_turn" if kind == "last" else None,
+        }
+        return {"type": role, "uuid": f"u{self.lines}", "sessionId": NATIVE, "message": message}
+
+    def _codex(self, kind: str, text: str, call: str) -> dict[str, Any]:
+        item = {
+            "user": {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]},
+            "text": {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
+            "last": {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
+            "call": {"type": "function_call", "name": "exec_command", "arguments": "{}", "call_id": call},
+            "result": {"type": "function_call_output", "call_id": call, "output": text},
+        }[kind]
+        at = f"2026-01-02T03:04:05.{self.lines:03}Z"
+        return {"timestamp": at, "type": "response_item", "payload": item}
+
+
+def conversation(found: list[Event]) -> list[str]:
+    """The calls, their results and the model's texts, in order."""
+    return [
+        event.text if isinstance(event, ResponseEvent) else calls([event])[0]
+        for event in found
+        if isinstance(event, ResponseEvent | ToolCallEvent | ToolResultEvent)
+    ]
+
+
+@pytest.mark.requirement("HOK-16")
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_the_text_before_a_call_is_recorded_once(running: Running, tmp_path: Path, name: str) -> None:
+    harness = Harness(running, tmp_path / "home", name)
+    transcript = Transcript(harness)
+    transcript.add("user", 'an "type":"text" of a person')
+    transcript.add("text", 'é "type":"user"')
+    transcript.add("text", "and")
+    for call in ("c1", "c2"):
+        transcript.add("call", call=call)
+    for call in ("c2", "c1"):  # codex runs the hooks of several calls at once.
+        harness.start(call)
+    for call in ("c1", "c2"):
+        harness.tool(call)
+        transcript.add("result", "out", call)
+    spoken = ['é "type":"user"', "and"]
+    assert conversation(events(harness)) == [*spoken, "call c2", "call c1", "result c1", "result c2"]
+    transcript.add("call", call="c3")
+    harness.start("c3")
+    harness.tool("c3")
+    transcript.add("result", "out", "c3")
+    # The harness has not written the text yet when the call begins, and does not wait for the hook.
+    harness.start("c4")
+    transcript.add("text", "late")
+    transcript.add("call", call="c4")
+    harness.tool("c4")
+    transcript.add("result", "out", "c4")
+    transcript.add("last", "last")
+    harness.hook("Stop", prompt_id="p1", last_assistant_message="last")
+    harness.start("c5")
+    transcript.add("user", "again")
+    transcript.add("call", call="c5")
+    harness.tool("c5")
+    wanted = ["call c3", "result c3", "late", "call c4", "result c4", "last", "call c5", "result c5"]
+    assert conversation(events(harness))[6:] == wanted
+
+
+@pytest.mark.requirement("HOK-16")
+@pytest.mark.parametrize("what", ["none", "folder", "pipe", "long", "damaged", "empty", "escaped"])
+def test_a_transcript_that_cannot_be_read_changes_nothing_else(harness: Harness, what: str) -> None:
+    transcript = Transcript(harness)
+    file = transcript.file
+    if what == "folder":
+        file.mkdir()
+    elif what == "pipe":
+        os.mkfifo(file)
+    elif what == "empty":
+        file.touch()
+    elif what == "long":
+        transcript.add("text", "far")
+        transcript.add("call", call="other")
+        transcript.add("result", "x" * 400_000, "other")
+        transcript.add("text", "y" * 400_000)
+    elif what == "damaged":
+        file.write_bytes(
+            b'{"type":"text"\n\xff"type":"text"\n{"type":"assistant","message":{"content":[{"type":"text"}]}}\n'
+        )
+    elif what == "escaped":
+        harness.home = harness.home / 'a "quoted" place\n'
+        harness.home.mkdir()
+        elsewhere = Transcript(harness)
+        elsewhere.add("text", "found")
+        elsewhere.add("call", call="toolu_1")
+    harness.start("toolu_1")
+    harness.tool("toolu_1")
+    said = ["found"] if what == "escaped" else []
+    assert conversation(events(harness)) == [*said, "call toolu_1", "result toolu_1"]
+    assert harness.waiting() == []
+
+
+@pytest.mark.requirement("HOK-16")
+def test_the_text_of_the_session_is_not_taken_for_that_of_a_sub_agent(harness: Harness) -> None:
+    transcript = Transcript(harness)
+    transcript.add("text", "main")
+    harness.start("toolu_1", agent_id="a1")
+    assert conversation(events(harness)) == ["call toolu_1"]
