@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow mutation compat nightly bench check generate lock clean setup run-time python install uninstall
+.PHONY: demo test slow mutation compat nightly bench check generate lock clean adapters setup run-time python install uninstall
 
 setup: $(VENV)/.ready
 
@@ -60,6 +60,19 @@ mutation: setup
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(JSON),--json $(JSON))
 
+# The client's adapters with the packages that they adapt to, and the conformance suites of those, in an environment of
+# its own on top of $(VENV). The Agent SDK comes as source: its wheel brings a program of 380 MB.
+.venv-adapters/.ready: tests/adapters/adapters.lock $(VENV)/.ready
+	$(PYTHON) -m venv --clear .venv-adapters
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		>"$$(.venv-adapters/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ctxd.pth"
+	.venv-adapters/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation \
+		--no-binary claude-agent-sdk -r $<
+	@touch $@
+
+adapters: .venv-adapters/.ready
+	.venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters
+
 bench: setup
 	$(BIN)/python -m bench
 
@@ -97,6 +110,8 @@ lock:
 	$(LOCK) --upgrade --extra dev --output-file requirements-dev.lock pyproject.toml
 	$(LOCK) --extra build --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 	echo "langgraph-checkpoint-sqlite>=3.1,<4" | $(LOCK) --upgrade --output-file bench/langgraph.lock -
+	printf '%s\n' "langgraph>=1.2,<2" "langgraph-checkpoint-conformance>=0.0.2,<0.1" "langgraph-checkpoint-sqlite>=3.1,<4" \
+		"claude-agent-sdk>=0.2.187,<0.3" | $(LOCK) --upgrade --constraint requirements-dev.lock --output-file tests/adapters/adapters.lock -
 	rm -rf .venv-lock
 
 # The checkpointer that the bench ``commits`` compares with, in an environment of its own.

@@ -48,6 +48,10 @@ from ctxd_protocol.methods.chat import (
 from ctxd_protocol.methods.commits import (
     CheckpointParams,
     CommitAnnotateParams,
+    CommitDeltasParams,
+    CommitDeltasResult,
+    CommitDiscardParams,
+    CommitDiscardResult,
     CommitHistoryParams,
     CommitHistoryResult,
     CommitListParams,
@@ -1378,11 +1382,13 @@ class ClientMethods(ABC):
         without_summary: bool = False,
         cursor: str | None = None,
         limit: int = 100,
+        oldest_first: bool = False,
     ) -> CommitListResult:
         """List commits, newest first.
 
         ``parent``: only its children. ``tips``: only commits that none continues. ``without_summary``: only commits
-        that have none. ``cursor``: ``next_cursor`` of the page before.
+        that have none. ``cursor``: ``next_cursor`` of the page before. ``oldest_first``: the other order, in which
+        every page but an empty one has a ``next_cursor``: commits that are made later are behind it.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found).
 
@@ -1400,10 +1406,33 @@ class ClientMethods(ABC):
                     without_summary=without_summary,
                     cursor=cursor,
                     limit=limit,
+                    oldest_first=oldest_first,
                 ),
                 CommitListResult,
             )
         )
+
+    async def commit_deltas(self, commits: Sequence[str]) -> CommitDeltasResult:
+        """Read the deltas of many commits at once, each as it was committed.
+
+        Raises: ``NotFound`` (commit_not_found).
+
+        Example: ``(await client.commit_deltas(["ctx-9d216d08"])).deltas``
+        """
+        return await self.call(Call("commit.deltas", CommitDeltasParams(commits=tuple(commits)), CommitDeltasResult))
+
+    async def commit_discard(self, commits: Sequence[str]) -> CommitDiscardResult:
+        """Destroy the deltas and summaries of commits that are of no more use.
+
+        The commits keep their places in their chains, as purged ones do. Text that something else has too stays:
+        ``object.purge`` destroys a secret wherever it is. Discarding a commit again changes nothing.
+
+        Raises: ``NotFound`` (commit_not_found); ``Unavailable`` (store_failed, store_unavailable, store_backlog_full,
+        disk_full); ``DaemonFault`` (data_loss).
+
+        Example: ``(await client.commit_discard(["ctx-9d216d08"])).discarded``
+        """
+        return await self.call(Call("commit.discard", CommitDiscardParams(commits=tuple(commits)), CommitDiscardResult))
 
     async def commit_annotate(self, commit: str, summary: str, *, op_id: str | None = None) -> CommitResult:
         """Set the summary of a commit.

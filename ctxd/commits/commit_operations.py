@@ -23,9 +23,11 @@ from ctxd.commits.commit import (
 from ctxd.commits.commit_reads import CommitReads, CommitViewer
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
-from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, ids_of
+from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
+from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Capture, Guard
+from ctxd.sessions.loading import batched
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import (
@@ -35,9 +37,9 @@ from ctxd.sessions.session import (
     find_replay,
     kept_result,
 )
-from ctxd.store import commit_index
+from ctxd.store import commit_index, purge
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import Replay, Write
+from ctxd.store.writes import PurgeRequest, Replay, Write
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
@@ -70,6 +72,9 @@ class _KeptCommit(msgspec.Struct, frozen=True, array_like=True):
     commit: str
     is_written: bool = True
 
+
+_DISCARDED_AT_ONCE: Final = 128
+"""Commits that one write discards: others' writes wait for a few milliseconds of work."""
 
 _Change = tuple[Stored, dict[str, Any]]
 """A version, and the members of its payload that change."""
@@ -294,6 +299,25 @@ class Commits(CommitReads):
                 left = [tag for tag in read_fields(holders[0]).tags or () if tag != params.tag]
                 changes.append((holders[0], {"tags": left}))
             return self._rewrite(viewer, call, changes)
+
+    async def discard(self, viewer: CommitViewer, params: wire.CommitDiscardParams) -> wire.CommitDiscardResult:
+        """Destroy the deltas and summaries of commits, some at a time, each durable before the next.
+
+        Text that something else has stays. Raises: CtxdError ``commit_not_found``, and then nothing is destroyed;
+        those of the store. Cancel: what was destroyed by then stays so; the same call goes on.
+        """
+        heads = await self.find_all(viewer, [entity_id(commit) for commit in params.commits])
+        left = [stored.document.id for stored in heads if not is_purged(stored.document)]
+        for some in batched(left, _DISCARDED_AT_ONCE):
+            async with self._deciding:
+                # Of no session: no object goes with the commits.
+                asked = PurgeRequest(some, str, reclaimed="")
+                write = Write(kind=purge.KIND, principal=viewer.actor.principal, purge=asked)
+                pending = self.store.submit(write)
+            await pending.wait()
+        if left:
+            await self.store.purge_residue()
+        return wire.CommitDiscardResult(discarded=len(left))
 
     async def _current(self, viewer: CommitViewer, *commits: str) -> list[Stored]:
         """The newest versions of ``commits``, once no purge is under way: what is submitted before the next await keeps

@@ -14,7 +14,7 @@ import msgspec
 from ctxd.commits.commit import instant_ms, read_fields, shown
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import STORED_NAMES, Fields, commit_id, entity_id
-from ctxd.objects.document import AsOf, Page, Stored
+from ctxd.objects.document import AsOf, Page, Stored, encode_content
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions.chat import end_of_turn
 from ctxd.sessions.loading import batched
@@ -25,6 +25,7 @@ from ctxd.store.commit_index import CommitFilter
 from ctxd.store.writes import NotCached
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import commits as wire
+from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 
 CHILDREN_MAX: Final = PAGE_ITEMS_MAX
 """Children that are shown of one commit."""
@@ -209,15 +210,52 @@ class CommitReads:
             parent=None if params.parent is None else entity_id(params.parent),
             tips=params.tips,
             without_summary=params.without_summary,
-            before=_parsed(params.cursor),
+            before=None if params.oldest_first else _parsed(params.cursor),
+            after=_parsed(params.cursor) if params.oldest_first else None,
         )
-        places = await self.store.commits(lambda connection: commit_index.listed(connection, wanted, params.limit + 1))
+        listed = partial(commit_index.listed, wanted=wanted, limit=params.limit + 1, oldest_first=params.oldest_first)
+        places = await self.store.commits(listed)
         page = places[: params.limit]
         found = _short(await self.find_all(viewer, [place.id for place in page]))
         last = page[len(found) - 1] if found else None
+        more = len(places) > len(found)
         return wire.CommitListResult(
             commits=tuple(shown(stored, confined=viewer.is_confined) for stored in found),
-            next_cursor=f"{last.at}.{last.number}" if last is not None and len(places) > len(found) else None,
+            next_cursor=f"{last.at}.{last.number}" if last is not None and (more or params.oldest_first) else None,
+            more=more,
+        )
+
+    async def deltas(self, viewer: CommitViewer, params: wire.CommitDeltasParams) -> wire.CommitDeltasResult:
+        """The deltas of the first of the requested commits, as many as one answer has.
+
+        Raises: CtxdError ``commit_not_found``; those of the store.
+        """
+        wanted = [entity_id(commit) for commit in params.commits]
+        found = {stored.document.id: stored for stored in await self.find_all(viewer, wanted)}
+        refs = {id: stored.content_ref for id, stored in found.items() if stored.content_ref is not None}
+        sizes = await self.store.commits(partial(commit_index.content_sizes, refs=refs.values()))
+        read: list[str] = []
+        left = PIECE_BYTES_MAX
+        for number, id in enumerate(wanted):
+            size = sizes.get(refs.get(id, ""), 0)
+            is_long = size > PIECE_BYTES_MAX
+            left -= 0 if is_long else size
+            if left < 0 and number:
+                break
+            read.append(id)
+        short = (refs[id] for id in read if id in refs and sizes.get(refs[id], 0) <= PIECE_BYTES_MAX)
+        contents = await self.store.contents(short, keep=False)
+        return wire.CommitDeltasResult(
+            deltas=tuple(
+                wire.CommitDelta(
+                    commit=commit_id(id),
+                    format=read_fields(found[id]).format,
+                    artifact_ref=refs.get(id),
+                    size=sizes.get(refs.get(id, ""), 0),
+                    data=encode_content(contents[refs[id]]) if refs.get(id) in contents else None,
+                )
+                for id in read
+            )
         )
 
     async def resolve(self, viewer: CommitViewer, params: wire.CommitResolveParams) -> wire.CommitResolveResult:

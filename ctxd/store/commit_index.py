@@ -4,7 +4,7 @@ Filled in the transaction that writes a commit, from its document alone, so that
 index: their cost is that of what they return, however many commits there are.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -88,8 +88,8 @@ class ListedCommit(NamedTuple):
 
 class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on commits, all of which hold. ``without_session``: they are of no session. ``before``: instant and
-    number of the commit to go on behind, newest first; ``until``: the latest instant; ``tx``: the journal sequence
-    by which they were made."""
+    number of the commit to go on behind, newest first; ``after``: the same, oldest first; ``until``: the latest
+    instant; ``tx``: the journal sequence by which they were made."""
 
     principal: str | None = None
     session: str | None = None
@@ -102,13 +102,17 @@ class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
     tx: int | None = None
     before: tuple[int, int] | None = None
+    after: tuple[int, int] | None = None
 
 
-def listed(connection: dbfile.Connection, wanted: CommitFilter, limit: int) -> list[ListedCommit]:
-    """At most ``limit`` commits that ``wanted`` lets through, newest first."""
+def listed(
+    connection: dbfile.Connection, wanted: CommitFilter, limit: int, *, oldest_first: bool = False
+) -> list[ListedCommit]:
+    """At most ``limit`` commits that ``wanted`` lets through, newest first unless ``oldest_first``."""
     where, values = _conditions(wanted)
+    order = "c.at, c.entity" if oldest_first else "c.at DESC, c.entity DESC"
     query = f"""SELECT e.id, c.at, c.entity FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
-        WHERE {where} ORDER BY c.at DESC, c.entity DESC LIMIT ?"""
+        WHERE {where} ORDER BY {order} LIMIT ?"""
     return [ListedCommit(*row) for row in connection.execute(query, (*values, limit))]
 
 
@@ -150,6 +154,9 @@ def _conditions(wanted: CommitFilter) -> tuple[str, list[Any]]:
     if wanted.before is not None:
         where.append("(c.at, c.entity)<(?,?)")
         values += wanted.before
+    if wanted.after is not None:
+        where.append("(c.at, c.entity)>(?,?)")
+        values += wanted.after
     return " AND ".join(where), values
 
 
@@ -237,6 +244,13 @@ def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:
     query = """SELECT e.id FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
         WHERE c.parent=(SELECT n FROM entity WHERE id=?) ORDER BY c.entity LIMIT ?"""
     return [child for (child,) in connection.execute(query, (id, limit))]
+
+
+def content_sizes(connection: dbfile.Connection, refs: Iterable[str]) -> dict[str, int]:
+    """The bytes of the contents ``refs``, those of large ones too; without those that are gone."""
+    query = "SELECT size FROM content WHERE hash=?"
+    found = {ref: connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in dict.fromkeys(refs)}
+    return {ref: row[0] for ref, row in found.items() if row is not None}
 
 
 def of_session(connection: dbfile.Connection, session: str) -> list[str]:

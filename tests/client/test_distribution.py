@@ -19,19 +19,25 @@ ROOT = Path(__file__).parents[2]
 HARNESS = Path(__file__).with_name("example_harness.py")
 DEPENDENCIES = ("anyio", "msgspec", "idna", "sniffio", "typing_extensions")
 OURS = ("ctxd_protocol", "ctxd_client")
-PROGRAM = """
+ADAPTERS = ("ctxd_client.adapters.langgraph",)
+"""Modules that need the package which they adapt to."""
+PROGRAM = (
+    f"ADAPTERS = {ADAPTERS}"
+    + """
 import sys
 before = set(sys.modules)
 import importlib, pkgutil, ctxd_client, ctxd_protocol
 for package in (ctxd_client, ctxd_protocol):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
+        if module.name not in ADAPTERS:
+            importlib.import_module(module.name)
 assert set(ctxd_client.__all__) == set(dir(ctxd_client))
 for name in ctxd_client.__all__:
     getattr(ctxd_client, name)
 tops = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(top for top in tops if top not in sys.stdlib_module_names))
 """
+)
 WRONG = """
 from ctxd_client import SyncSession
 
@@ -89,8 +95,11 @@ def test_the_wheel_holds_the_client_and_the_protocol_and_declares_two_dependenci
     tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
     assert tops == set(OURS)
     assert {"ctxd_client/py.typed", "ctxd_protocol/py.typed", "ctxd_protocol/openrpc.json"} <= set(names)
-    requires = {re.match(r"[a-z0-9-]+", requirement)[0] for requirement in declared.get_all("Requires-Dist")}
-    assert requires == {"anyio", "msgspec"}
+    needed, extra = set(), set()
+    for requirement in declared.get_all("Requires-Dist"):
+        (extra if "extra ==" in requirement else needed).add(re.match(r"[a-z0-9-]+", requirement)[0])
+    assert needed == {"anyio", "msgspec"}
+    assert extra == {"langgraph-checkpoint"}
     assert declared["Name"] == "ctxd-sidecar-client"
     assert "Private :: Do Not Upload" in declared.get_all("Classifier")
 

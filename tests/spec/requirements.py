@@ -50,6 +50,7 @@ SECTIONS: dict[str, str] = {
     "FMT": "Delta formats",
     "IMP": "Import of transcripts",
     "CAP": "Capture",
+    "ADP": "Adapters",
     "HOK": "Hooks of harnesses",
     "XTB": "Versions in an XTDB node",
     "XDB": "The XTDB node",
@@ -227,6 +228,9 @@ CMT-22 | A delta of any size up to 256 MiB is committed by the address of an art
 CMT-30 | A context of any size up to 1 GiB is made and read in pieces, with memory for a few MiB of its deltas, also that of 10,000 commits; a context of more than 16 MiB is returned in pieces only. | ctxd
 CMT-31 | A turn of a session names a commit, `s1@12` or `@~2`: the newest one that has nothing behind that turn. A session without commits of its own by then has the one that it began with. | ctxd
 CMT-40 | Snapshots of a chain are made in the background as it grows and when it is read, so that the first context after a start takes reads for at most some hundred commits beside a few files. They change no context, no history and no check of access; they are removed above 256 MiB, least recently used first, and by a purge of commits; a lost or damaged one is made again. | spec3 Materialize
+CMT-50 | Commits are listed oldest first on request, in the order in which they were made; the cursor of each page leads to what is made later too. | ctxd
+CMT-51 | `commit.deltas` reads the deltas of up to 1,000 commits at once, each byte for byte as it was committed, up to 4 MiB of them; a longer one is named with its size and read in pieces. A sandbox reads those of the commits that it sees. | ctxd
+CMT-52 | `commit.discard` destroys the deltas and summaries of up to 1,000 commits, which keep their places in their chains; text that something else has too stays. A call that names an unknown commit destroys nothing. On the host only. | ctxd
 WHY-1 | `context.why` and `ctx context --why` give what the newest window has of an object, since which assembly, and by which rule; for files and tool calls, in both layouts, also in a sandbox. Where a session has requests, they alone count: text that somebody looks at changes no answer. | ctxd
 WHY-2 | Every request can be rendered again byte for byte, with its figures, also after a restart, after later changes and in a branch of its session, but for what was purged: then it is refused, and the next one is recorded anew; format, layout, model and version of the repack policy are recorded with it. | ctxd
 BUD-1 | If the context would exceed the session's budget, active objects are left out, oldest tool calls first, pinned ones never; each is listed with its reason. | ctxd
@@ -383,6 +387,14 @@ CAP-8 | A captured agent never waits for the daemon. Commits that cannot be deli
 CAP-9 | A capture of a session continues the newest commit of the session, unless another parent or a new chain is requested. | ctxd
 CAP-10 | `ctx capture --from FILE` commits a whole transcript of any harness that is read: each event once and in order, at the times of the transcript, with a chain for each sub-agent that begins at the commit with the call that spawned it. Repeated, it makes no commit twice. | ctxd
 CAP-11 | An output of 64 MB, in one line or in many, is captured whole: `ctx capture` takes less than 512 MiB of memory for it, and the daemon less than 256 MiB. | ctxd
+ADP-1 | `CtxdSaver` and `AsyncCtxdSaver` keep LangGraph's checkpoints and pending writes in the daemon, and pass all eight capabilities of `langgraph-checkpoint-conformance`, unchanged; graphs are interrupted, resumed and forked with them. | ctxd
+ADP-2 | A thread of LangGraph takes as many bytes as it has new ones, at most about twice, not its whole state at each step; each checkpoint is read as it was put, at any depth and in any branch. | ctxd
+ADP-3 | A checkpoint and a write are on the disk once the saver has returned; a kill of the daemon between calls loses none of them, and without a daemon the error names its socket. | ctxd
+ADP-4 | Any number of programs write to one thread at once, also while another one prunes or deletes it: no checkpoint that was acknowledged and not removed is lost, and none that was removed is seen. | ctxd
+ADP-5 | What is deleted of a thread is destroyed at once; `ctxd verify --absent` finds nothing of it. | ctxd
+ADP-6 | Threads and namespaces have any name, ids of checkpoints up to 256 characters, and states any size up to 256 MiB; what cannot be kept is refused with the reason. | ctxd
+ADP-7 | In a sandbox threads are kept in a session that it was given; they cannot be deleted from there. | ctxd
+ADP-8 | `ctx session ls` lists threads as sessions of the agent `langgraph`, and `ctx log` their checkpoints and writes; no command takes one by default. | ctxd
 HOK-1 | `ctx-hook` records each event of a harness in a session of its own, created on first sight and named by the harness's id: prompts, tool calls with their outputs, failures, sub-agents, compactions, responses and ends, in order. An end pauses the session, the next event resumes it. | ctxd
 HOK-2 | An event is recorded once, from however many hooks it comes and however often it is sent: by the harness's own id of the prompt, the call or the turn, else by the operation id of the hook. | ctxd
 HOK-3 | While the daemon does not answer, events wait in files of mode 0600, and the next hook delivers them in order, before its own; no kill of the daemon and no lost reply loses or repeats one. | ctxd

@@ -84,6 +84,7 @@ def tracked() -> list[Path]:
     skipped = {
         ".git",
         ".venv",
+        ".venv-adapters",
         ".venv-langgraph",
         ".harnesses",
         ".mypy_cache",

@@ -39,6 +39,12 @@ class CommitCalls:
     async def commit_list(self, caller: Caller, params: wire.CommitListParams) -> wire.CommitListResult:
         return await self._commits.list(viewer_of(caller), params)
 
+    async def commit_deltas(self, caller: Caller, params: wire.CommitDeltasParams) -> wire.CommitDeltasResult:
+        return await self._commits.deltas(viewer_of(caller), params)
+
+    async def commit_discard(self, caller: Caller, params: wire.CommitDiscardParams) -> wire.CommitDiscardResult:
+        return await self._commits.discard(viewer_of(caller), params)
+
     async def commit_resolve(self, caller: Caller, params: wire.CommitResolveParams) -> wire.CommitResolveResult:
         return await self._commits.resolve(viewer_of(caller), params)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ctxd_protocol.ids import OpIdText, SessionIdText
-from ctxd_protocol.limits import SAFE_INTEGER_MAX
+from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX, ArtifactText
 from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
 from ctxd_protocol.object_types import Receipt
@@ -137,7 +137,8 @@ class CommitListParams(Params, frozen=True, kw_only=True):
     """Conditions, all of which hold for the commits of the result, and a page.
 
     ``parent``: only its children. ``tips``: only commits that none continues. ``without_summary``: only commits that
-    have none. ``cursor``: ``next_cursor`` of the page before.
+    have none. ``cursor``: ``next_cursor`` of the page before. ``oldest_first``: the other order, in which every page
+    but an empty one has a ``next_cursor``: commits that are made later are behind it.
     """
 
     session: SessionIdText | None = None
@@ -148,13 +149,57 @@ class CommitListParams(Params, frozen=True, kw_only=True):
     without_summary: bool = False
     cursor: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     limit: PageSize = 100
+    oldest_first: bool = False
 
 
 class CommitListResult(Result, frozen=True, kw_only=True):
-    """The commits, newest first."""
+    """The commits, newest first unless ``oldest_first`` was given. ``more``: others follow already."""
 
     commits: tuple[Commit, ...]
     next_cursor: str | None
+    more: bool
+
+
+CommitIds = Annotated[tuple[CommitIdText, ...], msgspec.Meta(min_length=1, max_length=PAGE_ITEMS_MAX)]
+
+
+class CommitDeltasParams(Params, frozen=True, kw_only=True):
+    """The commits whose deltas are read."""
+
+    commits: CommitIds
+
+
+class CommitDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit's own delta: its format, its ``size`` in bytes, and its ``data`` in base64.
+
+    ``artifact_ref``: its address, None if it was purged. ``data`` is also None if it is longer than 4 MiB: then
+    ``artifact.get`` reads it in pieces by its address.
+    """
+
+    commit: str
+    format: str
+    artifact_ref: str | None
+    size: int
+    data: bytes | None
+
+
+class CommitDeltasResult(Result, frozen=True, kw_only=True):
+    """The deltas of the first of the requested commits, in their order: as many as 4 MiB hold, and at least one.
+    Request the others again."""
+
+    deltas: tuple[CommitDelta, ...]
+
+
+class CommitDiscardParams(Params, frozen=True, kw_only=True):
+    """The commits whose deltas and summaries are of no more use."""
+
+    commits: CommitIds
+
+
+class CommitDiscardResult(Result, frozen=True, kw_only=True):
+    """The number of commits that had something to destroy."""
+
+    discarded: int
 
 
 class CommitAnnotateParams(CommitParams, frozen=True, kw_only=True):
@@ -326,6 +371,35 @@ ROWS: Final = (
         errors=_FOUND,
         example={"session": "s1"},
         shows=".commits",
+    ),
+    Method(
+        name="commit.deltas",
+        params=CommitDeltasParams,
+        result=CommitDeltasResult,
+        access="read",
+        summary="Read the deltas of many commits at once, each as it was committed.",
+        errors=("commit_not_found",),
+        example={"commits": ["ctx-9d216d08"]},
+        shows=".deltas",
+    ),
+    Method(
+        name="commit.discard",
+        params=CommitDiscardParams,
+        result=CommitDiscardResult,
+        access="host",
+        summary="Destroy the deltas and summaries of commits that are of no more use.",
+        description="The commits keep their places in their chains, as purged ones do. Text that something else has too"
+        " stays: ``object.purge`` destroys a secret wherever it is. Discarding a commit again changes nothing.",
+        errors=(
+            "commit_not_found",
+            "store_failed",
+            "store_unavailable",
+            "store_backlog_full",
+            "disk_full",
+            "data_loss",
+        ),
+        example={"commits": ["ctx-9d216d08"]},
+        shows=".discarded",
     ),
     Method(
         name="commit.annotate",

@@ -1,0 +1,474 @@
+"""LangGraph's threads as commits: each checkpoint and each task's writes are a commit of the thread's session.
+
+A checkpoint's commit has what changed in the values of its channels since the checkpoint before it, and its parent is
+that one's commit; it has all of them once that is as short as what a reader would have to read otherwise. So a thread
+takes as many bytes as it has new ones, twice at most. Without I/O: see ``commit_log``.
+"""
+
+import hashlib
+import secrets
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ctxd_client.adapters.commit_log import (
+    BoundedCache,
+    CommitLog,
+    CommitLogs,
+    Steps,
+    as_label,
+    create_session,
+    remove_session,
+    session_name,
+)
+from ctxd_client.adapters.value_deltas import ValueDelta, Values, ValueWalk, difference
+from ctxd_protocol.methods.commits import Commit
+
+AGENT: Final = "langgraph"
+"""The agent of the sessions that threads are kept in."""
+
+CHECKPOINT: Final = "langgraph-checkpoint-v1"
+WRITES: Final = "langgraph-writes-v1"
+REMOVAL: Final = "langgraph-removal-v1"
+"""Formats of deltas. A ``REMOVAL`` follows the discarding of commits, so that other programs read the log anew."""
+
+CHECKPOINT_ID_MAX: Final = 256
+"""Characters of the longest id of a checkpoint."""
+
+_NAME_MAX: Final = 200
+_STATES_BYTES: Final = 64 * 1024 * 1024
+_WALKS_MAX: Final = 4
+_TRIED_MAX: Final = 64
+_COPIED_AT_ONCE: Final = 100
+
+
+class CheckpointFrame(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
+    """The delta of a checkpoint. ``state``: the serialised checkpoint without its values, and its metadata.
+
+    ``base``: the commit whose values the ``deltas`` change, None if they are all values; ``spent``: bytes of deltas
+    since the last one without a base. ``nonce``: no two frames are equal text, which would be discarded together.
+    """
+
+    thread: str
+    namespace: str
+    id: str
+    parent: str | None
+    base: str | None
+    kind: str
+    state: bytes
+    deltas: list[ValueDelta]
+    gone: list[str]
+    spent: int
+    nonce: bytes
+
+
+class OneWrite(msgspec.Struct, frozen=True, array_like=True):
+    """A write of a task: its place among those of the task, its channel, and its serialised value."""
+
+    number: int
+    channel: str
+    kind: str
+    data: bytes
+
+
+class WritesFrame(msgspec.Struct, frozen=True, array_like=True, tag="writes"):
+    """The delta of the writes of a task. ``replaces``: they take the place of those with their numbers."""
+
+    thread: str
+    namespace: str
+    id: str
+    task: str
+    path: str
+    replaces: bool
+    writes: list[OneWrite]
+    nonce: bytes
+
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_CHECKPOINT_DECODER: Final = msgspec.msgpack.Decoder(CheckpointFrame)
+_WRITES_DECODER: Final = msgspec.msgpack.Decoder(WritesFrame)
+
+
+class CheckpointPlace(NamedTuple):
+    """A checkpoint: thread and namespace by their names in commits, and its id."""
+
+    thread: str
+    namespace: str
+    id: str
+
+
+class ReadCheckpoint(NamedTuple):
+    """A checkpoint without its values: its commit, its frame, and the writes that wait for the next one."""
+
+    commit: str
+    frame: CheckpointFrame
+    writes: list[WritesFrame]
+
+
+class FoundCheckpoint(NamedTuple):
+    """A checkpoint as it was read: its frame, its values, and the writes of tasks that wait for the next one, in the
+    order of their commits."""
+
+    frame: CheckpointFrame
+    values: Values
+    writes: list[WritesFrame]
+
+
+class NewCheckpoint(NamedTuple):
+    """A checkpoint to add. Its values are all that it has."""
+
+    thread: str
+    namespace: str
+    id: str
+    parent: str | None
+    kind: str
+    state: bytes
+    values: Values
+    summary: str
+
+
+class _ValuesAt(NamedTuple):
+    """The values of a checkpoint, and the bytes of deltas that lead to them."""
+
+    values: Values
+    spent: int
+
+
+class ThreadIndex:
+    """Checkpoints and writes of one session, by place; of a checkpoint that was put twice, the last one."""
+
+    def __init__(self) -> None:
+        self.commits: dict[CheckpointPlace, str] = {}
+        self.writes: dict[CheckpointPlace, list[str]] = {}
+        self.places: dict[str, CheckpointPlace] = {}
+        self._bases: dict[str, str | None] = {}
+        self._ids: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, commit: Commit) -> bool:
+        """Take a commit. Returns: False for a notice that commits before it are being removed, or were."""
+        if commit.artifact_ref is None:
+            return True
+        place = CheckpointPlace(commit.thread_id, commit.template, commit.ticket_id)
+        if commit.format == WRITES:
+            self.writes.setdefault(place, []).append(commit.commit)
+        elif commit.format == CHECKPOINT:
+            if place not in self.commits:
+                insort(self._ids.setdefault((place.thread, place.namespace), []), place.id)
+            self.commits[place] = commit.commit
+            self.places[commit.commit] = place
+            self._bases[commit.commit] = commit.parent if commit.commit_type == "delta" else None
+        return commit.format != REMOVAL
+
+    def chain(self, commit: str) -> list[str]:
+        """A checkpoint's commit and those that its values are made of, the one with all values last."""
+        chain = [commit]
+        while (base := self._bases.get(chain[-1])) is not None:
+            chain.append(base)
+        return chain
+
+    def newest(self, thread: str, namespace: str) -> Iterator[CheckpointPlace]:
+        """The checkpoints of a namespace, those with the greatest id first."""
+        return (CheckpointPlace(thread, namespace, id) for id in reversed(self._ids.get((thread, namespace), ())))
+
+    def listed(self, thread: str | None, namespace: str | None, before: str | None) -> Iterator[CheckpointPlace]:
+        """Checkpoints, those with the greatest id first in each namespace; None for any."""
+        for (of, within), ids in self._ids.items():
+            if thread in (None, of) and namespace in (None, within):
+                end = len(ids) if before is None else bisect_left(ids, before)
+                yield from (CheckpointPlace(of, within, id) for id in reversed(ids[:end]))
+
+
+class Threads:
+    """Operations on threads. With ``session`` all of them are in that session, otherwise each is in one of its own."""
+
+    def __init__(self, session: str | None) -> None:
+        self._session = session
+        self._logs = CommitLogs(ThreadIndex)
+        self._states = BoundedCache[str, _ValuesAt](_STATES_BYTES, _size_of)
+
+    def log(self, thread: str) -> CommitLog[ThreadIndex]:
+        """The log that has ``thread``."""
+        return self._logs.of(self._session or session_name(AGENT, thread))
+
+    def logs(self) -> Steps[list[CommitLog[ThreadIndex]]]:
+        """Every log that may have threads. Raises: CallFailed."""
+        if self._session:
+            return [self._logs.of(self._session)]
+        return (yield from self._logs.all(AGENT))
+
+    def find(self, thread: str, namespace: str, id: str | None) -> Steps[FoundCheckpoint | None]:
+        """A checkpoint by its id, or the newest one; None without it. Raises: CallFailed."""
+        log = self.log(thread)
+        yield from log.sync()
+        names = name_of(thread), name_of(namespace)
+        places = [*islice(log.index.newest(*names), _TRIED_MAX)] if id is None else [CheckpointPlace(*names, id)]
+        for place in places:
+            if place not in log.index.commits:
+                continue
+            commit, writes = log.index.commits[place], log.index.writes.get(place, ())
+            chain = [commit] if commit in self._states else log.index.chain(commit)
+            bodies = yield from log.read([*chain, *writes])
+            state = self._states.find(commit) or _state_of(bodies, chain)
+            # One whose values are gone was put while others were removed, and not acknowledged.
+            if state is not None and commit in bodies:
+                self._states.put(commit, state)
+                return FoundCheckpoint(
+                    _CHECKPOINT_DECODER.decode(bodies[commit]), state.values, _writes(bodies, writes)
+                )
+        return None
+
+    def put(self, new: NewCheckpoint) -> Steps[None]:
+        """Add a checkpoint. Raises: CallFailed; ValueError for ids that cannot be kept."""
+        log = self.log(new.thread)
+        place = CheckpointPlace(name_of(new.thread), name_of(new.namespace), new.id)
+        parent: str | None = None
+        if new.parent is not None:
+            before = place._replace(id=new.parent)
+            if before not in log.index.commits:
+                yield from log.sync()
+            parent = log.index.commits.get(before)
+        old = _ValuesAt({}, 0) if parent is None else (yield from self._base(log, parent))
+        frame = _frame(new, parent, old)
+        commit = yield from self._append_frame(log, new.thread, place, frame, new.summary, parent)
+        if not (yield from log.sync()) and frame.base is not None:
+            # Commits before it are being removed, and it may need one of them.
+            frame = _frame(new, None, _ValuesAt({}, 0))
+            commit = yield from self._append_frame(log, new.thread, place, frame, new.summary, parent)
+            yield from log.sync()
+        self._states.put(commit, _ValuesAt(new.values, frame.spent))
+
+    def put_writes(self, frame: WritesFrame) -> Steps[None]:
+        """Add writes of a task. Raises: CallFailed; ValueError for ids that cannot be kept."""
+        log = self.log(frame.thread)
+        place = CheckpointPlace(name_of(frame.thread), name_of(frame.namespace), frame.id)
+        if place not in log.index.commits:
+            yield from log.sync()
+        summary = f"writes to {', '.join(write.channel for write in frame.writes)}"[:1000]
+        parent = log.index.commits.get(place)
+        yield from self._append(
+            log, frame.thread, place, _ENCODE(frame), format=WRITES, summary=summary, parent=parent
+        )  # fmt: skip
+
+    def read(self, log: CommitLog[ThreadIndex], places: Sequence[CheckpointPlace]) -> Steps[list[ReadCheckpoint]]:
+        """The frames of checkpoints, and of their writes; without those that are gone. Raises: CallFailed."""
+        index = log.index
+        there = [place for place in places if place in index.commits]
+        bodies = yield from log.read(
+            commit for place in there for commit in (index.commits[place], *index.writes.get(place, ()))
+        )
+        return [
+            ReadCheckpoint(
+                commit, _CHECKPOINT_DECODER.decode(bodies[commit]), _writes(bodies, index.writes.get(place, ()))
+            )
+            for place in there
+            if (commit := index.commits[place]) in bodies
+        ]
+
+    def copy(self, source: str, target: str) -> Steps[None]:
+        """Copy every checkpoint and write of a thread to another one. Raises: CallFailed."""
+        log, other = self.log(source), self.log(target)
+        yield from log.sync()
+        copies: dict[str, str] = {}
+        name, places, writes = name_of(source), {**log.index.places}, {**log.index.writes}
+        wanted = [commit for commit, place in places.items() if place.thread == name]
+        for first in range(0, len(wanted), _COPIED_AT_ONCE):
+            bodies = yield from log.read(wanted[first : first + _COPIED_AT_ONCE])
+            for commit, body in bodies.items():
+                frame = _CHECKPOINT_DECODER.decode(body)
+                base = None if frame.base is None else copies.get(frame.base)
+                if base is None and frame.base is not None:
+                    continue  # It was put while others were removed, and not acknowledged.
+                frame = msgspec.structs.replace(frame, thread=target, base=base, nonce=nonce())
+                place = places[commit]._replace(thread=name_of(target))
+                copies[commit] = yield from self._append_frame(other, target, place, frame, "copied", base)
+        yield from other.sync()
+        for place, commits in writes.items():
+            if place.thread == name:
+                bodies = yield from log.read(commits)
+                for each in _writes(bodies, commits):
+                    yield from self.put_writes(msgspec.structs.replace(each, thread=target, nonce=nonce()))
+
+    def remove(
+        self,
+        log: CommitLog[ThreadIndex],
+        thread: str,
+        is_doomed: Callable[[CheckpointPlace], bool],
+        *,
+        all_of_it: bool = False,
+    ) -> Steps[None]:
+        """Destroy the checkpoints of a thread that are doomed, with their writes; those that stay are as they were.
+
+        Raises: CallFailed; ``Forbidden`` in a sandbox, and then nothing is destroyed.
+        """
+        name = name_of(thread)
+        yield from log.sync()
+        if not any(place.thread == name for place in (*log.index.commits, *log.index.writes)):
+            return
+        notice = CheckpointPlace(name, "", "")
+        # From here on no other program adds a checkpoint that needs an earlier one.
+        yield from self._append(log, thread, notice, nonce(), format=REMOVAL, summary="removal begins")
+        yield from log.sync()
+        index = log.index
+        doomed = [
+            commit
+            for commit, place in index.places.items()
+            if place.thread == name and (is_doomed(place) or index.commits[place] != commit)
+        ]
+        for place, writes in index.writes.items():
+            if place.thread == name and is_doomed(place):
+                doomed += writes
+        doomed += yield from self._moved(log, thread, {*doomed})
+        yield from log.discard(doomed)
+        for commit in doomed:
+            self._states.drop(commit)
+        yield from self._append(log, thread, notice, nonce(), format=REMOVAL, summary=f"{len(doomed)} commits removed")
+        if all_of_it and self._session is None:
+            yield from remove_session(log.session)
+        log.forget()
+
+    def _moved(self, log: CommitLog[ThreadIndex], thread: str, doomed: set[str]) -> Steps[list[str]]:
+        """Put checkpoints that need one of the ``doomed`` again, so that they need none. Returns: their old commits."""
+        moved: dict[str, str] = {}
+        index, walks = log.index, StateWalks(log)
+        for commit, place in [*index.places.items()]:
+            base = index.chain(commit)[1:2]
+            if place.thread != name_of(thread) or commit in doomed or not base or not {*base} & (doomed | moved.keys()):
+                continue
+            bodies = yield from log.read([commit])
+            frame = _CHECKPOINT_DECODER.decode(bodies[commit])
+            if base[0] in moved:
+                frame = msgspec.structs.replace(frame, base=moved[base[0]], nonce=nonce())
+            else:
+                values = yield from walks.values(commit)
+                if values is None:
+                    continue
+                deltas = [difference(channel, None, value) for channel, value in values.items()]
+                frame = msgspec.structs.replace(frame, base=None, deltas=deltas, gone=[], spent=0, nonce=nonce())
+            moved[commit] = yield from self._append_frame(log, thread, place, frame, "moved", frame.base or base[0])
+        return [*moved]
+
+    def _append_frame(
+        self, log: CommitLog[ThreadIndex], thread: str, place: CheckpointPlace, frame: CheckpointFrame, summary: str,
+        parent: str | None,
+    ) -> Steps[str]:  # fmt: skip
+        commit_type = "snapshot" if frame.base is None else "delta"
+        made = yield from self._append(
+            log, thread, place, _ENCODE(frame), format=CHECKPOINT, summary=summary, parent=parent,
+            commit_type=commit_type, checkpoint="turn_boundary",
+        )  # fmt: skip
+        return made.commit
+
+    def _append(
+        self,
+        log: CommitLog[ThreadIndex],
+        thread: str,
+        place: CheckpointPlace,
+        body: bytes,
+        **fields: Any,  # noqa: ANN401 - as CheckpointParams has them
+    ) -> Steps[Commit]:
+        made = yield from log.append(
+            body, lambda: self._create(log, thread), template=place.namespace, ticket_id=place.id,
+            thread_id=place.thread, token_count=0, message_count=0, **fields,
+        )  # fmt: skip
+        if (made.thread_id, made.ticket_id) != (place.thread, place.id):
+            message = "the id of the thread or of the checkpoint counts as a secret, which the session's policy redacts"
+            raise ValueError(f"{message}: it will not be found again; use another id")
+        return made
+
+    def _create(self, log: CommitLog[ThreadIndex], thread: str) -> Steps[None]:
+        if self._session is None:
+            labels = {"harness": AGENT, "thread": as_label(thread)}
+            yield from create_session(AGENT, log.session, "/", labels)
+
+    def _base(self, log: CommitLog[ThreadIndex], commit: str) -> Steps[_ValuesAt]:
+        """The values of a commit that another one continues; none if they are gone."""
+        state = self._states.find(commit)
+        if state is None:
+            chain = log.index.chain(commit)
+            bodies = yield from log.read(chain)
+            state = _state_of(bodies, chain) or _ValuesAt({}, 0)
+        return state
+
+
+class StateWalks:
+    """Values of checkpoints that follow each other in their chains, newest first, or begin another branch."""
+
+    def __init__(self, log: CommitLog[ThreadIndex]) -> None:
+        self._log = log
+        self._walks: list[tuple[list[str], ValueWalk]] = []
+
+    def values(self, commit: str) -> Steps[Values | None]:
+        """The values of the checkpoint of ``commit``, None if one that they need is gone. Raises: CallFailed."""
+        for number, (path, walk) in enumerate(self._walks):
+            if commit in path[-2:]:
+                self._walks.append(self._walks.pop(number))
+                if path[-1] != commit:
+                    path.pop()
+                    walk.back()
+                return walk.values()
+        path = self._log.index.chain(commit)
+        bodies = yield from self._log.read(path)
+        made = _walked(bodies, path)
+        if made is None:
+            return None
+        self._walks = [*self._walks[1 - _WALKS_MAX :], (path[::-1], made)]
+        return made.values()
+
+
+def _walked(bodies: Mapping[str, bytes], chain: Sequence[str]) -> ValueWalk | None:
+    """The values that the frames of a chain lead to, which begins with the newest; None if one is gone."""
+    walk = ValueWalk()
+    for commit in reversed(chain):
+        if commit not in bodies:
+            return None
+        frame = _CHECKPOINT_DECODER.decode(bodies[commit])
+        walk.forward(frame.deltas, frame.gone)
+    return walk
+
+
+def _state_of(bodies: Mapping[str, bytes], chain: Sequence[str]) -> _ValuesAt | None:
+    walk = _walked(bodies, chain)
+    return None if walk is None else _ValuesAt(walk.values(), _CHECKPOINT_DECODER.decode(bodies[chain[0]]).spent)
+
+
+def _writes(bodies: Mapping[str, bytes], commits: Iterable[str]) -> list[WritesFrame]:
+    return [_WRITES_DECODER.decode(bodies[commit]) for commit in commits if commit in bodies]
+
+
+def _frame(new: NewCheckpoint, base: str | None, old: _ValuesAt) -> CheckpointFrame:
+    """The frame of a checkpoint whose values are ``old`` at the commit ``base``, with fewer bytes all in all."""
+    deltas = [
+        difference(channel, old.values.get(channel), value)
+        for channel, value in new.values.items()
+        if old.values.get(channel) != value
+    ]
+    gone = [channel for channel in old.values if channel not in new.values]
+    added = len(new.state) + sum(len(delta.added) for delta in deltas)
+    whole = len(new.state) + sum(value.size for value in new.values.values())
+    spent = old.spent + added
+    if base is None or not old.values or spent >= whole:
+        base, gone, spent = None, [], 0
+        deltas = [difference(channel, None, value) for channel, value in new.values.items()]
+    return CheckpointFrame(
+        thread=new.thread, namespace=new.namespace, id=new.id, parent=new.parent, base=base, kind=new.kind,
+        state=new.state, deltas=deltas, gone=gone, spent=spent, nonce=nonce(),
+    )  # fmt: skip
+
+
+def _size_of(state: _ValuesAt) -> int:
+    return sum(value.size for value in state.values.values())
+
+
+def name_of(text: str) -> str:
+    """``text`` as a field of a commit may have it: itself, or its beginning and its hash."""
+    if len(text) <= _NAME_MAX:
+        return text
+    return f"{text[:_NAME_MAX]}~{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def nonce() -> bytes:
+    """Bytes that make a frame unlike every other one."""
+    return secrets.token_bytes(8)

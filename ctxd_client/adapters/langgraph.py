@@ -1,0 +1,425 @@
+"""LangGraph checkpointers on the daemon: ``CtxdSaver``, and ``AsyncCtxdSaver`` for code with an event loop.
+
+Needs the package ``langgraph-checkpoint``. A thread is a session of the agent ``langgraph``, its checkpoints are
+commits. What a method has returned from is on the disk.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    SerializerProtocol,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+    writes_sort_key,
+)
+
+from ctxd_client.adapters.checkpoint_threads import (
+    CHECKPOINT_ID_MAX,
+    CheckpointFrame,
+    CheckpointPlace,
+    NewCheckpoint,
+    OneWrite,
+    StateWalks,
+    Threads,
+    WritesFrame,
+    name_of,
+    nonce,
+)
+from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
+from ctxd_client.adapters.value_deltas import Values, split
+from ctxd_client.client import Client, connect
+from ctxd_client.sync import SyncClient, connect_sync
+
+_LISTED_AT_ONCE: Final = 100
+_SNAPSHOT: Final = "_DeltaSnapshot"
+
+_Listed = tuple[CommitLog[Any], list[CheckpointPlace]]
+
+
+class _Saver(BaseCheckpointSaver[str]):
+    """Base of both savers: the operations as steps, and the serialisation of values."""
+
+    def __init__(self, session: str | None, serde: SerializerProtocol | None) -> None:
+        super().__init__(serde=serde)
+        self._threads = Threads(session)
+
+    def get_next_version(self, current: str | int | None, channel: None) -> str:
+        """The version after ``current``: greater, as text too."""
+        number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
+        return f"{number + 1:032}.{int.from_bytes(nonce()):020}"
+
+    # --- steps ---
+
+    def _find(self, config: RunnableConfig) -> Steps[CheckpointTuple | None]:
+        thread, namespace = _place(config)
+        found = yield from self._threads.find(thread, namespace, get_checkpoint_id(config) or None)
+        if found is None:
+            return None
+        return self._tuple(found.frame, self._state(found.frame), found.values, found.writes)
+
+    def _written(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> tuple[NewCheckpoint, RunnableConfig]:
+        thread, namespace = _place(config)
+        id = _checked_id(checkpoint["id"])
+        rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
+        kept = get_checkpoint_metadata(config, metadata)
+        kind, state = self.serde.dumps_typed([rest, kept])
+        values = {
+            channel: split(*self.serde.dumps_typed(value)) for channel, value in checkpoint["channel_values"].items()
+        }
+        parent = get_checkpoint_id(config)
+        parent = _checked_id(parent) if parent else None
+        summary = f"{kept.get('source', 'checkpoint')} step {kept.get('step', '?')}"[:200]
+        new = NewCheckpoint(
+            thread, namespace, id, None if parent is None else _checked_id(parent), kind, state, values, summary
+        )
+        return new, _config(config["configurable"]["thread_id"], namespace, id)
+
+    def _task_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> WritesFrame:
+        thread, namespace = _place(config)
+        return WritesFrame(
+            thread=thread,
+            namespace=namespace,
+            id=_checked_id(config["configurable"]["checkpoint_id"]),
+            task=task_id,
+            path=task_path,
+            replaces=all(channel in WRITES_IDX_MAP for channel, _ in writes),
+            writes=[
+                OneWrite(WRITES_IDX_MAP.get(channel, number), channel, *self.serde.dumps_typed(value))
+                for number, (channel, value) in enumerate(writes)
+            ],
+            nonce=nonce(),
+        )
+
+    def _plan(self, config: RunnableConfig | None, before: RunnableConfig | None) -> Steps[list[_Listed]]:
+        """The checkpoints to list, those with the greatest id first, in runs of one log."""
+        thread = namespace = id = None
+        if config is not None:
+            thread = str(config["configurable"]["thread_id"])
+            namespace = config["configurable"].get("checkpoint_ns")
+            id = get_checkpoint_id(config) or None
+        end = None if before is None else get_checkpoint_id(before)
+        logs = (yield from self._threads.logs()) if thread is None else [self._threads.log(thread)]
+        found: list[tuple[CheckpointPlace, CommitLog[Any]]] = []
+        for log in logs:
+            yield from log.sync()
+            names = (None if thread is None else name_of(thread), None if namespace is None else name_of(namespace))
+            found += ((place, log) for place in log.index.listed(*names, end) if id in (None, place.id))
+        found.sort(key=lambda each: each[0].id, reverse=True)
+        runs: list[_Listed] = []
+        for place, log in found:
+            if not runs or runs[-1][0] is not log or len(runs[-1][1]) == _LISTED_AT_ONCE:
+                runs.append((log, []))
+            runs[-1][1].append(place)
+        return runs
+
+    def _page(
+        self,
+        log: CommitLog[Any],
+        places: list[CheckpointPlace],
+        filter: Mapping[str, Any] | None,
+        walks: StateWalks,
+        limit: int,
+    ) -> Steps[list[CheckpointTuple]]:
+        found: list[CheckpointTuple] = []
+        for commit, frame, writes in (yield from self._threads.read(log, places)):
+            if len(found) >= limit:
+                break
+            state = self._state(frame)
+            if filter and any(state[1].get(name) != value for name, value in filter.items()):
+                continue
+            values = yield from walks.values(commit)
+            if values is not None:
+                found.append(self._tuple(frame, state, values, writes))
+        return found
+
+    def _delete(self, thread_id: str) -> Steps[None]:
+        thread = str(thread_id)
+        yield from self._threads.remove(self._threads.log(thread), thread, lambda _: True, all_of_it=True)
+
+    def _prune(self, thread_ids: Sequence[str], strategy: str) -> Steps[None]:
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"strategy is {strategy!r}: 'keep_latest' and 'delete' are possible")
+        for thread in map(str, thread_ids):
+            if strategy == "delete":
+                yield from self._delete(thread)
+                continue
+            log = self._threads.log(thread)
+            yield from log.sync()
+            yield from self._require_plain(log, thread)
+            yield from self._threads.remove(log, thread, partial(_is_old, log))
+
+    def _delete_runs(self, run_ids: Sequence[str]) -> Steps[None]:
+        wanted = set(run_ids)
+        for log in (yield from self._threads.logs()):
+            yield from log.sync()
+            places = [*log.index.commits]
+            doomed: dict[str, set[CheckpointPlace]] = {}
+            for first in range(0, len(places), _LISTED_AT_ONCE):
+                some = places[first : first + _LISTED_AT_ONCE]
+                for _, frame, _ in (yield from self._threads.read(log, some)):
+                    if self._state(frame)[1].get("run_id") in wanted:
+                        place = CheckpointPlace(name_of(frame.thread), name_of(frame.namespace), frame.id)
+                        doomed.setdefault(frame.thread, set()).add(place)
+            for thread, gone in doomed.items():
+                yield from self._threads.remove(log, thread, gone.__contains__)
+
+    def _require_plain(self, log: CommitLog[Any], thread: str) -> Steps[None]:
+        """Refuse a thread whose newest values are kept as writes of earlier checkpoints."""
+        places = [*log.index.listed(name_of(thread), None, None)]
+        for first in range(0, len(places), _LISTED_AT_ONCE):
+            for _, frame, _ in (yield from self._threads.read(log, places[first : first + _LISTED_AT_ONCE])):
+                for delta in frame.deltas:
+                    if not delta.kept_start and not delta.kept_end and delta.kind == "msgpack":
+                        value = self.serde.loads_typed((delta.kind, delta.head + delta.added))
+                        if type(value).__name__ == _SNAPSHOT:
+                            message = f"thread {thread!r} has a DeltaChannel, whose value is made of writes"
+                            raise ValueError(f"{message}: prune it with the strategy 'delete', or leave it")
+
+    # --- values ---
+
+    def _state(self, frame: CheckpointFrame) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The checkpoint without its values, and its metadata."""
+        rest, metadata = self.serde.loads_typed((frame.kind, frame.state))
+        return rest, metadata
+
+    def _tuple(
+        self, frame: CheckpointFrame, state: tuple[dict[str, Any], Any], values: Values, writes: list[WritesFrame]
+    ) -> CheckpointTuple:
+        rest, metadata = state
+        loaded = {channel: self.serde.loads_typed(value.typed) for channel, value in values.items()}
+        checkpoint: Any = {**rest, "channel_values": loaded}
+        return CheckpointTuple(
+            _config(frame.thread, frame.namespace, frame.id),
+            checkpoint,
+            metadata,
+            None if frame.parent is None else _config(frame.thread, frame.namespace, frame.parent),
+            self._pending(writes),
+        )
+
+    def _pending(self, frames: list[WritesFrame]) -> list[tuple[str, str, Any]]:
+        """The writes of tasks, in the order in which a run applies them."""
+        kept: dict[tuple[str, int], tuple[str, OneWrite]] = {}
+        for frame in frames:
+            for write in frame.writes:
+                if frame.replaces or (frame.task, write.number) not in kept:
+                    kept[frame.task, write.number] = (frame.path, write)
+        ordered = sorted(kept.items(), key=lambda item: writes_sort_key(item[1][0], *item[0]))
+        return [
+            (task, write.channel, self.serde.loads_typed((write.kind, write.data))) for (task, _), (_, write) in ordered
+        ]
+
+
+class CtxdSaver(_Saver):
+    """A checkpointer that keeps threads in the daemon, for code without an event loop. Threads may share it.
+
+    ``session``: the session to keep all threads in, for a sandbox, which cannot make sessions. By default each thread
+    has one of its own. Every method raises ``ctxd_client.CallFailed``; a write is applied once. Values are what
+    ``serde`` makes of them; a checkpoint whose bytes hold a secret is refused by a session with the policy ``redact``.
+    """
+
+    def __init__(
+        self, client: SyncClient, *, session: str | None = None, serde: SerializerProtocol | None = None
+    ) -> None:
+        super().__init__(session, serde)
+        self._client = client
+
+    @classmethod
+    @contextmanager
+    def connect(
+        cls, socket: str | Path | None = None, *, session: str | None = None, serde: SerializerProtocol | None = None
+    ) -> Iterator["CtxdSaver"]:
+        """A checkpointer with a connection of its own. Raises: ``ConnectFailed``.
+
+        Example: ``with CtxdSaver.connect() as saver: graph = builder.compile(checkpointer=saver)``
+        """
+        with connect_sync(socket, client="langgraph") as client:
+            yield cls(client, session=session, serde=serde)
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that ``config`` names, or the newest one of its thread and namespace."""
+        return run(self._client, self._find(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, those with the greatest id first; without ``config`` those of all threads."""
+        left = _limit(limit)
+        walks: dict[int, StateWalks] = {}
+        for log, places in run(self._client, self._plan(config, before)):
+            walk = walks.setdefault(id(log), StateWalks(log))
+            some = places if filter else places[:left]
+            for found in run(self._client, self._page(log, some, filter, walk, left)):
+                left -= 1
+                yield found
+            if not left:
+                return
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint. Returns: the config that names it. Raises: also what ``serde`` raises."""
+        new, made = self._written(config, checkpoint, metadata)
+        run(self._client, self._threads.put(new))
+        return made
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Keep the writes of a task, which wait for the checkpoint after that of ``config``."""
+        run(self._client, self._threads.put_writes(self._task_writes(config, writes, task_id, task_path)))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Destroy a thread: its session moves to the trash, its contents are gone at once. Raises: ``Forbidden`` in a
+        sandbox."""
+        run(self._client, self._delete(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Destroy the checkpoints of runs, with their writes, in all threads. Reads all of them."""
+        run(self._client, self._delete_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Add all checkpoints and writes of a thread to another one."""
+        run(self._client, self._threads.copy(str(source_thread_id), str(target_thread_id)))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Destroy all checkpoints of threads but the newest one of each namespace; with ``delete`` all of them.
+
+        Raises: ValueError for a thread with a ``DeltaChannel``, which needs its earlier checkpoints.
+        """
+        run(self._client, self._prune(thread_ids, strategy))
+
+
+class AsyncCtxdSaver(_Saver):
+    """As ``CtxdSaver``, for asyncio and trio: the same methods with the prefix ``a``."""
+
+    def __init__(self, client: Client, *, session: str | None = None, serde: SerializerProtocol | None = None) -> None:
+        super().__init__(session, serde)
+        self._client = client
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, socket: str | Path | None = None, *, session: str | None = None, serde: SerializerProtocol | None = None
+    ) -> AsyncIterator["AsyncCtxdSaver"]:
+        """As ``CtxdSaver.connect``.
+
+        Example: ``async with AsyncCtxdSaver.connect() as saver: graph = builder.compile(checkpointer=saver)``
+        """
+        async with connect(socket, client="langgraph") as client:
+            yield cls(client, session=session, serde=serde)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As ``CtxdSaver.get_tuple``."""
+        return await run_async(self._client, self._find(config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As ``CtxdSaver.list``."""
+        left = _limit(limit)
+        walks: dict[int, StateWalks] = {}
+        for log, places in await run_async(self._client, self._plan(config, before)):
+            walk = walks.setdefault(id(log), StateWalks(log))
+            some = places if filter else places[:left]
+            for found in await run_async(self._client, self._page(log, some, filter, walk, left)):
+                left -= 1
+                yield found
+            if not left:
+                return
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As ``CtxdSaver.put``. Cancel: the checkpoint may be kept."""
+        new, made = self._written(config, checkpoint, metadata)
+        await run_async(self._client, self._threads.put(new))
+        return made
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As ``CtxdSaver.put_writes``. Cancel: the writes may be kept."""
+        await run_async(self._client, self._threads.put_writes(self._task_writes(config, writes, task_id, task_path)))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As ``CtxdSaver.delete_thread``. Cancel: the rest stays; call it again."""
+        await run_async(self._client, self._delete(thread_id))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As ``CtxdSaver.delete_for_runs``. Cancel: the rest stays; call it again."""
+        await run_async(self._client, self._delete_runs(run_ids))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As ``CtxdSaver.copy_thread``. Cancel: a part may be copied."""
+        await run_async(self._client, self._threads.copy(str(source_thread_id), str(target_thread_id)))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As ``CtxdSaver.prune``. Cancel: the rest stays; call it again."""
+        await run_async(self._client, self._prune(thread_ids, strategy))
+
+
+def _place(config: RunnableConfig) -> tuple[str, str]:
+    """The thread and the namespace that ``config`` names. Raises: ValueError without a thread, or for other text."""
+    configurable = config.get("configurable") or {}
+    if "thread_id" not in configurable:
+        raise ValueError('the config names no thread: pass {"configurable": {"thread_id": …}}')
+    thread, namespace = str(configurable["thread_id"]), configurable.get("checkpoint_ns") or ""
+    for name, text in (("thread_id", thread), ("checkpoint_ns", namespace)):
+        if not text.isascii() and text != text.encode("utf-8", "replace").decode():
+            raise ValueError(f"{name} is {ascii(text)[:60]}, which is not Unicode text")
+    return thread, namespace
+
+
+def _config(thread: Any, namespace: str, id: str) -> RunnableConfig:  # noqa: ANN401 - as the caller gave it
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": id}}
+
+
+def _checked_id(id: Any) -> str:  # noqa: ANN401 - of a caller
+    """``id`` as a checkpoint may have it. Raises: ValueError."""
+    if not isinstance(id, str) or not 0 < len(id) <= CHECKPOINT_ID_MAX:
+        raise ValueError(
+            f"a checkpoint's id is {ascii(id)[:60]}: text of 1 to {CHECKPOINT_ID_MAX} characters is possible"
+        )
+    return id
+
+
+def _limit(limit: int | None) -> int:
+    return 2**62 if limit is None else max(0, limit)
+
+
+def _is_old(log: CommitLog[Any], place: CheckpointPlace) -> bool:
+    newest = next(iter(log.index.newest(place.thread, place.namespace)), None)
+    return place != newest
