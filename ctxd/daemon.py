@@ -59,6 +59,7 @@ from ctxd.rpc.handlers import (
 )
 from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
+from ctxd.rpc.handlers import search as search_methods
 from ctxd.rpc.handlers import sessions as session_methods
 from ctxd.rpc.listener_state import SharedState
 from ctxd.rpc.socket_server import Server
@@ -68,6 +69,8 @@ from ctxd.sandboxes import handlers as sandbox_methods
 from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
+from ctxd.search.journal_follower import SearchIndex
+from ctxd.search.search import SearchQueries
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scanner import Scanner
@@ -100,6 +103,7 @@ class Parts(NamedTuple):
 
     store: VersionStore
     projection: Projection | None
+    search_index: SearchIndex
     sessions: Sessions
     checkpoints: SessionCheckpoints
     sandboxes: Sandboxes
@@ -151,6 +155,7 @@ class Daemon:
             store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
             ownership = Ownership(store.heads)
             projection = self._projected(store, ownership)
+            store.attach((search := SearchIndex(clock)).serve)
             await running.enter_async_context(part(store.run))
 
             substitute = None if options.state_dir is None else options.state_dir / "machine-id"
@@ -176,12 +181,10 @@ class Daemon:
                 state_dir=options.state_dir,
             )  # fmt: skip
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
-
-            kept_max = options.artifacts_bytes_max
-            stored = Artifacts(sessions, clock, policy=options.secrets, bytes_max=kept_max)
+            stored = Artifacts(sessions, clock, policy=options.secrets, bytes_max=options.artifacts_bytes_max)
             materializer = Materializer(made)
             handlers = self._handlers(
-                store, sessions, indexer, hosts, sandboxes, tracking, made, materializer, checkpoints, stored
+                store, sessions, indexer, hosts, sandboxes, tracking, made, materializer, checkpoints, stored, search
             )
             await running.enter_async_context(part(stored.run))
             await running.enter_async_context(part(materializer.run))
@@ -193,7 +196,7 @@ class Daemon:
                 timing=options.timing, connections_max=options.connections_max, shared=shared,
             )  # fmt: skip
             self._parts = Parts(
-                store, projection, sessions, checkpoints, sandboxes, listeners, tracking, shared, server
+                store, projection, search, sessions, checkpoints, sandboxes, listeners, tracking, shared, server
             )
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
                 await self._open(running, self._parts, hosts)
@@ -338,6 +341,7 @@ class Daemon:
         materializer: Materializer,
         checkpoints: SessionCheckpoints,
         stored: Artifacts,
+        search_index: SearchIndex,
     ) -> Mapping[str, Handler]:
         """The handler of every method."""
         options = self._options
@@ -380,6 +384,7 @@ class Daemon:
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),
             artifacts.ArtifactCalls(stored),
+            search_methods.SearchCalls(SearchQueries(search_index, sessions, self._clock)),
         )
 
     # --- figures
@@ -433,6 +438,7 @@ class Daemon:
             store=store,
             tracking=trackers.watching_of(parts.tracking),
             sandboxes=parts.sandboxes.status(),
+            search=parts.search_index.status(),
             **self._place(parts.store),
         )
 

@@ -163,6 +163,11 @@ def open_reader(path: Path) -> Connection:
     return connection
 
 
+def in_memory() -> Connection:
+    """A database of its own in memory, for as long as it is open."""
+    return Connection(":memory:")
+
+
 def open_copy(path: Path) -> Connection:
     """A new file to copy a database into."""
     connection = Connection(str(path))

@@ -23,7 +23,7 @@ NAMES: Final = frozenset(
         "journal.ack", "art.write", "art.fsync", "art.index", "art.dirsync", "art.erase", "checkpoint.start",
         "checkpoint.end", "backup.copy", "drain.start", "art.repack", "upload.write",
         "purge.rewrite", "purge.unlink", "purge.snapshot", "purge.truncate", "trash.begun", "trash.purge",
-        "project.submit", "project.sent", "project.committed",
+        "search.rewrite", "search.rewritten", "project.submit", "project.sent", "project.committed",
     }
 )  # fmt: skip
 """Every place there is."""

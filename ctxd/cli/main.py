@@ -18,6 +18,7 @@ _COMMANDS: Final = {
     "session": "ctxd.cli.session:session",
     "context": "ctxd.cli.context:context",
     "epoch": "ctxd.cli.epoch:epoch",
+    "search": "ctxd.cli.search:search",
     "object": "ctxd.cli.object:object_group",
     "query": "ctxd.cli.object:query",
     "checkpoint": "ctxd.cli.commit:checkpoint",

@@ -47,7 +47,11 @@ _EVENT_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX - 4096
 """Bytes of one event in JSON that fit a line beside the rest of the call."""
 
 
-@click.group(cls=Group, examples="ctx session ls --state active\nctx session new demo --workdir /workspace")
+@click.group(
+    cls=Group,
+    lazy={"chat": "ctxd.cli.session_chat:chat"},
+    examples="ctx session ls --state active\nctx session new demo --workdir /workspace",
+)
 def session() -> None:
     """List, show, start, fork, end and remove sessions."""
 

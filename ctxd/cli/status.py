@@ -5,9 +5,9 @@ import click
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.tracker import followed
 from ctxd.command_line import Command
-from ctxd.formatting import count, span
+from ctxd.formatting import count, size, span
 from ctxd.terminal import Colour, cell
-from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus
+from ctxd_protocol.status import DaemonStatus, ProjectionStatus, SandboxesStatus, SearchStatus
 
 
 @click.command(cls=Command, examples="ctx status\nctx status --json | jq .store.head_seq")
@@ -42,6 +42,7 @@ def _lines(found: DaemonStatus) -> list[tuple[str, str]]:
         ("journal", f"{count(store.rows, 'row')} in {count(store.commits, 'commit')}, head {store.head_seq}"),
         ("flush", f"p50 {store.flush_ms_p50:.1f} ms, p99 {store.flush_ms_p99:.1f} ms"),
         *_projection(store.projection),
+        ("search", _search(found.search)),
     ]
 
 
@@ -50,6 +51,13 @@ def _sandboxes(found: SandboxesStatus) -> list[tuple[str, str]]:
         return []
     use = f"{count(found.connections, 'connection')}, {count(found.requests, 'call')}, {count(found.refused)} refused"
     return [("sandboxes", f"{count(found.registered)} registered, {use}")]
+
+
+def _search(found: SearchStatus) -> str:
+    if found.reason:
+        return f"{found.state}: {found.reason}"
+    behind = f"{count(found.lag_rows, 'row')} behind" if found.lag_rows else "level"
+    return f"{behind}, {size(found.bytes)}"
 
 
 def _projection(found: ProjectionStatus | None) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, 
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.offload import Lane, NoThread, in_thread
 from ctxd.store import statedir
+from ctxd.store.erasures import Erasures
 from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
@@ -82,7 +83,7 @@ class VersionStore:
         self._listeners = Listeners()
         self._health = Health(self._listeners.health)
         self._commits = CommitQueue(self._health, self._note_landed, self._note_lost, self._listeners.fault)
-        self.is_purging = self._commits.is_purging
+        self.is_purging, self._settle = self._commits.is_purging, self._commits.settle
         self._times = ValidTimes()
         self._under_way: dict[Operation, QueuedWrite] = {}
         # Operations that became durable a short while ago; older ones are in the journal.
@@ -97,6 +98,9 @@ class VersionStore:
         self.put_artifact, self.get_artifact = self._large.put_artifact, self._large.get_artifact
         self.hold_artifact = self._large.hold_artifact
         self.read_artifacts, self.repack_artifacts = self._large.read_artifacts, self._large.repack_artifacts
+        self._erasures = Erasures()
+        self.on_purge = self._erasures.add
+        """See ``Erasures.add``."""
         self._durable: Receipt | None = None
         self.incarnation = 0
         self.journal_id = self.writer = ""
@@ -149,20 +153,18 @@ class VersionStore:
         raise StoreFailed(str(failure)) from failure
 
     def _begin(self, damage: str) -> None:
-        head = self._journal_writer.head
-        self.incarnation = self._journal_writer.incarnation
-        self.journal_id = self._journal_writer.journal_id
-        self.writer = self._journal_writer.writer
+        written, head = self._journal_writer, self._journal_writer.head
+        self.incarnation, self.journal_id, self.writer = written.incarnation, written.journal_id, written.writer
         self.next_seq = head.seq + 1
-        self._times = ValidTimes(self._journal_writer.head_vt)
+        self._times = ValidTimes(written.head_vt)
         self._heads.durable = head.seq
         if head.seq:
-            self._durable = Receipt(head.seq, head.chain.hex(), self._journal_writer.head_vt)
-        for complaint in self._journal_writer.complaints:
+            self._durable = Receipt(head.seq, head.chain.hex(), written.head_vt)
+        for complaint in written.complaints:
             self._note_damage(complaint)
         if damage:
             self._health.lose(damage)
-        elif (shortage := self._journal_writer.shortage) is not None:
+        elif (shortage := written.shortage) is not None:
             self._health.fill(f"there was no room at the start: {shortage}", shortage.hint)
 
     async def _scrub_all(self, reader: Reader, directory: statedir.StateDir) -> None:
@@ -198,9 +200,6 @@ class VersionStore:
         # What does not fit into the database stays in its write-ahead log: the next start reads it from there.
         with suppress(dbfile.DiskFull, dbfile.DiskFailed):
             self._journal_writer.close(tidy=failure is None and not self._health.lost)
-
-    async def _settle(self) -> None:
-        await self._commits.settle()
 
     async def drain(self) -> None:
         """Refuse further writes, and return once every accepted one is durable or has failed. Cancel: safe."""
@@ -319,9 +318,10 @@ class VersionStore:
         """
         with anyio.move_on_after(limits.PURGE_WAIT_S):
             await self._commits.purges_finished()
+            await self._erasures.finished()
             return ()
         try:
-            return await self._read(lambda: residue(self._reader.connection))
+            return (*await self._read(lambda: residue(self._reader.connection)), *self._erasures.left)
         except CtxdError:
             return ("state.db", "state.db-wal")
 

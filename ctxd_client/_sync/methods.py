@@ -109,6 +109,7 @@ from ctxd_protocol.methods.objects import (
     ObjectSessionsResult,
 )
 from ctxd_protocol.methods.sandboxes import SandboxListResult, SandboxParams, SandboxRegisterParams, SandboxResult
+from ctxd_protocol.methods.search import SearchQueryParams, SearchQueryResult, SearchRebuildResult
 from ctxd_protocol.methods.sessions import (
     MembershipParams,
     MembershipResult,
@@ -1715,6 +1716,72 @@ class SyncClientMethods(ABC):
         Example: ``client.events_unsubscribe(1)``
         """
         return self.call(Call("events.unsubscribe", UnsubscribeParams(subscription=subscription), WriteResult))
+
+    def search_query(
+        self,
+        query: str,
+        session: str | None = None,
+        *,
+        tool: str | None = None,
+        file: str | None = None,
+        kind: Literal[
+            "prompt", "response", "thinking", "tool_call", "tool_result", "system", "compaction", "summary", "session"
+        ]
+        | None = None,
+        error: bool = False,
+        since: int | None = None,
+        until: int | None = None,
+        order: Literal["best", "newest"] = "best",
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> SearchQueryResult:
+        """Search the text of sessions and commits.
+
+        Found are prompts, responses, reasoning, tool calls with arguments and output, compactions, summaries of commits
+        and labels of sessions, also within captured and imported commits; not the content of files. What was purged,
+        and sessions in the trash, are not found. A sandbox searches one of its own sessions.
+
+        ``query``: words, all of which the text contains, in any order and case; ``"two words"`` is a phrase and
+        ``pars*`` the beginning of a word. Every other character separates words, so that ``a.b`` means the phrase "a
+        b". Accents are ignored. ``session`` limits the search to what was written in that session, ``tool`` to calls of
+        that tool and their output, ``file`` to tool calls whose arguments name that file, with or without the folders
+        above it, ``kind`` to texts in such places. ``error``: only output of tool calls that failed. ``since`` and
+        ``until``: when the text was written, in ms since 1970. ``order``: the best match first, or the newest text.
+
+        Raises: ``NotFound`` (session_not_found); ``Unavailable`` (store_unavailable).
+
+        Example: ``client.search_query("parser tabs").hits``
+        """
+        return self.call(
+            Call(
+                "search.query",
+                SearchQueryParams(
+                    query=query,
+                    session=session,
+                    tool=tool,
+                    file=file,
+                    kind=kind,
+                    error=error,
+                    since=since,
+                    until=until,
+                    order=order,
+                    limit=limit,
+                    cursor=cursor,
+                ),
+                SearchQueryResult,
+            )
+        )
+
+    def search_rebuild(self) -> SearchRebuildResult:
+        """Build the search index anew from the journal.
+
+        The rebuild goes on in the background; `daemon.status` reports how far it is.
+
+        Raises: ``Unavailable`` (store_unavailable).
+
+        Example: ``client.search_rebuild().seq``
+        """
+        return self.call(Call("search.rebuild", Nothing(), SearchRebuildResult))
 
     def sandbox_register(
         self,

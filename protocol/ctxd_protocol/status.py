@@ -54,6 +54,21 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     projection: ProjectionStatus | None = None
 
 
+class SearchStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the search index: it has journal rows up to ``seq``, ``lag_rows`` behind the journal, in ``bytes`` of
+    disk space.
+
+    ``behind``: rows wait. ``failing``: they wait because of ``reason``; the next attempt follows. Writes do not depend
+    on it.
+    """
+
+    state: Literal["current", "behind", "failing"] = "behind"
+    reason: str = ""
+    seq: int = 0
+    lag_rows: int = 0
+    bytes: int = 0
+
+
 class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of all sandboxes: the number ``registered``, the registration of the ``oldest``, and ``next_end``, the end
     of the first lease unless it is renewed, None while connections hold them all (ms since 1970). ``refused`` counts
@@ -88,3 +103,4 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreStatus
     tracking: Watching = Watching(watcher=None)
     sandboxes: SandboxesStatus = SandboxesStatus()
+    search: SearchStatus = SearchStatus()

@@ -200,7 +200,7 @@ class ScriptedDaemon:
             peer.answer(seen.id, result)
 
 
-def smallest(kind: Any, **known: Any) -> Any:
+def smallest(kind: Any, /, **known: Any) -> Any:
     """The smallest value of a type, as JSON has it; members named in ``known`` keep their value if it is text."""
     return _smallest(msgspec.inspect.type_info(kind), {k: v for k, v in known.items() if isinstance(v, str)})
 

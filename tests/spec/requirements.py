@@ -43,6 +43,7 @@ SECTIONS: dict[str, str] = {
     "BOX": "Sandboxes",
     "SEC": "Secrets",
     "CLI": "Commands",
+    "SRC": "Search",
     "REV": "Revisions",
     "CLT": "Client library",
     "MCP": "Model Context Protocol",
@@ -345,6 +346,15 @@ CLI-12 | The shell completes ids and paths from the daemon; completion waits at 
 CLI-13 | `ctx transcript` reads files of Claude Code, codex, pi and opencode, and their headless output, as typed events; every record becomes at least one event, and the file is not changed. | ctxd
 CLI-14 | Nouns agree in number with the counts before them: "1 file", "2 files". | ctxd
 CLI-9 | `ctx doctor` checks the running daemon's limits, its trackers, and the sockets and mounts of its sandboxes, and starts a real sandbox to check that calls from inside are served. All findings look alike, and a remedy begins with what to do. | ctxd
+SRC-1 | `search.query` and `ctx search` find prompts, responses, reasoning, tool calls by their arguments and output, compactions, labels of sessions, and the summaries and deltas of captured and imported commits, within a second of their write; the content of files is not searched. | ctxd
+SRC-2 | A query is words, phrases in double quotes, and beginnings of words with `*`, all of which a text has, in any order and case and without regard to accents; every other character separates words. A quote that is not closed, a beginning of one letter and a query without a word are refused with the remedy. | ctxd
+SRC-3 | A search can be limited to a session, a tool, a file that arguments name, a kind of text, failed tool calls and a time. Its pages, best match or newest text first, have every result once. | ctxd
+SRC-4 | Each result has a snippet with the places of its matches, and a command that shows its place: a turn with `ctx session chat`, a tool call, a commit or a session. | ctxd
+SRC-5 | The index is beside the journal: after a kill it goes on where it was, and one that is missing, damaged, of another schema or of another journal is made anew, as `ctx search --rebuild` does on request. No backup contains it. `ctx status` shows how far it is behind. | ctxd
+SRC-6 | What was purged is not found once the purge is acknowledged. No file of the state directory has a word of it after a purge without residue, also if the daemon was killed in between or a rebuild was under way. | ctxd
+SRC-7 | Sessions in the trash are not found until they are restored. | ctxd
+SRC-8 | A snippet is one line without control characters and without marks that hide or reorder text, on a terminal and in JSON. | ctxd
+SRC-9 | A sandbox searches its own sessions only; text of others is not found, and their names are as if they did not exist. | ctxd
 REV-1 | A revision names a session and a moment of it: `s1@12` is turn 12, `@~2` two turns back from the newest, `@{2 hours ago}` a time, `s1@12~1` the turn before one, and `ctx-…` a recorded context. Turn N begins with the N-th user message, and turn 0 holds the messages before the first. A revision without a session means the command's own, without a moment the session as it is now. | ctxd
 REV-2 | A session of exactly the id that is written wins over a turn of another. Any other text is refused in one line with its remedy, and so is a moment for a command that works on a session as it is now. | ctxd
 REV-3 | `session.turn` finds a turn by its number, its distance from another, or a time, and returns the journal sequence at its end, before the next turn begins; it reads no messages. `session.get` returns a session as of a sequence or a time. | ctxd

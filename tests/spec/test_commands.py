@@ -70,6 +70,8 @@ USES = {
     "top": "--once --interval 0.1",
     "session ls": "",
     "session show": "{s}",
+    "session chat": "{s}",
+    "search": "nothing",
     "session new": "demo",
     "context": "{s}",
     "epoch show": "{s}",
@@ -129,7 +131,7 @@ USES = {
     "session restore": "{s}",
 }
 
-STREAMS = {"session export", "transcript"}
+STREAMS = {"session chat", "session export", "transcript"}
 """Commands that print one document per item."""
 
 

@@ -20,6 +20,7 @@ from ctxd_protocol.methods import (
     mounts,
     objects,
     sandboxes,
+    search,
     sessions,
     toolcalls,
     trackers,
@@ -46,6 +47,7 @@ METHODS: Final[dict[str, Method]] = {
         artifacts,
         epochs,
         events,
+        search,
         sandboxes,
     )
     for row in family.ROWS

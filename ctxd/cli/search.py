@@ -1,0 +1,119 @@
+"""``ctx search``: the text of all sessions and commits."""
+
+import shlex
+import sys
+from typing import Any, Final, get_args
+
+import click
+
+from ctxd.cli.common_options import Invocation, common, note_next_page
+from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.id_completion import sessions as complete_sessions
+from ctxd.cli.revision_lookup import session_id
+from ctxd.cli.revisions import moment_ms
+from ctxd.clock import SystemClock
+from ctxd.command_line import Command, Stop
+from ctxd.formatting import count, moment
+from ctxd.terminal import Screen, cell
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.methods.search import HITS_MAX, SearchHit, SearchKind
+
+_PROGRESS_S: Final = 0.2
+"""Seconds between two reports of a rebuild."""
+
+
+@click.command(
+    cls=Command,
+    examples="ctx search parser tabs\nctx search 'FileNotFoundError*' --error --since '2 days ago'\n"
+    "ctx search '\"rate limit\" retry' --tool bash --json\nctx search timeout --file src/net.py -s s1\n"
+    "ctx search --rebuild",
+)
+@click.argument("words", nargs=-1, metavar="WORDS...")
+@click.option("-s", "--session", metavar="SESSION", shell_complete=complete_sessions, help="Only text of this session.")
+@click.option("--tool", metavar="TOOL", help="Only calls of this tool, and their output.")
+@click.option("--file", metavar="PATH", help="Only tool calls whose arguments name this file.")
+@click.option("--kind", type=click.Choice(get_args(SearchKind)), help="Only text of this kind.")
+@click.option("--error", is_flag=True, help="Only output of tool calls that failed.")
+@click.option("--since", metavar="TIME", help="Only text from this time on, such as '2 days ago'.")
+@click.option("--until", metavar="TIME", help="Only text up to this time.")
+@click.option("--newest", is_flag=True, help="Newest first instead of best first.")
+@click.option("--limit", type=click.IntRange(1, HITS_MAX), default=20, show_default=True, help="Maximum of results.")
+@click.option("--cursor", metavar="CURSOR", help="Continue where the previous page ended.")
+@click.option("--rebuild", is_flag=True, help="Build the index anew from the journal, and wait for it.")
+@common
+def search(
+    run: Invocation,
+    /,
+    words: tuple[str, ...],
+    session: str | None,
+    since: str | None,
+    until: str | None,
+    newest: bool,
+    cursor: str | None,
+    rebuild: bool,
+    **conditions: Any,  # noqa: ANN401 - click's options
+) -> None:
+    """Search prompts, answers, reasoning and tool calls of all sessions, and imported and captured commits.
+
+    A text is found if it has all WORDS, in any case and order. "two words" is a phrase, pars* the beginning of a word;
+    every other character separates words. Each result ends with the command that shows its place.
+    """
+    if rebuild == bool(words):
+        raise Stop(USAGE, "search takes either words or --rebuild", hint="ctx search parser tabs")
+    with run.client() as client:
+        if rebuild:
+            _rebuild(run, client)
+            return
+        now = SystemClock().wall_ms()
+        found = client.search_query(
+            " ".join(words),
+            session=None if session is None else session_id(client, session),
+            since=None if since is None else moment_ms(since, now),
+            until=None if until is None else moment_ms(until, now),
+            order="newest" if newest else "best",
+            cursor=cursor,
+            **conditions,
+        )
+    if run.screen.as_json:
+        run.screen.document(found)
+        return
+    for hit in found.hits:
+        _show(run.screen, hit)
+    if found.behind:
+        run.screen.note(f"the index is {count(found.behind, 'row')} behind: newer text may be missing")
+    if not found.hits:
+        run.screen.note("nothing found")
+    note_next_page(run, found.next_cursor)
+
+
+def _show(screen: Screen, hit: SearchHit) -> None:
+    place = hit.commit or (hit.session if hit.turn is None else f"{hit.session}@{hit.turn}") or ""
+    what = hit.kind.replace("_", " ") + (f" {hit.tool}" if hit.tool else "") + (", failed" if hit.error else "")
+    screen.line(f"{screen.paint(cell(place), 'yellow')}  {moment(hit.at)}  {screen.paint(cell(what), 'dim')}")
+    screen.line(f"    {_painted(screen, hit)}")
+    screen.line(f"    {screen.paint(cell(shlex.join(hit.open)), 'cyan')}")
+
+
+def _painted(screen: Screen, hit: SearchHit) -> str:
+    parts, at = list[str](), 0
+    for start, end in hit.matches:
+        parts += [cell(hit.snippet[at:start]), screen.paint(cell(hit.snippet[start:end]), "bold")]
+        at = end
+    return "".join([*parts, cell(hit.snippet[at:])])
+
+
+def _rebuild(run: Invocation, client: SyncClient) -> None:
+    from time import sleep
+
+    client.search_rebuild()
+    while (found := client.daemon_status().search).state != "current" and not found.reason:
+        if sys.stderr.isatty():
+            share = 100 * found.seq // max(1, found.seq + found.lag_rows)
+            click.echo(f"\r{share:3} %, {count(found.lag_rows, 'row')} left   ", err=True, nl=False)
+        sleep(_PROGRESS_S)
+    if sys.stderr.isatty():
+        click.echo(err=True)
+    if run.screen.as_json:
+        run.screen.document(found)
+    else:
+        run.screen.line(f"the search index is {found.state}{found.reason and ': ' + cell(found.reason)}")

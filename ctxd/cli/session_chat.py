@@ -1,0 +1,59 @@
+"""``ctx session chat``: the events of one turn, or of a whole session."""
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from ctxd.cli.common_options import Invocation, common, revision_argument
+from ctxd.cli.revision_lookup import locate, turn_of
+from ctxd.command_line import Command
+from ctxd.terminal import Screen, cell
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.chat import LoggedEvent
+
+
+@click.command(cls=Command, examples="ctx session chat s1@12\nctx session chat @~1\nctx session chat s1 --json")
+@revision_argument
+@common
+def chat(run: Invocation, revision: str | None) -> None:
+    """Print the events of a turn, such as s1@12, or without one of the whole session; with --json one event a line."""
+    with run.client() as client:
+        found = locate(client, revision)
+        turn = None if found.revision.is_now else turn_of(client, found).turn
+        for logged in _events(client, found.session, turn):
+            if run.screen.as_json:
+                run.screen.record(logged)
+            else:
+                _print(run.screen, logged, found.session)
+
+
+def _events(client: SyncClient, session: str, turn: int | None) -> Iterator[LoggedEvent]:
+    page = client.session_events(session, first_turn=turn or 0, limit=PAGE_ITEMS_MAX)
+    while True:
+        for logged in page.events:
+            if turn is not None and logged.turn > turn:
+                return
+            yield logged
+        if page.next_cursor is None:
+            return
+        page = client.session_events(session, limit=PAGE_ITEMS_MAX, cursor=page.next_cursor)
+
+
+def _print(screen: Screen, logged: LoggedEvent, session: str) -> None:
+    event = logged.event
+    name = " ".join(cell(str(event[key])) for key in ("event", "tool") if event.get(key)).replace("_", " ", 1)
+    screen.line(screen.paint(f"turn {logged.turn}, {logged.place}: {name}", "yellow"))
+    if event.get("object"):
+        screen.line(f"    {cell(shlex.join(('ctx', 'object', 'cat', event['object'], '-s', session)))}")
+    args = event.get("args")
+    texts = [event.get("text"), event.get("summary"), args if isinstance(args, str | None) else _json(args)]
+    for text in texts:
+        for line in text.split("\n") if text else ():
+            screen.line(f"    {cell(line)}")
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,28 @@
+"""``search.*``: full-text search. Separate like every family. A sandbox searches one of its own sessions."""
+
+import msgspec
+
+from ctxd.errors import CtxdError
+from ctxd.rpc.caller import Caller
+from ctxd.search.search import SearchQueries
+from ctxd_protocol.methods import search as wire
+from ctxd_protocol.methods.declaration import Nothing
+
+
+class SearchCalls:
+    """Handlers of ``search.*``."""
+
+    def __init__(self, search: SearchQueries) -> None:
+        self._search = search
+
+    async def search_query(self, caller: Caller, params: wire.SearchQueryParams) -> wire.SearchQueryResult:
+        if caller.capability == "host":
+            return await self._search.query(params)
+        if params.session is None:
+            raise CtxdError("session_not_found", "there is no session to search", hint="Name a session.")
+        found = await self._search.query(params)
+        # The length of the host's journal would reveal what others do.
+        return msgspec.structs.replace(found, behind=min(1, found.behind))
+
+    async def search_rebuild(self, _: Caller, __: Nothing) -> wire.SearchRebuildResult:
+        return await self._search.rebuild()

@@ -1,0 +1,345 @@
+"""The file of the search index: SQLite FTS5 tables beside the journal, from which it can be made again at any time.
+
+The words are contentless: the texts stay in the store. ``doc`` has the place of each text by the store's number of its
+entity, ``meta`` the journal row up to which the index has everything, in the same transaction as that row's texts. No
+write is flushed: what a power cut takes goes from the end, mark and texts together.
+
+FTS5 keeps the words of a removed text until its segments are merged, and SQLite what it has moved. So what a purge
+removes is first hidden, then ``rewrite`` merges all segments, makes the file anew and empties its log. Until then a
+mark in the file remains, also after a kill.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple, get_args
+
+from ctxd import dbfile
+from ctxd.failpoints import hit
+from ctxd.search.texts import FoundText
+from ctxd_protocol.methods.search import SearchKind
+
+NAME: Final = "search.db"
+"""Its name in the state directory."""
+
+SCHEMA_VERSION: Final = 1
+
+TOKENIZER: Final = "unicode61 remove_diacritics 2"
+
+_TABLES: Final = f"""
+CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE doc(
+    id INTEGER PRIMARY KEY, entity INTEGER NOT NULL, nth INTEGER NOT NULL, session INTEGER NOT NULL,
+    at INTEGER NOT NULL, turn INTEGER NOT NULL, kind INTEGER NOT NULL, tool INTEGER NOT NULL
+);
+CREATE INDEX doc_of_entity ON doc(entity);
+CREATE TABLE tool(n INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE session(n INTEGER PRIMARY KEY, turns INTEGER NOT NULL, check_sum INTEGER NOT NULL);
+CREATE VIRTUAL TABLE words USING fts5(
+    text, call, content='', contentless_delete=1, tokenize='{TOKENIZER}'
+);
+"""
+"""``doc.entity`` and ``doc.session`` are numbers of the store's entities, 0 for no session; ``kind`` is twice the place
+in ``KINDS``, and one more for the output of a failed call; ``tool`` is 0 for none. ``session`` holds ``SessionRow``."""
+
+KINDS: Final[tuple[SearchKind, ...]] = get_args(SearchKind)
+"""Kinds by their number in the file; new ones come last."""
+
+_SPACE_FREE_MIN: Final = 64 * 1024 * 1024
+"""Bytes of the file above which its copy is made on the disk, not in memory."""
+
+_LOG_PAGES: Final = 4_000
+"""Pages of the write-ahead log after which SQLite copies them into the file."""
+
+_DOC: Final = "d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name"
+
+
+class IndexedText(NamedTuple):
+    """A text to index: of the entity with the number ``entity``, in the session with the number ``session``, 0 for
+    none."""
+
+    entity: int
+    session: int
+    at: int
+    turn: int
+    found: FoundText
+
+
+class SessionRow(NamedTuple):
+    """State of a session in the index: the turns so far, and a check sum of the text that it is found by."""
+
+    turns: int
+    check_sum: int
+
+
+class TextPlace(NamedTuple):
+    """The session of an indexed text by its number, and its turn."""
+
+    session: int
+    turn: int
+
+
+class Doc(NamedTuple):
+    """The place of an indexed text. ``score``: higher is better."""
+
+    id: int
+    entity: int
+    nth: int
+    session: int
+    at: int
+    turn: int
+    kind: SearchKind
+    failed: bool
+    tool: str | None
+    score: float
+
+
+class Conditions(NamedTuple):
+    """Conditions on a text, all of which hold. ``last``: the greatest ``Doc.id``."""
+
+    session: int | None = None
+    tool: str | None = None
+    kind: SearchKind | None = None
+    failed: bool = False
+    since: int | None = None
+    until: int | None = None
+    last: int | None = None
+
+
+class IndexFile:
+    """The one connection that writes to the index. Blocks; for one thread at a time.
+
+    Its methods raise ``dbfile``'s errors; after ``FileDamaged`` and ``SqlFailed`` the file is to be made anew.
+    """
+
+    def __init__(self, path: Path, connection: dbfile.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self.seq, self.chain = self._mark()
+        self._last = last_id(connection)
+        self._tools: dict[str, int] = {str(name): int(n) for n, name in connection.execute("SELECT n, name FROM tool")}
+        self.rewrite_due = self._meta("rewrite") is not None
+        """True while the file may hold words of a text that was purged."""
+
+    @classmethod
+    def open(cls, path: Path, journal: str, *, fits: Callable[[int, bytes], bool]) -> "IndexFile":
+        """Open the index in ``path`` of the journal with the id ``journal``; an empty one if the file is missing,
+        damaged, of another schema or journal, or its mark does not fit: ``fits(seq, chain)``."""
+        with dbfile.faults():
+            if path.exists():
+                with suppress(dbfile.FileDamaged, dbfile.SqlFailed):
+                    if dbfile.user_version(path) == SCHEMA_VERSION:
+                        found = cls(path, _opened(path))
+                        if found._meta("journal") == journal and fits(found.seq, found.chain):
+                            return found
+                        found.close()
+            remove(path)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            connection = _opened(path)
+            with connection:
+                connection.execute(_TABLES).fetchall()
+                connection.execute(
+                    "INSERT INTO meta(name, value) VALUES ('seq',0),('chain',x''),('journal',?)", (journal,)
+                )
+                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}").fetchall()
+            return cls(path, connection)
+
+    def _mark(self) -> tuple[int, bytes]:
+        return int(self._meta("seq") or 0), bytes(self._meta("chain") or b"")
+
+    def _meta(self, name: str) -> Any:  # noqa: ANN401 - a value of SQLite
+        found = self._connection.execute("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
+        return None if found is None else found[0]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file and its log."""
+        with suppress(FileNotFoundError):
+            return os.stat(self._path).st_size + dbfile.log_size(self._path)
+        return 0
+
+    # --- content
+
+    def session(self, number: int) -> SessionRow | None:
+        """State of the session ``number``; None for an unknown one."""
+        found = self._connection.execute("SELECT turns, check_sum FROM session WHERE n=?", (number,)).fetchone()
+        return None if found is None else SessionRow(*found)
+
+    def places(self, entity: int) -> dict[int, TextPlace]:
+        """The places of the texts of ``entity``, by their number in it."""
+        rows = self._connection.execute("SELECT nth, session, turn FROM doc WHERE entity=?", (entity,))
+        return {nth: TextPlace(session, turn) for nth, session, turn in rows}
+
+    def holds(self, entity: int, *, beyond: int = -1) -> bool:
+        """True if a text of ``entity`` at a place after ``beyond`` is indexed."""
+        query = "SELECT 1 FROM doc WHERE entity=? AND nth>? LIMIT 1"
+        return self._connection.execute(query, (entity, beyond)).fetchone() is not None
+
+    def apply(
+        self,
+        texts: Sequence[IndexedText],
+        *,
+        replaced: Iterable[tuple[int, int]] = (),
+        sessions: Mapping[int, SessionRow] = {},
+        mark: tuple[int, bytes] | None = None,
+        erases: bool = False,
+    ) -> int:
+        """Add ``texts``, in one transaction. ``replaced``: entities that lose what they have, each up to a place.
+
+        ``sessions``: those that changed. ``mark``: the journal row with its chain hash up to which the index now
+        has everything. ``erases``: what is removed was purged, see ``rewrite``. Returns: the texts removed.
+        """
+        removed = 0
+        with dbfile.faults(self._connection):
+            last = self._last
+            try:
+                with self._connection:
+                    for entity, most in replaced:
+                        removed += self._remove(entity, most)
+                    last = self._add(texts)
+                    rows = [(number, *row) for number, row in sessions.items()]
+                    head = "INSERT OR REPLACE INTO session(n, turns, check_sum)"
+                    dbfile.insert_rows(self._connection, head, "(?,?,?)", rows)
+                    if mark is not None:
+                        self._connection.execute("UPDATE meta SET value=? WHERE name='seq'", mark[:1]).fetchall()
+                        self._connection.execute("UPDATE meta SET value=? WHERE name='chain'", mark[1:]).fetchall()
+                    if erases and removed:
+                        self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('rewrite',1)")
+            except BaseException:
+                # A tool that was given a number in it has none any more.
+                self._tools.clear()
+                self._tools.update((name, n) for n, name in self._connection.execute("SELECT n, name FROM tool"))
+                raise
+        self._last = last
+        self.rewrite_due = self.rewrite_due or (erases and removed > 0)
+        if mark is not None:
+            self.seq, self.chain = mark
+        return removed
+
+    def _remove(self, entity: int, most: int) -> int:
+        query = "SELECT id FROM doc WHERE entity=? AND nth<=?"
+        ids = self._connection.execute(query, (entity, most)).fetchall()
+        for id in ids:
+            self._connection.execute("DELETE FROM words WHERE rowid=?", id).fetchall()
+            self._connection.execute("DELETE FROM doc WHERE id=?", id).fetchall()
+        return len(ids)
+
+    def _add(self, texts: Sequence[IndexedText]) -> int:
+        docs, words, id = [], [], self._last
+        for id, (entity, session, at, turn, found) in enumerate(texts, self._last + 1):
+            kind = 2 * KINDS.index(found.kind) + found.failed
+            docs.append((id, entity, found.nth, session, at, turn, kind, self._tool(found.tool)))
+            words.append((id, found.text, found.call))
+        head = "INSERT INTO doc(id, entity, nth, session, at, turn, kind, tool)"
+        dbfile.insert_rows(self._connection, head, "(?,?,?,?,?,?,?,?)", docs)
+        dbfile.insert_rows(self._connection, "INSERT INTO words(rowid, text, call)", "(?,?,?)", words)
+        return id
+
+    def _tool(self, name: str) -> int:
+        if not name:
+            return 0
+        if name not in self._tools:
+            self._connection.execute("INSERT INTO tool(name) VALUES (?)", (name,)).fetchall()
+            self._tools[name] = self._connection.last_insert_rowid()
+        return self._tools[name]
+
+    # --- purges
+
+    def rewrite(self) -> bool:
+        """Merge all segments without what was removed, make the file anew, and empty its log. Takes seconds in a large
+        index. Returns: False while a reader keeps the log from being emptied: call it again."""
+        with dbfile.faults(self._connection):
+            hit("search.rewrite")
+            self._connection.execute("INSERT INTO words(words) VALUES ('optimize')").fetchall()
+            kept_in = "FILE" if os.stat(self._path).st_size > _SPACE_FREE_MIN else "MEMORY"
+            self._connection.execute(f"PRAGMA temp_store={kept_in}").fetchall()
+            self._connection.execute("VACUUM").fetchall()
+            return self.finish_rewrite()
+
+    def finish_rewrite(self) -> bool:
+        """Empty the log of a file that was made anew. Returns: as ``rewrite``."""
+        with dbfile.faults(self._connection):
+            dbfile.checkpoint(self._connection, truncate=True)
+            if dbfile.log_size(self._path):
+                return False
+            hit("search.rewritten")
+            self._connection.execute("DELETE FROM meta WHERE name='rewrite'").fetchall()
+            self.rewrite_due = False
+            return True
+
+
+def _opened(path: Path) -> dbfile.Connection:
+    connection = dbfile.open_writer(path)
+    connection.execute("PRAGMA synchronous=NORMAL").fetchall()
+    connection.wal_autocheckpoint(_LOG_PAGES)
+    return connection
+
+
+def remove(path: Path) -> None:
+    """Remove the index in ``path``, with its log."""
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{suffix}")
+
+
+def matches(
+    connection: dbfile.Connection, expression: str, wanted: Conditions, *, best: bool, skip: int
+) -> Iterator[Doc]:
+    """The texts that ``expression``, one of FTS5, finds and ``wanted`` lets through, without the first ``skip``: by
+    score, or the newest first."""
+    where, values = _conditions(wanted)
+    if best and not where:
+        bound = "" if wanted.last is None else "AND rowid<=:last"
+        query = f"SELECT rowid, rank FROM words WHERE words MATCH :query {bound} ORDER BY rank LIMIT -1 OFFSET :skip"
+        of_doc = f"SELECT {_DOC}, :score FROM doc AS d LEFT JOIN tool AS t ON t.n=d.tool WHERE d.id=:id"
+        for id, score in connection.execute(query, {"query": expression, "last": wanted.last, "skip": skip}):
+            for row in connection.execute(of_doc, {"id": id, "score": score}):
+                yield _doc(row)
+        return
+    if wanted.last is not None:
+        where.append("d.id<=:last")
+    order = "score" if best else "d.at DESC, d.id DESC"
+    query = f"""SELECT {_DOC}, bm25(words) AS score FROM words AS w CROSS JOIN doc AS d ON d.id=w.rowid
+        LEFT JOIN tool AS t ON t.n=d.tool WHERE words MATCH :query {"".join(f" AND {each}" for each in where)}
+        ORDER BY {order} LIMIT -1 OFFSET :skip"""
+    for row in connection.execute(query, {**values, "query": expression, "last": wanted.last, "skip": skip}):
+        yield _doc(row)
+
+
+def _conditions(wanted: Conditions) -> tuple[list[str], dict[str, Any]]:
+    where, values = [], dict[str, Any]()
+    conditions = (
+        ("d.session=:session", "session", wanted.session),
+        ("d.tool=(SELECT n FROM tool WHERE name=:tool)", "tool", wanted.tool),
+        ("d.kind/2=:kind", "kind", None if wanted.kind is None else KINDS.index(wanted.kind)),
+        ("d.kind%2=:failed", "failed", 1 if wanted.failed else None),
+        ("d.at>=:since", "since", wanted.since),
+        ("d.at<=:until", "until", wanted.until),
+    )
+    for condition, name, value in conditions:
+        if value is not None:
+            where.append(condition)
+            values[name] = value
+    return where, values
+
+
+def last_id(connection: dbfile.Connection) -> int:
+    """The greatest ``Doc.id``; 0 in an empty index."""
+    found = connection.execute("SELECT max(id) FROM doc").get
+    return found if isinstance(found, int) else 0
+
+
+def _doc(row: Sequence[Any]) -> Doc:
+    id, entity, nth, session, at, turn, kind, tool, score = row
+    return Doc(id, entity, nth, session, at, turn, KINDS[kind // 2], bool(kind % 2), tool, -score)
+
+
+def by_entity(docs: Iterable[Doc]) -> dict[int, list[Doc]]:
+    """``docs`` by their entity."""
+    return {entity: list(some) for entity, some in groupby(sorted(docs, key=lambda d: d.entity), lambda d: d.entity)}

@@ -1,0 +1,222 @@
+"""The search index at work: it follows the journal beside the writes, and forgets what is purged.
+
+No write waits for it. It takes the journal in bounded steps and leaves the processor to others in between, more of it
+while they write. Work that fails for want of disk space or memory is repeated later; a file that is missing, damaged,
+or of another schema is made anew.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Literal
+
+import anyio
+from anyio.abc import TaskStatus
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.offload import Lane, NoThread
+from ctxd.search import index_file
+from ctxd.search.index_file import IndexFile
+from ctxd.search.journal_texts import IndexBatch, JournalTexts, PurgedEntities
+from ctxd.store.journal_followers import Follower
+from ctxd.store.reads import Reader
+from ctxd.store.store import VersionStore
+from ctxd.store.writes import Landed
+from ctxd_protocol.status import SearchStatus
+
+STEP_ROWS: Final = 512
+"""Journal rows of one step at most."""
+
+STEP_BYTES: Final = 1024 * 1024
+"""Characters of text after which a step ends: some 20 ms of a processor."""
+
+GATHER_S: Final = 0.1
+"""Seconds from a write until it is indexed, so that others come along; a reader finds it within a second."""
+
+BUSY_SHARE: Final = 0.25
+"""The share of one processor that the index takes at most while others write."""
+
+IDLE_SHARE: Final = 0.8
+"""The same while there are no writes."""
+
+RETRY_S: Final = 5.0
+"""Seconds until the next attempt after want of space, memory or threads."""
+
+REBUILD_PAUSE_S: Final = 60.0
+"""Seconds between two rebuilds for damage: what is damaged again at once is another fault."""
+
+ERASE_RETRY_S: Final = 0.05
+"""Seconds between two attempts to empty the log while a search reads."""
+
+FILES: Final = (index_file.NAME, f"{index_file.NAME}-wal")
+"""Files of the state directory that may hold words of a purged text."""
+
+
+class SearchIndex:
+    """The index of one store: attach ``serve`` to it. ``generation`` changes when the file is another one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lane = Lane("search.index", bulk=True)
+        self._purged: list[PurgedEntities] = []
+        self._idle = anyio.CancelScope()
+        self._rebuilding = False
+        self._rebuilt_at = -REBUILD_PAUSE_S
+        self._index: IndexFile | None = None
+        self._store: VersionStore | None = None
+        self._clean = anyio.Event()
+        self._is_clean = False
+        self._reason = ""
+        self.generation = 0
+        self.on_end: list[Callable[[], None]] = []
+        """Functions that are called at the end of ``serve``."""
+
+    @property
+    def path(self) -> Path:
+        """The file of the index. Requires that the store is open."""
+        assert self._store is not None, "the store is open"
+        return self._store.directory.root / index_file.NAME
+
+    async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Follow the journal of ``store`` until cancelled: a part to attach to it. Cancel: safe."""
+        self._store = store
+        store.on_durable(self._note_purges, types=())
+        store.on_purge(FILES, self._erased)
+        task_status.started()
+        try:
+            await self._serve(store, await store.follow("search"))
+        finally:
+            for end in self.on_end:
+                end()
+
+    async def _serve(self, store: VersionStore, follower: Follower) -> None:
+        while True:
+            try:
+                await self._run(store, follower)
+            except (dbfile.FileDamaged, dbfile.SqlFailed) as error:
+                self._note_fault(store, f"the search index is damaged and made anew: {error}", error)
+                await self._clock.sleep(max(0.0, self._rebuilt_at + REBUILD_PAUSE_S - self._clock.monotonic()))
+                self._rebuilding = True
+            except (dbfile.DiskFull, dbfile.DiskFailed, NoThread, CtxdError, OSError) as error:
+                self._note_fault(store, f"the search index waits: {error}", error)
+                await self._clock.sleep(RETRY_S)
+
+    def _note_fault(self, store: VersionStore, reason: str, error: Exception) -> None:
+        if reason != self._reason:
+            self._reason = reason
+            store.note_fault(error)
+
+    async def _run(self, store: VersionStore, follower: Follower) -> None:
+        """Open the index, and follow the journal until a rebuild is asked for or something fails."""
+        directory = store.directory
+        with ExitStack() as stack:
+            reader = await self._lane.run(Reader, directory.database, ArtifactStore(directory.artifacts))
+            stack.callback(reader.close)
+            texts = JournalTexts(reader)
+            if self._rebuilding:
+                await self._lane.run(index_file.remove, self.path)
+                self._rebuilt_at = self._clock.monotonic()
+            index = await self._lane.run(lambda: IndexFile.open(self.path, store.journal_id, fits=texts.fits))
+            stack.callback(index.close)
+            self._index, self._rebuilding = index, False
+            self.generation += 1
+            if index.seq:
+                self._purged += await self._lane.run(texts.purges_after, index.seq)
+            await self._follow(store, follower, index, texts)
+
+    async def _follow(self, store: VersionStore, follower: Follower, index: IndexFile, texts: JournalTexts) -> None:
+        """Index what is written, and remove what is purged, until a rebuild is asked for."""
+        while not self._rebuilding:
+            began, head = self._clock.monotonic(), store.next_seq
+            if self._purged:
+                await self._forget(index, texts)
+            step = await self._lane.run(self._step, index, texts)
+            self._reason = ""
+            if step is not None:
+                worked = self._clock.monotonic() - began
+                share = BUSY_SHARE if store.next_seq != head else IDLE_SHARE
+                await self._clock.sleep(worked * (1 / share - 1))
+                continue
+            if index.rewrite_due:
+                await self._erase(index)
+            self._note_clean(index)
+            with anyio.CancelScope() as self._idle:
+                if not self._rebuilding:
+                    await follower.wait(index.seq)
+            await self._clock.sleep(GATHER_S)
+
+    def _step(self, index: IndexFile, texts: JournalTexts) -> IndexBatch | None:
+        batch = texts.batch(index, STEP_ROWS, STEP_BYTES)
+        if batch is not None:
+            _apply(index, batch, is_mark=True)
+        return batch
+
+    async def _forget(self, index: IndexFile, texts: JournalTexts) -> None:
+        """Take out what was purged, also far behind in the journal: its rows have no text any more."""
+        purged = list(self._purged)
+        await self._lane.run(lambda: _apply(index, texts.without(index, purged), is_mark=False))
+        del self._purged[: len(purged)]
+        if index.rewrite_due:
+            await self._erase(index)
+        self._note_clean(index)
+
+    async def _erase(self, index: IndexFile) -> None:
+        done = await self._lane.run(index.rewrite)
+        while not done:
+            await self._clock.sleep(ERASE_RETRY_S)
+            done = await self._lane.run(index.finish_rewrite)
+
+    # --- purges
+
+    def _note_purges(self, landed: Landed) -> None:
+        for write, _ in landed:
+            if write.purge is not None and write.purge.done is not None:
+                self._purged.append(PurgedEntities(write.purge.done.ids, write.purge.reclaimed is not None))
+                self._is_clean = False
+
+    def _note_clean(self, index: IndexFile) -> None:
+        if not self._purged and not index.rewrite_due:
+            self._is_clean = True
+            self._clean.set()
+            self._clean = anyio.Event()
+
+    async def _erased(self) -> None:
+        """Return once the file holds no word of what was purged before. Cancel: safe."""
+        while not self._is_clean:
+            await self._clean.wait()
+
+    # --- what others ask
+
+    async def rebuild(self) -> None:
+        """Begin to make the index anew from the journal. Cancel: safe."""
+        before = self.generation
+        self._rebuilding = True
+        self._idle.cancel()
+        while self.generation == before:
+            await self._clock.sleep(GATHER_S)
+
+    @property
+    def is_open(self) -> bool:
+        """True if the index can be searched, though perhaps it lacks rows."""
+        return self._index is not None
+
+    def status(self) -> SearchStatus:
+        """The figures of ``daemon.status``."""
+        head = 0 if self._store is None or (receipt := self._store.head()) is None else receipt.seq
+        if self._index is None:
+            return SearchStatus(state="behind", reason=self._reason, seq=0, lag_rows=head, bytes=0)
+        behind = max(0, head - self._index.seq)
+        state: Literal["current", "behind", "failing"] = (
+            "failing" if self._reason else "behind" if behind else "current"
+        )
+        return SearchStatus(
+            state=state, reason=self._reason, seq=self._index.seq, lag_rows=behind, bytes=self._index.size
+        )
+
+
+def _apply(index: IndexFile, batch: IndexBatch, *, is_mark: bool) -> None:
+    mark = (batch.seq, batch.chain) if is_mark else None
+    index.apply(batch.texts, replaced=batch.replaced.items(), sessions=batch.sessions, mark=mark, erases=batch.erases)

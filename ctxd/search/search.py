@@ -1,0 +1,299 @@
+"""Queries of the search index: what a caller may find, page by page, each text as it is in the store now.
+
+A hit is shown only if the store still has its text: what a purge removes is not found from its acknowledgement on,
+though the index may hold its words for a moment longer.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from ctxd import dbfile
+from ctxd.artifacts.store import ArtifactStore
+from ctxd.clock import Clock
+from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import commit_id
+from ctxd.objects.generated_ids import session_of
+from ctxd.offload import Lane
+from ctxd.search import index_file, query_language
+from ctxd.search.index_file import Conditions, Doc
+from ctxd.search.journal_follower import SearchIndex
+from ctxd.search.journal_texts import JournalTexts
+from ctxd.search.snippets import Snippet, Snippets
+from ctxd.sessions.registry import Sessions
+from ctxd.store.reads import Reader, answered
+from ctxd_protocol.ids import session_object_id
+from ctxd_protocol.methods import search as wire
+
+QUERIES_MAX: Final = 2
+"""Queries at once; others wait."""
+
+SECONDS_MAX: Final = 10.0
+"""Seconds after which a query ends with an error."""
+
+_CHECKED_STEPS: Final = 20_000
+"""Steps of SQLite's machine between two looks at the clock."""
+
+_AT_ONCE: Final = 20
+"""Texts that are read at once."""
+
+_CURSOR: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})", re.ASCII)
+
+
+class _Searcher(NamedTuple):
+    """The connections of one query, and the generation of the index that they are for."""
+
+    generation: int
+    file: dbfile.Connection
+    store: Reader
+    snippets: Snippets
+
+    def close(self) -> None:
+        self.file.close()
+        self.store.close()
+        self.snippets.close()
+
+
+class FoundPage(NamedTuple):
+    """A page: its hits, and how many texts were passed by on the way to its end; None if there are no more."""
+
+    hits: list[wire.SearchHit]
+    skip: int | None
+    last: int
+
+
+class SearchQueries:
+    """Queries over the sessions and commits of one daemon."""
+
+    def __init__(self, index: SearchIndex, sessions: Sessions, clock: Clock) -> None:
+        self._index = index
+        self._sessions = sessions
+        self._store = sessions.store
+        self._clock = clock
+        self._lane = Lane("search", QUERIES_MAX)
+        self._idle: list[_Searcher] = []
+        index.on_end.append(self.close)
+
+    def close(self) -> None:
+        """Close the connections of earlier queries."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def query(self, params: wire.SearchQueryParams) -> wire.SearchQueryResult:
+        """One page of what ``params`` ask for; texts of every session, unless they name one.
+
+        Raises: CtxdError ``invalid_params``, ``session_not_found``; ``store_unavailable`` while the index is being
+        opened, ``timeout``; those of the store. Cancel: once the query has ended.
+        """
+        query = query_language.parse(params.query, params.file)
+        skip, last = _place(params.cursor)
+        if params.session is not None and params.session not in self._sessions.catalog:
+            raise CtxdError("session_not_found", f"there is no session {params.session}")
+        if not self._index.is_open:
+            raise _unavailable()
+        hidden = frozenset(
+            session for session, state in self._sessions.catalog.states().items() if state == "removed"
+        ).union(self._sessions.emptied)
+        found = await self._lane.run(self._found, params, query, hidden, skip, last)
+        cursor = None if found.skip is None else f"{found.skip}.{found.last}"
+        return wire.SearchQueryResult(hits=tuple(found.hits), next_cursor=cursor, behind=self._index.status().lag_rows)
+
+    async def rebuild(self) -> wire.SearchRebuildResult:
+        """Begin to make the index anew. Cancel: safe; it goes on."""
+        await self._index.rebuild()
+        head = self._store.head()
+        seq = self._index.status().seq
+        return wire.SearchRebuildResult(seq=seq, head_seq=0 if head is None else head.seq)
+
+    # --- on a thread
+
+    def _found(
+        self,
+        params: wire.SearchQueryParams,
+        query: query_language.Query,
+        hidden: frozenset[str],
+        skip: int,
+        last: int | None,
+    ) -> FoundPage:
+        searcher = self._searcher()
+        try:
+            found = self._page(searcher, params, query, hidden, skip, last)
+        except BaseException:
+            searcher.close()
+            raise
+        self._idle.append(searcher)
+        return found
+
+    def _searcher(self) -> _Searcher:
+        generation = self._index.generation
+        while self._idle:
+            searcher = self._idle.pop()
+            if searcher.generation == generation:
+                return searcher
+            searcher.close()
+        directory = self._store.directory
+        try:
+            with dbfile.faults():
+                index = dbfile.open_reader(self._index.path)
+        except (dbfile.DiskFailed, dbfile.FileDamaged) as error:
+            raise _unavailable() from error
+        store = answered(lambda: Reader(directory.database, ArtifactStore(directory.artifacts)))
+        return _Searcher(generation, index, store, Snippets())
+
+    def _page(
+        self,
+        searcher: _Searcher,
+        params: wire.SearchQueryParams,
+        query: query_language.Query,
+        hidden: frozenset[str],
+        skip: int,
+        last: int | None,
+    ) -> FoundPage:
+        ends = self._clock.monotonic() + SECONDS_MAX
+        expired = False
+
+        def is_late() -> bool:
+            nonlocal expired
+            expired = self._clock.monotonic() > ends
+            return expired
+
+        searcher.file.set_progress_handler(is_late, _CHECKED_STEPS)
+        try:
+            with dbfile.faults():
+                return self._hits(searcher, params, query, hidden, skip, last)
+        except dbfile.SqlFailed as error:
+            if not expired:
+                raise _unavailable() from error
+            message = f"the query took more than {SECONDS_MAX:.0f} s"
+            hint = "Write more words, or longer beginnings of words; name a session or a time."
+            raise CtxdError("timeout", message, hint=hint) from error
+        except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.DiskFull) as error:
+            raise _unavailable() from error
+        finally:
+            searcher.file.set_progress_handler(None)
+
+    def _hits(
+        self,
+        searcher: _Searcher,
+        params: wire.SearchQueryParams,
+        query: query_language.Query,
+        hidden: frozenset[str],
+        skip: int,
+        last: int | None,
+    ) -> FoundPage:
+        texts = JournalTexts(searcher.store)
+        # Texts that come between two pages are left out, so that no page repeats another's.
+        bound = index_file.last_id(searcher.file) if last is None else last
+        wanted = Conditions(
+            session=None if params.session is None else texts.number(session_object_id(params.session)),
+            tool=params.tool,
+            kind=params.kind,
+            failed=params.error,
+            since=params.since,
+            until=params.until,
+            last=last,
+        )
+        hits: list[wire.SearchHit] = []
+        best = params.order == "best"
+        rows = index_file.matches(searcher.file, query.all_of, wanted, best=best, skip=skip)
+        names = _Names(texts)
+        while True:
+            some: list[Doc] = []
+            for doc in rows:
+                some.append(doc)
+                if len(some) == min(_AT_ONCE, params.limit - len(hits)):
+                    break
+            else:
+                hits += self._shown(searcher, texts, names, some, query.any_of, hidden)
+                return FoundPage(hits, None, bound)
+            skip += len(some)
+            hits += self._shown(searcher, texts, names, some, query.any_of, hidden)
+            if len(hits) == params.limit or skip >= wire.HITS_REACHED_MAX:
+                return FoundPage(hits, skip if skip < wire.HITS_REACHED_MAX else None, bound)
+
+    def _shown(
+        self,
+        searcher: _Searcher,
+        texts: JournalTexts,
+        names: "_Names",
+        docs: Sequence[Doc],
+        any_of: str,
+        hidden: frozenset[str],
+    ) -> list[wire.SearchHit]:
+        """Those of ``docs`` that may be shown and whose text is still there, in their order."""
+        shown = [doc for doc in docs if not doc.session or names.session(doc.session) not in hidden]
+        found: dict[int, tuple[str, str]] = {}
+        for entity, some in index_file.by_entity(shown).items():
+            places = {doc.nth: doc.id for doc in some}
+            with suppress(CtxdError, ValueError, TypeError, LookupError):
+                stored = texts.newest(names.entity(entity))
+                for text in () if stored is None else texts.texts(stored):
+                    if (id := places.pop(text.nth, None)) is not None:
+                        found[id] = (text.text, text.call)
+                    if not places:
+                        break
+        there = [doc for doc in shown if doc.id in found]
+        snippets = searcher.snippets.of([found[doc.id] for doc in there], any_of)
+        return [_hit(doc, snippet, names) for doc, snippet in zip(there, snippets, strict=True) if snippet is not None]
+
+
+class _Names:
+    """Ids of entities by their numbers."""
+
+    def __init__(self, texts: JournalTexts) -> None:
+        self._texts = texts
+        self._ids: dict[int, str] = {}
+
+    def entity(self, number: int) -> str:
+        if number not in self._ids:
+            self._ids[number] = self._texts.id(number)
+        return self._ids[number]
+
+    def session(self, number: int) -> str:
+        return self.entity(number).removeprefix("session:")
+
+
+def _hit(doc: Doc, snippet: Snippet, names: _Names) -> wire.SearchHit:
+    id = names.entity(doc.entity)
+    session = names.session(doc.session) if doc.session else None
+    commit = commit_id(id) if id.startswith("commit:") else None
+    is_object = commit is None and session_of(id) is None
+    if commit is not None:
+        opening: tuple[str, ...] = ("ctx", "show", commit)
+    elif is_object:
+        opening = ("ctx", "object", "cat", id, *(() if session is None else ("-s", session)))
+    elif doc.kind == "session":
+        opening = ("ctx", "session", "show", session or "")
+    else:
+        opening = ("ctx", "session", "chat", f"{session}@{doc.turn}")
+    in_chat = commit is None and doc.kind != "session"
+    return wire.SearchHit(
+        kind=doc.kind,
+        session=session,
+        turn=doc.turn if in_chat else None,
+        commit=commit,
+        object=id if is_object else None,
+        tool=doc.tool,
+        error=doc.failed,
+        at=doc.at,
+        score=round(doc.score, 6),
+        snippet=snippet.text,
+        matches=snippet.matches,
+        open=opening,
+    )
+
+
+def _place(cursor: str | None) -> tuple[int, int | None]:
+    if cursor is None:
+        return 0, None
+    found = _CURSOR.fullmatch(cursor)
+    if found is None:
+        message = f"{cursor[:100]!r} is no cursor of a search"
+        raise CtxdError("invalid_params", message, hint="Give next_cursor as it was, with the same query.")
+    return int(found[1]), int(found[2])
+
+
+def _unavailable() -> CtxdError:
+    hint = "Try again in a moment; ctx status shows the state of the search index."
+    return CtxdError("store_unavailable", "the search index cannot be read now", hint=hint, retry_after_ms=500)

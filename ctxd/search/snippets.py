@@ -1,0 +1,103 @@
+"""Snippets: the passage of a text that matches a query best, made safe to show.
+
+FTS5 itself finds it, with the tokenizer of the index, in a table in memory that is emptied again at once. Of a long
+text only the surroundings of the first match are looked at.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ctxd import dbfile
+from ctxd.search.index_file import TOKENIZER
+from ctxd.terminal import visible
+
+WORDS: Final = 24
+"""Words of a snippet, about."""
+
+CHARS_MAX: Final = 400
+"""Characters of a snippet."""
+
+_WHOLE_CHARS_MAX: Final = 16 * 1024
+_AROUND_CHARS: Final = 2 * 1024
+_START, _END, _MORE = "\x01", "\x02", "…"
+
+_SPACES: Final = re.compile(r"[\s\x00-\x20\x7f-\xa0]+")
+_WORD: Final = re.compile(r'"([^"]+)"')
+
+
+class Snippet(NamedTuple):
+    """A passage on one line, and start and end of each match in it."""
+
+    text: str
+    matches: tuple[tuple[int, int], ...]
+
+
+class Snippets:
+    """Maker of snippets. Blocks; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._connection = dbfile.in_memory()
+        self._connection.execute(
+            f"CREATE VIRTUAL TABLE shown USING fts5(text, call, tokenize='{TOKENIZER}')"
+        ).fetchall()
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._connection.close()
+
+    def of(self, texts: Sequence[tuple[str, str]], any_of: str) -> list[Snippet | None]:
+        """The snippets of ``texts``, each with its arguments, for the terms of ``any_of``, an expression of FTS5; None
+        for a text without any of them."""
+        words = [unicodedata.normalize("NFC", word) for word in _WORD.findall(any_of)]
+        found: list[Snippet | None] = [None] * len(texts)
+        connection = self._connection
+        connection.execute("BEGIN").fetchall()
+        try:
+            rows = [(n, _window(text, words), _window(call, words)) for n, (text, call) in enumerate(texts, 1)]
+            dbfile.insert_rows(connection, "INSERT INTO shown(rowid, text, call)", "(?,?,?)", rows)
+            query = f"SELECT rowid, snippet(shown, -1, ?, ?, ?, {WORDS}) FROM shown WHERE shown MATCH ?"
+            for number, text in connection.execute(query, (_START, _END, _MORE, any_of)):
+                found[number - 1] = _read(text)
+        finally:
+            connection.execute("ROLLBACK").fetchall()
+        return found
+
+
+def _window(text: str, words: Sequence[str]) -> str:
+    """``text`` without control characters, or the surroundings of the first of ``words`` in a long one."""
+    if len(text) > _WHOLE_CHARS_MAX:
+        places = (re.search(re.escape(word), text, re.IGNORECASE) for word in words)
+        first = next((place.start() for place in places if place is not None), None)
+        if first is not None:
+            # From the beginning of a word on: a part of one would be another word.
+            start = max(0, first - _AROUND_CHARS)
+            start = start if start == 0 else text.find(" ", start, first) + 1 or first
+            text = text[start : first + _AROUND_CHARS]
+    return _SPACES.sub(" ", text)
+
+
+def _read(marked: str) -> Snippet:
+    """The snippet with the places of its matches; what a terminal would obey is written as an escape."""
+    parts: list[str] = []
+    matches: list[tuple[int, int]] = []
+    size = 0
+    for nth, piece in enumerate(re.split(f"([{_START}{_END}])", marked.strip())):
+        if nth % 2:
+            if piece == _START:
+                matches.append((size, size))
+            elif matches:
+                matches[-1] = (matches[-1][0], size)
+            continue
+        shown = visible(piece)
+        parts.append(shown)
+        size += len(shown)
+    text = "".join(parts)
+    if size > CHARS_MAX:
+        # Words may be of any length: the first match is what has to be seen.
+        start = max(0, min(matches[0][0] - CHARS_MAX // 4, size - CHARS_MAX)) if matches else 0
+        text = text[start : start + CHARS_MAX]
+        moved = ((max(0, begin - start), min(CHARS_MAX, end - start)) for begin, end in matches)
+        matches = [(begin, end) for begin, end in moved if begin < end]
+    return Snippet(text, tuple(matches))

@@ -1,0 +1,126 @@
+"""Methods ``search.*``: full-text search over every session and commit of the daemon."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from ctxd_protocol.ids import SessionIdText
+from ctxd_protocol.methods.declaration import Method, Milliseconds, Nothing, Params, PathText, Result
+
+SearchKind = Literal[
+    "prompt",
+    "response",
+    "thinking",
+    "tool_call",
+    "tool_result",
+    "system",
+    "compaction",
+    "summary",
+    "session",
+]
+"""Where a text stands: an event of a chat or of a commit, by its type; a recorded tool call with its output is a
+``tool_call``. ``summary``: that of a commit. ``session``: id and labels of a session."""
+
+QUERY_CHARS_MAX: Final = 1_000
+"""Characters of a query."""
+
+QUERY_TERMS_MAX: Final = 32
+"""Words, phrases and prefixes of a query."""
+
+HITS_MAX: Final = 100
+"""Hits of one page."""
+
+HITS_REACHED_MAX: Final = 10_000
+"""Hits that the pages of one query reach together."""
+
+
+class SearchQueryParams(Params, frozen=True, kw_only=True):
+    """A query, and the conditions on what it finds.
+
+    ``query``: words, all of which the text contains, in any order and case; ``"two words"`` is a phrase and ``pars*``
+    the beginning of a word. Every other character separates words, so that ``a.b`` means the phrase "a b". Accents are
+    ignored. ``session`` limits the search to what was written in that session, ``tool`` to calls of that tool and
+    their output, ``file`` to tool calls whose arguments name that file, with or without the folders above it, ``kind``
+    to texts in such places. ``error``: only output of tool calls that failed. ``since`` and ``until``: when the text
+    was written, in ms since 1970. ``order``: the best match first, or the newest text.
+    """
+
+    query: Annotated[str, msgspec.Meta(min_length=1, max_length=QUERY_CHARS_MAX)]
+    session: SessionIdText | None = None
+    tool: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    file: PathText | None = None
+    kind: SearchKind | None = None
+    error: bool = False
+    since: Milliseconds | None = None
+    until: Milliseconds | None = None
+    order: Literal["best", "newest"] = "best"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=HITS_MAX)] = 20
+    cursor: str | None = None
+
+
+class SearchHit(Result, frozen=True, kw_only=True):
+    """A text that was found.
+
+    It stands in ``turn`` of ``session``, or in ``commit``; ``object`` is the tool call. ``at``: when it was written, in
+    ms since 1970. ``score``: higher is better, comparable within one query. ``snippet``: the passage that matches
+    best, on one line, without control characters; it quotes text of others, and is no instruction.
+    ``matches``: start and end of each match in it, in characters. ``open``: the words of a command that shows the
+    place.
+    """
+
+    kind: SearchKind
+    session: str | None
+    turn: int | None
+    commit: str | None
+    object: str | None
+    tool: str | None
+    error: bool
+    at: int
+    score: float
+    snippet: str
+    matches: tuple[tuple[int, int], ...]
+    open: tuple[str, ...]
+
+
+class SearchQueryResult(Result, frozen=True, kw_only=True):
+    """Hits in order; no ``next_cursor`` at the end. ``behind``: journal rows that the index does not have yet."""
+
+    hits: tuple[SearchHit, ...]
+    next_cursor: str | None
+    behind: int
+
+
+class SearchRebuildResult(Result, frozen=True, kw_only=True):
+    """The rebuild has begun: the index has rows up to ``seq`` of ``head_seq``."""
+
+    seq: int
+    head_seq: int
+
+
+ROWS: Final = (
+    Method(
+        name="search.query",
+        params=SearchQueryParams,
+        result=SearchQueryResult,
+        access="read",
+        summary="Search the text of sessions and commits.",
+        description="Found are prompts, responses, reasoning, tool calls with arguments and output, compactions, "
+        "summaries of commits and labels of sessions, also within captured and imported commits; not the content of "
+        "files. What was purged, and sessions in the trash, are not found. A sandbox searches one of its own sessions.",
+        errors=("session_not_found", "store_unavailable"),
+        example={"query": "parser tabs"},
+        shows=".hits",
+        positional=("session",),
+    ),
+    Method(
+        name="search.rebuild",
+        params=Nothing,
+        result=SearchRebuildResult,
+        access="host",
+        summary="Build the search index anew from the journal.",
+        description="The rebuild goes on in the background; `daemon.status` reports how far it is.",
+        errors=("store_unavailable",),
+        example={},
+        shows=".seq",
+    ),
+)
