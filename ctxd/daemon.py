@@ -188,8 +188,7 @@ class Daemon:
             )
             await running.enter_async_context(part(stored.run))
             await running.enter_async_context(part(materializer.run))
-            shared = SharedState()
-            running.callback(shared.close)
+            running.callback((shared := SharedState()).close)
             listeners.serve(handlers, shared)
             server = Server(
                 options.socket, handlers, log=log, gid=options.socket_gid, limits=options.limits,
