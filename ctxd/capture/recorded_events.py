@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ctxd.transcripts.claude_code import wrapper_of
 from ctxd.transcripts.records import Record, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
@@ -18,6 +19,7 @@ from ctxd_protocol.event_types import (
     Event,
     PromptEvent,
     ResponseEvent,
+    SystemEvent,
     ToolCallEvent,
     ToolResultEvent,
 )
@@ -88,6 +90,8 @@ def _keys(event: Event) -> tuple[Key, ...]:
         case ResponseEvent() if event.text:
             known = (_place("response", event), _digest(event.text))
             return (known, ("response", event.id)) if event.id else (known,)
+        case SystemEvent() if event.sidechain is None and wrapper_of(event.text) == event.kind:
+            return (("notice", _digest(event.text)),)
         case CompactionEvent() if event.summary:
             return (("compaction", ""),)
         case _:

@@ -10,11 +10,13 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import ctxd.hook
 from ctxd.cli import json_edits
+from ctxd_client.context_tools import MODEL_TOOLS
 from ctxd_protocol.default_paths import home
 
 HarnessName = Literal["claude", "codex", "pi", "opencode"]
@@ -36,6 +38,8 @@ _PROGRAM: Final = "ctx-hook"
 _CODEX_MARK: Final = "# Hooks of ctxd: `ctx uninstall codex` removes them.\n"
 _FILE_MARK: Final = "// Installed by `ctx install"
 _WORDS: Final = "/* command */ []"
+_TOOLS: Final = "/* tools */ []"
+_COMMAND: Final = re.compile(r"^const COMMAND(?:: string\[\])? = (\[.*\]);$", re.M)
 
 
 class UnsuitableFile(Exception):
@@ -69,7 +73,17 @@ def installed(harness: HarnessName, text: str, words: Sequence[str], path: Path)
                 raise UnsuitableFile("it is not a file of ctxd: move it away")
             folder = Path(ctxd.hook.__path__[0])
             source = (folder / {"pi": "pi.ts", "opencode": "opencode.js"}[harness]).read_text()
-            return source.replace(_WORDS, json.dumps(list(words)))
+            return source.replace(_WORDS, json.dumps(list(words))).replace(_TOOLS, json.dumps(_tools()))
+
+
+def _tools() -> list[dict[str, Any]]:
+    """The declarations of the tools of ``ctx mcp`` in the form of pi; none without the package that it needs."""
+    if find_spec("mcp") is None:
+        return []
+    return [
+        {"name": each.name, "description": each.description, "parameters": each.input_schema}
+        for each in MODEL_TOOLS.values()
+    ]
 
 
 def removed(harness: HarnessName, text: str, path: Path) -> str:
@@ -96,7 +110,11 @@ def command(harness: HarnessName, text: str) -> list[str] | None:
             ours = [handler["command"] for handler in _handlers(_codex_hooks(text)) if _is_codex_ours(handler)]
             return shlex.split(ours[0]) if ours else None
         case _:
-            found = re.search(r"^const COMMAND = (\[.*\]);$", text, re.M) if text.startswith(_FILE_MARK) else None
+            found = (
+                re.search(r"^const COMMAND(?:: string\[\])? = (\[.*\]);$", text, re.M)
+                if text.startswith(_FILE_MARK)
+                else None
+            )
             return None if found is None else json.loads(found[1])
 
 

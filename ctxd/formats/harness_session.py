@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -101,7 +102,7 @@ def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool
             kept.append(_bare(event))
         else:
             losses.drop(event)
-    return list(_paired(kept, losses))
+    return list(_paired(kept, own, losses))
 
 
 def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
@@ -128,28 +129,34 @@ def _bare(event: typed.Event) -> typed.Event:
     return msgspec.structs.replace(event, **fields)
 
 
-def _paired(events: list[typed.Event], losses: Losses) -> Iterator[typed.Event]:
-    """Yield the events, with the results of an answer's calls right behind it, each call under an id of its own."""
-    results: dict[str, deque[typed.ToolResultEvent]] = defaultdict(deque)
-    for event in events:
+def _paired(events: list[typed.Event], own: bool, losses: Losses) -> Iterator[typed.Event]:
+    """Yield the events, with the results of an answer's calls right behind it, each call under an id of its own.
+
+    The results have the order of their calls, ``own`` ones that in which they came: the model saw them so.
+    """
+    results: dict[str, deque[tuple[int, typed.ToolResultEvent]]] = defaultdict(deque)
+    for place, event in enumerate(events):
         if isinstance(event, typed.ToolResultEvent):
-            results[event.call or ""].append(event)
+            results[event.call or ""].append((place, event))
     used: set[str] = set()
     for answer in _answers(events):
-        calls = []
+        found: list[tuple[int, typed.ToolResultEvent]] = []
         for part in answer:
             if not isinstance(part, typed.ToolCallEvent):
                 yield part
                 continue
             id = _unused(part.call, used)
             yield msgspec.structs.replace(part, call=id)
-            result = typed.ToolResultEvent(text=INTERRUPTED, is_error=True, at=part.at)
+            place, result = len(events), typed.ToolResultEvent(text=INTERRUPTED, is_error=True, at=part.at)
             if waiting := results[part.call]:
-                result = waiting.popleft()
+                place, result = waiting.popleft()
             else:
                 losses.add("output of an interrupted call")
-            calls.append(msgspec.structs.replace(result, call=id))
-        yield from calls
+            found.append((place, msgspec.structs.replace(result, call=id)))
+        if own:
+            found.sort(key=itemgetter(0))
+        for _, result in found:
+            yield result
     if unclaimed := sum(map(len, results.values())):
         losses.add("output without its call", unclaimed)
 

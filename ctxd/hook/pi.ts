@@ -1,7 +1,12 @@
-// Installed by `ctx install pi`; `ctx uninstall pi` removes it. Passes the events of a session to ctxd.
+// Installed by `ctx install pi`; `ctx uninstall pi` removes it. Passes the events of a session to ctxd, and lets the
+// model arrange its context with the tools of `ctx mcp`: pi has no MCP of its own.
 import { spawn } from "node:child_process";
+import { dirname, join } from "node:path";
 
-const COMMAND = /* command */ [];
+const COMMAND: string[] = /* command */ [];
+const TOOLS: any[] = /* tools */ [];
+const CONTENT_CHARS_MAX = 50_000;
+const ANSWER_MS = 30_000;
 
 // One process after the other: events arrive in order. A failure of one never reaches pi.
 let last: Promise<string> = Promise.resolve("");
@@ -38,7 +43,80 @@ function textOf(content: any): string {
   return content.filter((block) => block?.type === "text").map((block) => block.text).join("\n");
 }
 
+// One `ctx mcp` for all calls, started by the first: answers by the number of their request.
+let server: { ask: (method: string, params: object) => Promise<any>; end: () => void } | undefined;
+function mcp() {
+  if (server) return server;
+  const at = COMMAND.indexOf("--socket");
+  const words = ["mcp", ...(at < 0 ? [] : COMMAND.slice(at, at + 2))];
+  const child = spawn(join(dirname(COMMAND[0]), "ctx"), words, { stdio: ["pipe", "pipe", "pipe"] });
+  const waiting = new Map<number, (answer: any) => void>();
+  let number = 0;
+  let received = "";
+  let complaint = "";
+  const end = () => {
+    server = undefined;
+    for (const answer of waiting.values()) answer({ error: { message: complaint.trim() || "ctx mcp has ended" } });
+    waiting.clear();
+  };
+  child.on("error", (error) => ((complaint = String(error)), end()));
+  child.on("close", end);
+  child.stdin.on("error", () => {});
+  child.stderr.on("data", (piece: Buffer) => (complaint = (complaint + piece).slice(-1_000)));
+  child.stdout.setEncoding("utf8");
+  child.stdout.on("data", (piece: string) => {
+    const lines = (received + piece).split("\n");
+    received = lines.pop() ?? "";
+    for (const line of lines) {
+      const answer = line ? JSON.parse(line) : {};
+      waiting.get(answer.id)?.(answer);
+      waiting.delete(answer.id);
+    }
+  });
+  const send = (message: object) => child.stdin.write(JSON.stringify({ jsonrpc: "2.0", ...message }) + "\n");
+  const request = (method: string, params: object) =>
+    new Promise<any>((resolve, reject) => {
+      const id = ++number;
+      const late = setTimeout(() => (waiting.delete(id), reject(new Error("ctx mcp does not answer"))), ANSWER_MS);
+      waiting.set(id, ({ error, result }) => {
+        clearTimeout(late);
+        error ? reject(new Error(error.message)) : resolve(result);
+      });
+      send({ id, method, params });
+    });
+  const client = { protocolVersion: "2025-11-25", capabilities: {}, clientInfo: { name: "pi", version: "1" } };
+  const begun = request("initialize", client).then(() => send({ method: "notifications/initialized" }));
+  begun.catch(() => {});
+  server = { ask: (method, params) => begun.then(() => request(method, params)), end: () => child.stdin.end() };
+  return server;
+}
+
+// The result of a tool as text; an error is thrown, as pi expects.
+async function called(ctx: any, name: string, args: any): Promise<string> {
+  const _meta = { sessionId: ctx?.sessionManager?.getSessionId?.() };
+  const { ask } = mcp();
+  const result = await ask("tools/call", { name, arguments: args ?? {}, _meta });
+  const text = textOf(result.content);
+  if (result.isError) throw new Error(text);
+  const uri = name === "context_activate" ? text.match(/ctx:\/\/object\/\S+$/)?.[0] : undefined;
+  if (!uri) return text;
+  // pi reads no resources.
+  const content = (await ask("resources/read", { uri, _meta })).contents[0]?.text ?? "";
+  const left = content.length - CONTENT_CHARS_MAX;
+  return `${text}\n\n${content.slice(0, CONTENT_CHARS_MAX)}${left > 0 ? `\n[${left} characters follow]` : ""}`;
+}
+
 export default function (pi: any) {
+  for (const tool of TOOLS) {
+    pi.registerTool({
+      ...tool,
+      label: tool.name,
+      execute: async (_id: string, args: any, _signal: any, _update: any, ctx: any) => ({
+        content: [{ type: "text", text: await called(ctx, tool.name, args) }],
+        details: {},
+      }),
+    });
+  }
   pi.on("session_start", async (event: any, ctx: any) => {
     await hook(ctx, "SessionStart", { source: event.reason });
   });
@@ -72,6 +150,7 @@ export default function (pi: any) {
     await hook(ctx, "PostCompact", members);
   });
   pi.on("session_shutdown", async (event: any, ctx: any) => {
+    server?.end();
     await hook(ctx, "SessionEnd", { reason: event.reason });
   });
 }

@@ -157,6 +157,7 @@ class HookOperations:
                 tool=call.tool,
                 content=call.text,
                 args=call.args,
+                args_display=call.display,
                 status=call.status,
                 chat="result" if call.is_started else "call_and_result",
             ),

@@ -36,6 +36,12 @@ _ENVELOPE: Final = ("type", "uuid", "parentUuid", "timestamp", "message", "agent
 _MESSAGE: Final = ("id", "role", "type", "model", "content", "usage", "stop_reason")
 
 
+def wrapper_of(text: str) -> str | None:
+    """The kind of a user text that the harness wrote, from its first element; None for one that a person may have."""
+    found = _WRAPPER.match(text)
+    return None if found is None else found[1]
+
+
 def read_session(found: Iterable[Line]) -> Iterator[Entry]:
     """Yield the events of a session file, in file order. The file holds a tree: ``parent`` is an event's parent."""
     reader = _Reader()
@@ -107,8 +113,8 @@ class _Reader:
             return typed.CompactionEvent(summary=text, tokens_before=before, meta=meta, **place)
         if record.get("isMeta") or record.get("isSynthetic"):
             return typed.SystemEvent(text=text, kind="meta", meta=meta, **place)
-        if wrapper := _WRAPPER.match(text):
-            return typed.SystemEvent(text=text, kind=wrapper[1], meta=meta, **place)
+        if wrapper := wrapper_of(text):
+            return typed.SystemEvent(text=text, kind=wrapper, meta=meta, **place)
         if text.startswith(_INTERRUPTED):
             return typed.SystemEvent(text=text, kind="interrupted", meta=meta, **place)
         return typed.PromptEvent(text=text, attachments=attachments, meta=meta, **place)

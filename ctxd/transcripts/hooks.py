@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.claude_code import read_session
+from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.codex import read_rollout
 from ctxd.transcripts.records import Entry, Line, Record, decoded, record_of, records_of, text_of
 from ctxd_protocol import event_types as typed
@@ -39,6 +39,12 @@ _READERS: Final[dict[str, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
 """Readers of the transcripts that have texts which no hook of the harness reports."""
 
 
+_NAMING: Final = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url", "description", "input")
+"""Arguments that name what a tool is asked for, the first one that a call has."""
+
+_DISPLAY_CHARS_MAX: Final = 200
+
+
 class HookedCall(NamedTuple):
     """One call of a tool in the main conversation, with its output as text. ``is_started``: the conversation has the
     call, and lacks the output."""
@@ -49,6 +55,12 @@ class HookedCall(NamedTuple):
     text: str
     status: ToolcallStatus
     is_started: bool = False
+
+    @property
+    def display(self) -> str | None:
+        """The beginning of the command, the path or whatever else names what was asked for; None without one."""
+        named = next((text for name in _NAMING if (text := text_of(self.args.get(name)).strip())), "")
+        return " ".join(named[:_DISPLAY_CHARS_MAX].split()) or None
 
 
 class HookInput(NamedTuple):
@@ -128,7 +140,11 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     text, id = text_of(record.get("prompt")), _turn(record)
     if not text:
         return found._replace(events=(typed.SystemEvent(kind="empty_prompt", meta=_rest(record), **place),))
-    prompt = typed.PromptEvent(id=id, text=text, meta=_rest(record, "prompt", "prompt_id", "turn_id"), **place)
+    prompt: typed.Event = typed.PromptEvent(
+        id=id, text=text, meta=_rest(record, "prompt", "prompt_id", "turn_id"), **place
+    )
+    if (wrapper := wrapper_of(text)) is not None:
+        prompt = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=prompt.meta, **place)
     # codex takes several prompts in one turn.
     native = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
     return found._replace(events=(prompt,), native=native)
@@ -264,8 +280,8 @@ def shortened(harness: Harness, found: HookInput, chars: int) -> str | None:
         case {"file": {"content": str()}}:
             whole = record_of(found.response)
             updated = {**whole, "file": {**record_of(whole["file"]), "content": text}}
-        case str():
-            updated = text
+        case str() | [*_]:
+            updated = text  # Of the tools of an MCP server.
         case _:
             return None
     return _json({"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": updated}})

@@ -22,12 +22,21 @@ COMMANDS = ("echo first-output", "echo second-output")
 SAID = ("I begin.", "I go on.")
 """Texts with which the model calls them."""
 
+FULL = "Fill the window."
+"""Text of a prompt after which the window is full."""
+
 SUMMARY = "The summary of the script."
 """The answer to a harness that asks for a summary of the conversation."""
 
+FIRST_CALL = "the id of the first call"
+"""Argument in whose place the model gives that id."""
+
+_SPOKEN = ("user", "assistant", "call", "tool")
+_REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*", re.S)
 _COMPACTION = re.compile(
     r"CONTEXT CHECKPOINT COMPACTION|create a detailed summary|summarize the conversation|context summarization|"
-    r"structured context checkpoint|anchored summary|detailed prompt for continuing",
+    r"structured context checkpoint|anchored summary|detailed prompt for continuing|<summary></summary> tags|"
+    r"Do NOT continue the conversation",
     re.I,
 )
 
@@ -65,8 +74,12 @@ class ScriptedModel:
     ) -> None:
         name, argument = tool
         called = [Step(text, ((name, {argument: command}),)) for text, command in zip(SAID, commands, strict=True)]
-        self.scripts = {PROMPT: (*called, Step(ANSWER)), **(scripts or {})}
+        full = [Step("", ((name, {argument: f"seq 1 {size}"}),), 195_000) for size in (300, 400)]
+        self.scripts: dict[str, Sequence[Step]] = {
+            PROMPT: (*called, Step(ANSWER)), FULL: (*full, Step("It is full.")), **(scripts or {})
+        }  # fmt: skip
         self.on_step = on_step
+        self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []
         model = self
 
@@ -121,43 +134,65 @@ class ScriptedModel:
     def answer(self, body: dict[str, Any]) -> Answer:
         """The answer to a request."""
         self.requests.append(body)
-        turns = [(role, text) for role, text in turns_of(body)]
-        if any(_COMPACTION.search(text) for role, text in turns[-1:] if role == "user"):
+        turns = list(turns_of(body))
+        if any(role == "user" and _COMPACTION.search(text) for role, text in turns[-1:]):
             return Answer(SUMMARY, [], 10)
-        begun = [
+        places = [
             (at, name)
             for at, (role, text) in enumerate(turns)
             for name in self.scripts
             if role == "user" and name in text
         ]
-        if not begun or not body.get("tools"):
+        if not places or not body.get("tools"):
             return Answer("A title.", [], 10)
-        at, name = begun[-1]
+        at, name = places[-1]
+        if any(SUMMARY in text for _, text in turns[at + 1 :]):
+            return Answer(self.scripts[name][-1].text, [], 10)
         results = sum(role == "tool" for role, _ in turns[at:])
         self.on_step(results)
+        step = Step("The script has no such step.")
         for step in self.scripts[name]:
             if results <= 0:
                 break
             results -= len(step.calls)
-        calls = [
-            {"id": f"call_{id(self):x}_{len(self.requests)}_{nth}", "name": tool, "args": given}
-            for nth, (tool, given) in enumerate(step.calls)
-        ]
-        return Answer(step.text, calls, step.tokens)
+        return Answer(step.text, [self._call(tool, given) for tool, given in step.calls], step.tokens)
+
+    def _call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(f"call_{id(self):x}_{len(self.calls)}")
+        args = {name: self.calls[0] if value == FIRST_CALL else value for name, value in given.items()}
+        return {"id": self.calls[-1], "name": tool, "args": args}
+
+    def conversation(self) -> list[tuple[str, str]]:
+        """The parts of the newest request that is of a conversation, without what the harness adds of itself."""
+        body = next(body for body in reversed(self.requests) if body.get("tools"))
+        turns = ((role, _REMINDER.sub("", text)) for role, text in turns_of(body) if role in _SPOKEN)
+        return [(role, text) for role, text in turns if text and not text.startswith(("<", "# "))]
 
 
 def turns_of(body: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The conversation of a request of any provider: the role of each part, ``tool`` for a result, and its text."""
+    """The conversation of a request of any provider: the role of each part, ``call`` for a call of a tool and ``tool``
+    for a result, and its text."""
     for turn in body.get("messages", body.get("input", [])):
-        content, role = turn.get("content"), str(turn.get("role"))
-        if role == "tool" or str(turn.get("type", "")).endswith("_output"):
+        content, role, kind = turn.get("content"), str(turn.get("role")), str(turn.get("type"))
+        if role == "tool" or kind.endswith("_output"):
             yield "tool", _text(turn.get("output", content))
             continue
+        if kind.endswith("_call"):
+            yield "call", f"{turn.get('name')} {_canonical(turn.get('arguments'))}"
         for block in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
-            if isinstance(block, dict) and block.get("type") == "tool_result":
-                yield "tool", _text(block.get("content"))
-            elif isinstance(block, dict) and isinstance(block.get("text"), str):
-                yield role, block["text"]
+            match block:
+                case {"type": "tool_result"}:
+                    yield "tool", _text(block.get("content"))
+                case {"type": "tool_use"}:
+                    yield "call", f"{block['name']} {json.dumps(block['input'])}"
+                case {"text": str(text)} if text:
+                    yield role, text
+        for call in turn.get("tool_calls") or ():
+            yield "call", f"{call['function']['name']} {_canonical(call['function']['arguments'])}"
+
+
+def _canonical(arguments: Any) -> str:
+    return json.dumps(json.loads(arguments)) if arguments else ""
 
 
 def _text(content: Any) -> str:

@@ -1,19 +1,18 @@
 """The real clients continue sessions that were handed over to them, with the same messages in their requests."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ctxd_client import connect_sync
-from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
-from tests.harnesses.scripted_model import ANSWER, PROMPT, ScriptedModel
-from tests.harnesses.test_live_capture import CTX, HARNESSES, Client, daemon  # noqa: F401 - a fixture
+from tests.harnesses.clients import REAL, TOOLS, Client
+from tests.harnesses.scripted_model import ANSWER, PROMPT, ScriptedModel, Step
 
-TALK = [
+TALK: list[Event] = [
     PromptEvent(text="ASKED: what do they say?"),
     ResponseEvent(text="LOOKING", message="m1"),
     ToolCallEvent(call="call/1", tool="files.read", args={"path": "b.txt"}, message="m1"),
@@ -23,52 +22,79 @@ TALK = [
     ResponseEvent(text="ANSWERED", message="m2"),
     PromptEvent(text="ASKED-AGAIN"),
 ]
+AGAIN = "Go on with it."
 
 
-class Continued(Client):
-    """A harness that goes on from ``commit``, which is handed over to it when it runs."""
+def handed_over(client: Client, commit: str) -> dict[str, Any]:
+    """The outcome of a hand-over of ``commit`` to the harness of ``client``, ready to be continued."""
+    made: dict[str, Any] = json.loads(
+        client.ctx("resume", commit, "--in", client.harness, "--cwd", str(client.tree), "--json")
+    )
+    if client.harness == "opencode":
+        client.run(*made["imports"][1:])
+    return made
 
-    commit = ""
-    session = ""
 
-    def run(self, *words: str, **environ: str) -> str:
-        handed = [CTX, "resume", self.commit, "--in", self.harness, "--cwd", self.tree, "--json"]
-        done = subprocess.run(handed, env=self.environ, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        made: dict[str, Any] = json.loads(done.stdout)
-        self.session = made["session"]
-        id = made["native_session"]
-        if self.harness == "opencode":
-            super().run(*made["imports"][1:], **environ)
-        placed = {
-            "claude": ("--resume", id, *words),
-            "codex": (*words[:-1], "resume", id, words[-1]),
-            "pi": ("--session", made["file"], *words),
-            "opencode": (words[0], "--session", id, *words[1:]),
-        }
-        return super().run(*placed[self.harness], **environ)
+def native(client: Client, made: dict[str, Any]) -> str:
+    """What names a handed-over session on the harness's own command line."""
+    return str(made["file"] if client.harness == "pi" else made["native_session"])
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("HND-6")
-@pytest.mark.parametrize(
-    "harness", [pytest.param(name, marks=pytest.mark.nightly if name == "opencode" else ()) for name in HARNESSES]
-)
-def test_the_real_client_continues_a_session_of_another_harness(harness: str, daemon: Running, tmp_path: Path) -> None:  # noqa: F811
-    run, tool = HARNESSES[harness]
-    client = Continued(harness, daemon, tmp_path / "client")
+@REAL
+def test_the_real_client_continues_a_session_of_another_harness(harness: str, daemon: Running, tmp_path: Path) -> None:
     with connect_sync(daemon.socket) as ctxd:
         ctxd.session_create("another", session="source")
         ctxd.session_append("source", events=TALK)
-        client.commit = ctxd.context_current(session="source").context_id or ""
-    with ScriptedModel(tool) as model:
-        run(client, model)
+        commit = ctxd.context_current(session="source").context_id or ""
+    with ScriptedModel(TOOLS[harness]) as model:
+        client = Client(harness, daemon, model, tmp_path / "client")
+        client.connect()
+        made = handed_over(client, commit)
+        client.ask(session=native(client, made))
     texts = [json.dumps(body.get("messages", body.get("input"))) for body in model.requests]
     first = next(text for text in texts if PROMPT in text and "ASKED" in text)
     parts = ["ASKED:", "LOOKING", "b.txt", "c.txt", "FIRST-OUTPUT", "SECOND-OUTPUT", "ANSWERED", "ASKED-AGAIN", PROMPT]
     places = [first.index(part) for part in parts]
     assert places == sorted(places)
     with connect_sync(daemon.socket) as ctxd:
-        newest = ctxd.context_current(session=client.session).context_id
+        newest = ctxd.context_current(session=made["session"]).context_id
         story = ctxd.commit_materialize(newest, stop="root", format="narrative-v1").content or ""
     assert story.index("ANSWERED") < story.index(PROMPT) < story.index(ANSWER)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("HND-7")
+@REAL
+def test_an_imported_session_that_is_handed_back_has_the_same_messages(
+    harness: str, daemon: Running, tmp_path: Path
+) -> None:
+    """The client resumes its own session and the one that was imported and handed back: both requests are equal."""
+    name, argument = TOOLS[harness]
+    both = tuple((name, {argument: f"echo {word}"}) for word in ("one", "two"))
+    scripts = {
+        PROMPT: [
+            Step("I call both.", both),
+            Step("", both[:1]),
+            Step("And again.", ((name, {argument: "exit 3"}),)),
+            Step(ANSWER),
+        ],
+        AGAIN: [Step("Well then.")],
+    }
+    with ScriptedModel(TOOLS[harness], scripts=scripts) as model:
+        client = Client(harness, daemon, model, tmp_path / "client")
+        client.ask()
+        imported = json.loads(client.ctx("import", harness, "--json"))
+        assert imported["commits"] > 0 and imported["skipped"] == []
+        session = client.session()
+        with connect_sync(daemon.socket) as ctxd:
+            (captured,) = ctxd.session_list().sessions
+            commit = ctxd.commit_resolve(session=captured.session).commit
+        assert commit is not None
+        client.ask(AGAIN, session=session)
+        own = model.conversation()
+        made = handed_over(client, commit.commit)
+        client.ask(AGAIN, session=native(client, made))
+        handed = model.conversation()
+    assert len(own) >= 9 and handed == own

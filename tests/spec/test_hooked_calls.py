@@ -233,3 +233,16 @@ def test_the_text_of_the_session_is_not_taken_for_that_of_a_sub_agent(harness: H
     transcript.add("text", "main")
     harness.start("toolu_1", agent_id="a1")
     assert conversation(events(harness)) == ["call toolu_1"]
+
+
+@pytest.mark.requirement("HOK-1")
+def test_a_call_is_listed_with_what_it_was_asked_for(harness: Harness) -> None:
+    harness.tool("toolu_1")
+    harness.hook("PostToolUse", tool_name="Read", tool_input={"file_path": "/a.py"}, tool_response="", tool_use_id="t2")
+    harness.hook("PostToolUse", tool_name="Bash", tool_input={"command": " \n"}, tool_response="", tool_use_id="t3")
+    long = {"command": "echo one\necho two " + "x" * 500}
+    harness.hook("PostToolUse", tool_name="Bash", tool_input=long, tool_response="", tool_use_id="t4")
+    with connect_sync(harness.daemon.socket) as client:
+        labels = {each.object: each.label for each in client.object_list(session=harness.session).objects}
+    assert (labels["toolu_1"], labels["t2"], labels["t3"]) == ("ls", "/a.py", "Bash")
+    assert labels["t4"].startswith("echo one echo two xxx") and len(labels["t4"]) <= 200

@@ -202,6 +202,16 @@ def test_an_event_that_comes_twice_is_recorded_once(harness: Harness) -> None:
     ]
 
 
+@pytest.mark.requirement("HOK-1")
+def test_a_prompt_that_the_harness_wrote_is_a_notice(harness: Harness) -> None:
+    for _ in range(2):
+        harness.hook("UserPromptSubmit", prompt="<task-notification>\nd</task-notification>", prompt_id="p1")
+    harness.hook("UserPromptSubmit", prompt="<b> what is this?", prompt_id="p2")
+    found = events(harness)
+    assert [getattr(event, "kind", None) for event in found] == ["task-notification", None]
+    assert texts(found) == ["<b> what is this?"]
+
+
 @pytest.mark.requirement("HOK-2")
 def test_an_event_without_an_id_is_recorded_once_under_its_operation(running: Running) -> None:
     text = json.dumps({"session_id": "n1", "hook_event_name": "SessionEnd", "reason": "other"})
@@ -440,6 +450,9 @@ def test_a_large_output_is_shortened_for_the_model_on_request(harness: Harness) 
     assert printed["hookEventName"] == "PostToolUse"
     assert shown.startswith("begin ") and shown.endswith(" end") and "ctx object cat toolu_3" in shown
     assert len(shown) < 1_200
+    mcp = [{"type": "text", "text": large}]
+    printed = json.loads(harness.hook("PostToolUse", tool_name="mcp__a__b", tool_response=mcp, tool_use_id="toolu_4"))
+    assert "ctx object cat toolu_4" in printed["hookSpecificOutput"]["updatedToolOutput"]
     codex = Harness(harness.daemon, harness.home, "codex", "n1")
     codex.options = harness.options
     printed = json.loads(
