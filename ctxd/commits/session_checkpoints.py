@@ -175,9 +175,14 @@ class SessionCheckpoints:
     def known(self, session: str | None) -> CurrentContext:
         """The current context of ``session`` without its pending events: its newest commit, if that was loaded; None:
         of the only session that is not closed. Raises: CtxdError session_not_found."""
-        current = self._sessions.current(session)
-        newest = self._newest.get(current.session or "", _Newest())
-        return msgspec.structs.replace(current, context_id=newest.commit)
+        return self._known(self._sessions.catalog.current(session))
+
+    def _known(self, current: CurrentContext) -> CurrentContext:
+        if current.session is None:
+            return current
+        newest = self._newest.get(current.session)
+        commit = None if newest is None else newest.commit
+        return current if commit == current.context_id else msgspec.structs.replace(current, context_id=commit)
 
     def current(self, session: str | None) -> CurrentContext | Coroutine[Any, Any, CurrentContext]:
         """The current context of ``session``, once what is new in it is committed; None: of the only session that is
@@ -186,10 +191,10 @@ class SessionCheckpoints:
         A store that takes no writes leaves the newest commit there is. Raises: CtxdError session_not_found; those of
         the store. Cancel: safe; the commit may have been made.
         """
-        current = self.known(session)
-        if current.session is None or self._is_committed(current.session):
+        current = self._sessions.catalog.current(session)
+        if current.session is None:
             return current
-        return self._committed(current.session)
+        return self._known(current) if self._is_committed(current.session) else self._committed(current.session)
 
     def _is_committed(self, session: str) -> bool:
         newest, durable = self._newest.get(session), self._sessions.catalog.newest(session)

@@ -500,13 +500,6 @@ class Sessions:
         )
         return summary_of(session, head, live.updated_at), live.barrier
 
-    def current(self, session: str | None) -> CurrentContext:
-        """The durable context of ``session``; None: of the only session that is open.
-
-        Raises: CtxdError session_not_found.
-        """
-        return self.catalog.current(session)
-
     async def knowing(self, object_id: str) -> list[str]:
         """The ids of the sessions in whose index the object is, sorted. Cancel: safe."""
         found = await self.store.knowing(object_id)

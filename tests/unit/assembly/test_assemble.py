@@ -132,10 +132,10 @@ async def test_a_new_turn_is_a_new_assembly_under_a_new_id_that_names_the_one_be
         assert first.context_id == context_id("", first.sha256, "2023-11-14T22:13:20Z", "agent", digits=16)
         follows = context_id(first.context_id, second.sha256, "2023-11-14T22:13:20Z", "agent", digits=16)
         assert second.context_id == follows
-        current = home.sessions.current("s")
+        current = home.sessions.catalog.current("s")
         assert (current.context_id, current.assembly, current.turn) == (second.context_id, 2, 1)
     async with household(tmp_path, clock) as home:
-        assert home.sessions.current(None).context_id == second.context_id
+        assert home.sessions.catalog.current(None).context_id == second.context_id
 
 
 def test_the_id_of_an_assembly_is_longer_than_that_of_a_commit_and_grows_where_it_is_taken() -> None:

@@ -74,13 +74,13 @@ async def test_sessions_are_listed_newest_first_filtered_and_by_pages(tmp_path: 
 @pytest.mark.requirement("CTX-10")
 async def test_the_only_open_session_is_the_current_one(tmp_path: Path) -> None:
     async with world(tmp_path / "state") as w:
-        assert w.sessions.current(None).session is None
+        assert w.sessions.catalog.current(None).session is None
         await w.call("session.create", agent="a", session="s1")
         await say(w, "s1", ("user", "hi"))
-        assert (w.sessions.current(None).session, w.sessions.current(None).turn) == ("s1", 1)
+        assert (w.sessions.catalog.current(None).session, w.sessions.catalog.current(None).turn) == ("s1", 1)
         await w.call("session.create", agent="a", session="s2")
-        assert w.sessions.current(None).session is None
-        assert w.sessions.current("s2").turn == 0
+        assert w.sessions.catalog.current(None).session is None
+        assert w.sessions.catalog.current("s2").turn == 0
 
 
 @pytest.mark.requirement("OBJ-8")
