@@ -33,7 +33,7 @@ STEP_ROWS: Final = 512
 STEP_BYTES: Final = 1024 * 1024
 """Characters of text after which a step ends: some 20 ms of a processor."""
 
-GATHER_S: Final = 0.1
+GATHER_S: Final = 0.4
 """Seconds from a write until it is indexed, so that others come along; a reader finds it within a second."""
 
 BUSY_SHARE: Final = 0.25
