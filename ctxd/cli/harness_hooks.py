@@ -118,6 +118,17 @@ def command(harness: HarnessName, text: str) -> list[str] | None:
             return None if found is None else json.loads(found[1])
 
 
+def switch_off(harness: HarnessName, text: str) -> str | None:
+    """The setting in ``text`` with which the harness runs no hooks; None without one. Raises: UnsuitableFile."""
+    if harness == "claude" and text.strip() and _claude_settings(text).get("disableAllHooks") is True:
+        return "disableAllHooks"
+    if harness == "codex":
+        features = _codex_settings(text).get("features")
+        if isinstance(features, dict) and features.get("hooks") is False:
+            return "features.hooks = false"
+    return None
+
+
 def _handlers(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         handler for event in groups.values() if isinstance(event, list) for group in event for handler in _of(group)
@@ -134,14 +145,19 @@ def _is_claude_ours(handler: Mapping[str, Any]) -> bool:
     return Path(words).name == _PROGRAM and isinstance(handler.get("args", []), list)
 
 
-def _claude_hooks(text: str) -> dict[str, Any]:
+def _claude_settings(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
+        # Claude Code takes no comments either: it ignores such a file.
         raise UnsuitableFile(f"it is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise UnsuitableFile("it is not a JSON object")
-    hooks = found.get("hooks", {})
+    return found
+
+
+def _claude_hooks(text: str) -> dict[str, Any]:
+    hooks = _claude_settings(text).get("hooks", {})
     if not isinstance(hooks, dict) or not all(isinstance(each, list) for each in hooks.values()):
         raise UnsuitableFile("its hooks are not lists by event")
     return hooks
@@ -176,8 +192,7 @@ def _claude_removed(text: str) -> str:
         text = _without_event(text, event)
     at = json_edits.root(text)
     if text != before and not _claude_hooks(text):
-        names = [each.key for each in json_edits.elements(text, at)]
-        text = json_edits.removed(text, at, names.index("hooks"))
+        text = json_edits.removed(text, at, _last(text, at, "hooks"))
     return text
 
 
@@ -227,16 +242,24 @@ def _without_event(text: str, event: str) -> str:
         elif len(json_edits.elements(text, at.groups)) > 1:
             text = json_edits.removed(text, at.groups, at.number)
         else:
-            names = [each.key for each in json_edits.elements(text, at.hooks)]
-            text = json_edits.removed(text, at.hooks, names.index(event))
+            text = json_edits.removed(text, at.hooks, _last(text, at.hooks, event))
     return text
 
 
-def _codex_hooks(text: str) -> dict[str, Any]:
+def _last(text: str, at: int, key: str) -> int:
+    """The number of the member ``key`` of the object at ``at``, the last one as for every reader."""
+    return max(number for number, each in enumerate(json_edits.elements(text, at)) if each.key == key)
+
+
+def _codex_settings(text: str) -> dict[str, Any]:
     try:
-        hooks = tomllib.loads(text).get("hooks", {})
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UnsuitableFile(f"it is not valid TOML: {error}") from None
+
+
+def _codex_hooks(text: str) -> dict[str, Any]:
+    hooks = _codex_settings(text).get("hooks", {})
     if not isinstance(hooks, dict):
         raise UnsuitableFile("its hooks are not a table")
     return hooks
@@ -277,7 +300,8 @@ def _codex_installed(text: str, command: str, path: Path) -> str:
         )
         lines.append(f"[[hooks.{event}]]\n{definition}")
         states.append(f'[hooks.state.{json.dumps(key)}]\ntrusted_hash = "{digest}"\nenabled = true\n')
-    apart = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+    # A line feed in any case: what is removed with the mark is what came with it.
+    apart = "\n" if text else ""
     done = text + apart + _CODEX_MARK + "".join(lines) + "".join(states)
     try:
         is_current = _codex_is_current(_codex_hooks(done), command, path)

@@ -22,6 +22,9 @@ from ctxd.doctor_findings import Finding, fail, ok, warn
 
 _TOO_DEEP: Final = "it is nested too deeply"
 
+_MARK: Final = "\ufeff"
+"""Byte order mark, which some editors put before the text, and which harnesses skip."""
+
 BACKUP: Final = ".before-ctxd"
 """End of the name of a file's copy, made before the first change of it."""
 
@@ -29,8 +32,8 @@ _SHORTEN_LEAST: Final = 200
 
 
 class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one harness: ``connected``; ``outdated``, its hooks run another program or options than those that are
-    current; ``broken``, its file cannot be read; ``none``."""
+    """State of one harness: ``connected``; ``disabled``, its settings switch all hooks off; ``outdated``, its hooks run
+    another program or options than those that are current; ``broken``, its file cannot be read; ``none``."""
 
     harness: HarnessName
     state: str
@@ -125,9 +128,10 @@ def connection(name: HarnessName) -> HarnessState:
     """State of the harness ``name``, from its file."""
     path = harness_hooks.place(name, os.environ)
     try:
-        text = (_read(path) or b"").decode()
+        text = (_read(path) or b"").decode().removeprefix(_MARK)
         words = harness_hooks.command(name, text)
         is_whole = words is None or harness_hooks.installed(name, text, words, path) == text
+        switch = harness_hooks.switch_off(name, text)
     except (Stop, UnsuitableFile, UnicodeDecodeError) as error:
         return HarnessState(harness=name, state="broken", file=str(path), found=str(error))
     except RecursionError:
@@ -138,6 +142,8 @@ def connection(name: HarnessName) -> HarnessState:
         return HarnessState(harness=name, state="outdated", file=str(path), found="some of its hooks are not current")
     if not os.access(words[0], os.X_OK):
         return HarnessState(harness=name, state="outdated", file=str(path), found=f"{words[0]} cannot be run")
+    if switch is not None:
+        return HarnessState(harness=name, state="disabled", file=str(path), found=f"{switch} switches all hooks off")
     return HarnessState(harness=name, state="connected", file=str(path), found=f"connected through {words[0]}")
 
 
@@ -148,6 +154,8 @@ def findings() -> list[Finding]:
         title = f"hooks of {each.harness}"
         if each.state == "broken":
             found.append(fail(title, f"{each.file}: {each.found}", f"correct it, then run ctx install {each.harness}"))
+        elif each.state == "disabled":
+            found.append(warn(title, f"{each.file}: {each.found}", "remove that setting"))
         elif each.state == "outdated":
             found.append(warn(title, f"{each.file}: {each.found}", f"run ctx install {each.harness}"))
         else:
@@ -170,9 +178,10 @@ def _words(run: Invocation, name: HarnessName, shorten: int | None) -> list[str]
 
 def _restored(name: HarnessName, text: str, path: Path) -> str:
     """The file's ``text`` without our hooks: its copy of before, byte for byte, if nothing else has changed."""
-    words, copy = harness_hooks.command(name, text), _read(_backup(path))
-    if words is not None and copy is not None and harness_hooks.installed(name, copy.decode(), words, path) == text:
-        return copy.decode()
+    words, kept = harness_hooks.command(name, text), _read(_backup(path))
+    copy = None if kept is None else kept.decode().removeprefix(_MARK)
+    if words is not None and copy is not None and harness_hooks.installed(name, copy, words, path) == text:
+        return copy
     left = harness_hooks.removed(name, text, path)
     # Without a copy the file was made by `ctx install`.
     return "" if words is not None and copy is None and left.split() in (["{}"], ["{", "}"]) else left
@@ -183,7 +192,8 @@ def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[
     before = _read(path)
     try:
         text = (before or b"").decode()
-        after = change(text, path)
+        bare = text.removeprefix(_MARK)
+        after = text[: len(text) - len(bare)] + change(bare, path)
     except UnicodeDecodeError:
         raise Stop(FAILURE, f"{path} is not UTF-8", hint="correct it", symbol="unsupported") from None
     except UnsuitableFile as refused:
@@ -203,6 +213,8 @@ def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[
 
 
 def _read(path: Path) -> bytes | None:
+    if path.exists() and not path.is_file():
+        raise Stop(FAILURE, f"{path} is not a regular file", hint="move it away", symbol="failed")
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -224,8 +236,9 @@ def _write(name: HarnessName, path: Path, before: bytes | None, after: str) -> N
             mode = target.stat().st_mode & 0o7777
             if not mode & 0o200:
                 raise Stop(FAILURE, f"{target} is read-only", hint="make it writable", symbol="permission_denied")
-        was_ours = before is not None and harness_hooks.command(name, before.decode()) is not None
-        if not after:
+        text = (before or b"").decode().removeprefix(_MARK)
+        was_ours = harness_hooks.command(name, text) is not None if text else False
+        if not after and not copy.exists():
             target.unlink()
             return
         target.parent.mkdir(parents=True, exist_ok=True)

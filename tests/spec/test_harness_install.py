@@ -27,12 +27,20 @@ SETTINGS = {
         '{"hooks": {}}',
         "{}",
         '{\r\n  "permissions": {"allow": ["Bash(ls)"]}\r\n}\r\n',
+        "",
+        " \n\t",
+        '\ufeff{\n  "model": "opus"\n}\n',
+        '{"hooks": {"Stop": [{"hooks": []}]}, "a": 1, "hooks": {"Stop": [1], "Stop": []}}',
     ],
     "codex": [
         '# mine\nmodel = "x" # why\n[[hooks.PostToolUse]]\nmatcher="a"\n[[hooks.PostToolUse.hooks]]\ntype="command"\n'
         'command="mine"\n[hooks.state."other"]\ntrusted_hash="h"\n[projects."/x"]\ntrust_level="trusted"',
         'model = "é"\n',
         "[hooks]\n# none\n\n\n",
+        "",
+        '\ufeffmodel = "x"\n',
+        'model = "x"\r\n[tui]\r\nx = 1\r\n',
+        'a = """\n[[hooks.Stop]]\n[hooks.state."x"]\n"""\n# the end',
     ],
 }
 
@@ -51,7 +59,7 @@ def written(home: Path, harness: str, text: str) -> Path:
 
 def runs(file: Path) -> list[str]:
     """The commands of the hooks of ``SessionStart`` and ``PostToolUse`` in a settings file."""
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8-sig")
     hooks = (json.loads(text) if file.suffix == ".json" else tomllib.loads(text)).get("hooks", {})
     handlers = [
         each for event in ("SessionStart", "PostToolUse") for group in hooks.get(event, ()) for each in group["hooks"]
@@ -96,6 +104,28 @@ def test_a_file_that_was_made_is_removed(tmp_path: Path, harness: str) -> None:
     assert HOOK in file.read_text()
     assert ctx(tmp_path, "uninstall", harness).returncode == 0
     assert not file.exists()
+
+
+@pytest.mark.requirement("HOK-12")
+@pytest.mark.parametrize(
+    ("harness", "text"),
+    [
+        ("claude", '{"hooks": {"Stop": [{"hooks": []}]}, "a": 1, "hooks": {}}'),
+        ("claude", '{"a": 1, "hooks": {"Stop": [1], "Stop": [2]}}'),
+        ("codex", 'model = "x"'),
+        ("codex", "[tui]\nx = 1\n# the end"),
+        ("codex", 'model = "x"\n\n'),
+    ],
+)
+def test_without_its_copy_a_file_loses_what_was_added_and_nothing_else(tmp_path: Path, harness: str, text: str) -> None:
+    file = written(tmp_path, harness, text)
+    assert ctx(tmp_path, "install", harness).returncode == 0
+    for path in file.parent.iterdir():
+        if path != file:
+            path.unlink()
+    assert ctx(tmp_path, "uninstall", harness).returncode == 0
+    kept = text.replace(', "hooks": {}}', "}") if harness == "claude" else text
+    assert file.read_text() == kept
 
 
 @pytest.mark.requirement("HOK-12")
@@ -190,6 +220,30 @@ def test_a_link_is_followed_and_a_read_only_file_is_left_alone(tmp_path: Path) -
     kept.chmod(0o444)
     done = ctx(tmp_path, "install", "claude")
     assert done.returncode == 1 and "read-only" in done.stderr and kept.read_text() == "{}"
+
+
+@pytest.mark.requirement("HOK-11")
+def test_a_pipe_in_the_place_of_the_settings_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / FILES["claude"]
+    file.parent.mkdir()
+    os.mkfifo(file)
+    done = ctx(tmp_path, "install", "claude")
+    assert done.returncode == 1 and "is not a regular file" in done.stderr
+    assert json.loads(ctx(tmp_path, "install", "status", "--json").stdout)["items"][0]["state"] == "broken"
+
+
+@pytest.mark.requirement("HOK-13")
+def test_settings_that_switch_all_hooks_off_are_reported(tmp_path: Path) -> None:
+    written(tmp_path, "claude", '{"disableAllHooks": true}')
+    written(tmp_path, "codex", "[features]\nhooks = false\n")
+    for harness in ("claude", "codex"):
+        assert ctx(tmp_path, "install", harness).returncode == 0
+    found = json.loads(ctx(tmp_path, "install", "status", "--json").stdout)["items"]
+    assert [each["state"] for each in found][:2] == ["disabled", "disabled"]
+    checks = {each["name"]: each for each in json.loads(ctx(tmp_path, "doctor", "--json").stdout)["items"]}
+    for harness, setting in (("claude", "disableAllHooks"), ("codex", "features.hooks")):
+        assert checks[f"hooks of {harness}"]["verdict"] == "warn"
+        assert setting in checks[f"hooks of {harness}"]["found"]
 
 
 @pytest.mark.requirement("HOK-13")
