@@ -24,7 +24,7 @@ from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.artifact_operations import Artifacts
-from ctxd.commits.commit_operations import Commits
+from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.commits.session_start import SessionStart
@@ -168,7 +168,7 @@ class Daemon:
                 indexer.visibility.confine(mounts)
             hosts = await self._joined(sessions, ownership, projection, host)
 
-            made = Commits(sessions, clock, machine=platform.node(), policy=options.secrets)
+            made = CommitImports(sessions, clock, machine=platform.node(), policy=options.secrets)
             running.callback(made.close)
             checkpoints = SessionCheckpoints(sessions, made)
             listeners = SandboxListeners(
@@ -336,7 +336,7 @@ class Daemon:
         hosts: "Hosts | None",
         sandboxes: Sandboxes,
         tracking: Tracking | None,
-        made: Commits,
+        made: CommitImports,
         materializer: Materializer,
         checkpoints: SessionCheckpoints,
         stored: Artifacts,

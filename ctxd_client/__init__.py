@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient as SyncClient
     from ctxd_client.sync import SyncSession as SyncSession
     from ctxd_client.sync import connect_sync as connect_sync
+    from ctxd_protocol.methods.commits import ImportedDelta as ImportedDelta
     from ctxd_protocol.sandbox_types import Quota as Quota
     from ctxd_protocol.session_types import Collapse as Collapse
     from ctxd_protocol.session_types import ComponentOptions as ComponentOptions
@@ -59,6 +60,7 @@ _HOMES = {
         "TooLarge",
         "Unavailable",
     ),
+    "ctxd_protocol.methods.commits": ("ImportedDelta",),
     "ctxd_protocol.sandbox_types": ("Quota",),
     "ctxd_protocol.session_types": ("Collapse", "ComponentOptions", "Message", "Mount"),
 }

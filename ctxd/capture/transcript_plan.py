@@ -32,7 +32,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 1
+PARSER: Final = 2
 """Version of this plan. Files that another version has planned are planned anew."""
 
 DELTA_BYTES: Final = 192 * 1024

@@ -6,17 +6,18 @@ commit that was made before is known by its content, also after a file was writt
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from ctxd.capture.recorded_events import RecordedEvents
-from ctxd.capture.transcript_plan import PARSER, PlannedDelta, Repeated, Start, TranscriptPlan, fingerprint, id_of
+from ctxd.capture.transcript_plan import PARSER, PlannedDelta, Repeated, Start, TranscriptPlan
+from ctxd.cli.import_batches import CommitBatches, Parent
+from ctxd.cli.import_reading import Copies, Pass
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
 from ctxd.transcripts.discovery import (
@@ -31,11 +32,10 @@ from ctxd.transcripts.discovery import (
     stat_of,
     transcripts,
 )
-from ctxd.transcripts.records import Record
-from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
+from ctxd_protocol.methods.commits import ImportedDelta
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -43,13 +43,15 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 4
 """Groups of sources that are imported at the same time: commits of a chain wait for each other's ids."""
 
+_TURN_BYTES: Final = 128 * 1024
+"""Bytes that are planned in one go while a call is under way."""
+
 _LIVE_MAX: Final = 16
 """Plans that are kept from one import to the next, so that a file that grows is not read from its start again."""
 
 _QUIET_MS: Final = 3_600_000
 """Milliseconds without an event after which no hook will record what the transcript of an open session has."""
 
-_HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _PLANNED_LINES_MAX: Final = 200_000
 
 
@@ -79,8 +81,8 @@ class ImportResult(msgspec.Struct):
 class _Planned(NamedTuple):
     source: Transcript
     plan: TranscriptPlan
-    ids: list[str]
-    done: "_Pass"
+    batches: CommitBatches
+    done: Pass
     stat: Stat | None
 
 
@@ -135,6 +137,7 @@ class TranscriptImport:
         self.result.sources += len(self._waiting)
         left = iter(groups)
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             for _ in range(min(_AT_ONCE, len(groups))):
                 tasks.start_soon(self._import_groups, left)
         await self.save(when_due=self._goes_on)
@@ -254,20 +257,16 @@ class TranscriptImport:
         stat = None if source.stored is not None and source.stored.stamp else stat_of(source.file)
         recorded = await self._recorded(source, record)
         planned, copies = await self._begun(source, record, stat, recorded)
-        plan, done = planned.plan, planned.done
-        plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
-        for line in lines_of(source, done.size):
-            for delta in copies.taken(plan, line):
+        planned.plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
+        for delta in _deltas(planned, copies):
+            if delta is None:
+                await anyio.lowlevel.checkpoint()
+            else:
                 await self._deliver(planned, delta)
-            if done.ends_at(line):
-                for delta in plan.flush():
-                    await self._deliver(planned, delta)
-            if done.is_level:
-                done.counted = plan.counts.copy()
-        for delta in copies.rest(plan):
-            await self._deliver(planned, delta)
-        for delta in plan.flush():
-            await self._deliver(planned, delta)
+        await planned.batches.finish(self._tasks)
+        if (made := planned.batches.take_made()) and source.session not in self.result.sessions:
+            self.result.sessions.append(source.session)
+        self.result.commits += made
         if source.path in self._waiting:
             await self._note(planned)
             self.result.recorded += 0 if recorded is None else recorded.left_out - recorded_before
@@ -275,16 +274,17 @@ class TranscriptImport:
 
     async def _begun(
         self, source: Transcript, record: SourceRecord, stat: Stat | None, recorded: RecordedEvents | None
-    ) -> tuple[_Planned, "_Copies"]:
+    ) -> tuple[_Planned, Copies]:
         """Return the plan of a source: as far as it was read, if that is kept."""
         live = self._live.pop(source.path, None)
         if live is None or not _is_grown(live, stat) or not can_go_on(source, live.done.size):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
-            return _Planned(source, plan, [], _Pass(record), stat), await self._copies(source)
+            batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
+            return _Planned(source, plan, batches, Pass(record), stat), await self._copies(source)
         live.done.go_on(live.plan)
         if recorded is not None and live.plan.recorded is not None:
             recorded.go_on(live.plan.recorded)
-        return live._replace(stat=stat), _Copies(source, None)
+        return live._replace(stat=stat), Copies(source, None)
 
     async def _recorded(self, source: Transcript, record: SourceRecord) -> RecordedEvents | None:
         """Return what the session of a source has in its chat, from its hooks as a rule; None without any.
@@ -365,7 +365,7 @@ class TranscriptImport:
         found = {path: record.session for path, record in self._records.items() if not record.agent}
         return [path for path, owner in found.items() if owner == session and path != source.path]
 
-    async def _copies(self, source: Transcript) -> "_Copies":
+    async def _copies(self, source: Transcript) -> Copies:
         """Return the source of which this one may repeat the beginning."""
         paths = self._roots.get(source.root, [])
         before = paths[: paths.index(source.path)] if source.path in paths else []
@@ -374,31 +374,24 @@ class TranscriptImport:
         for path in before:
             # What a session has from its hooks is in no commit of its transcript.
             if (origin := await self._planned(path)) is not None and origin.plan.recorded is None:
-                return _Copies(source, origin)
-        return _Copies(source, None)
+                return Copies(source, (origin.source, origin.plan))
+        return Copies(source, None)
 
     # --- commits ---
 
     async def _deliver(self, planned: _Planned, delta: PlannedDelta) -> None:
-        """Commit a delta unless it is there. Raises: CallFailed."""
-        source, record = planned.source, planned.done.record
-        parent = await self._id_of(planned, delta.parent)
+        """Commit a delta unless it is there. Raises: CallFailed, also of an earlier one."""
+        parent = await self._parent(planned, delta.parent)
         lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
-        of = (source.session, parent, source.format, delta.agent, delta.is_compaction)
-        key = blake2b(msgspec.json.encode(of) + lines, digest_size=8).hexdigest()
-        known = record.commits.get(key)
-        if known is None:
-            known = f"ctx-{key}" if self._dry_run else await self._commit(planned, delta, parent, lines)
-            self.result.commits += 1
-            if source.session not in self.result.sessions:
-                self.result.sessions.append(source.session)
-            if not self._dry_run:
-                record.commits[key] = known
-        planned.ids.append(known)
+        batches = planned.batches
+        if not batches.add(delta, parent, lines) or self._dry_run:
+            return
+        await self._create(planned.source)
+        batches.put(self._imported_delta(planned, delta, len(lines)), parent, lines)
+        if batches.is_full:
+            await batches.send(self._tasks)
 
-    async def _commit(self, planned: _Planned, delta: PlannedDelta, parent: str | None, lines: bytes) -> str:
-        source = planned.source
-        await self._create(source)
+    def _imported_delta(self, planned: _Planned, delta: PlannedDelta, size: int) -> ImportedDelta:
         now = self._clock.wall_ms()
         # Lines without a time, or of a clock that was ahead, are as old as the file.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
@@ -406,28 +399,27 @@ class TranscriptImport:
         if (recorded := planned.plan.recorded) is not None:
             valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)
-        arguments: dict[str, Any] = {
-            "session": source.session,
-            "parent": parent,
-            "commit_type": "compaction" if delta.is_compaction else "delta",
-            "checkpoint": delta.trigger,
-            "thread_id": delta.agent[:256],
-            "summary": delta.summary,
-            "message_count": messages,
-            "token_count": tokens,
-            "valid_time": valid_time,
-        }
-        digest = blake2b(msgspec.json.encode(arguments) + lines, digest_size=16).hexdigest()
-        made = await self._client.commit_checkpoint(
-            f"{source.format}-v1", lines.decode(), **arguments, op_id=f"import-{digest}"
+        return ImportedDelta(
+            size=size,
+            commit_type="compaction" if delta.is_compaction else "delta",
+            checkpoint=delta.trigger,
+            thread_id=delta.agent[:256],
+            summary=delta.summary,
+            message_count=messages,
+            token_count=tokens,
+            valid_time=valid_time,
         )
-        return made.commit.commit
 
-    async def _id_of(self, planned: _Planned, start: Start) -> str | None:
+    async def _parent(self, planned: _Planned, start: Start) -> Parent:
         if start.tip is None:
-            return None
-        found = planned if start.source == planned.source.path else await self._planned(start.source)
-        return found.ids[start.tip - 1] if found is not None else None
+            return Parent()
+        if start.source == planned.source.path:
+            return Parent(start.tip, key=planned.batches.key_of(start.tip))
+        found = await self._planned(start.source)
+        if found is None:
+            return Parent()
+        commit = found.batches.ids[start.tip - 1]
+        return Parent(commit=commit, key=commit)
 
     def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
         """Yield lines that another delta has too."""
@@ -474,101 +466,28 @@ class _UnderWay(ValueError):
     """The session of the source is being recorded by its hooks."""
 
 
-class _Pass:
-    """One reading of a source: its bytes so far, compared with what was read before."""
-
-    def __init__(self, record: SourceRecord) -> None:
-        self.record = record
-        self.size = self.lines = self.lines_before = self.copied_before = 0
-        self.is_same = self.is_level = False
-        self.counted = Counter[str]()
-        self._cuts = set(record.cuts)
-        self._hash = blake2b(digest_size=DIGEST_BYTES)
-
-    def go_on(self, plan: TranscriptPlan) -> None:
-        """Read on where the last reading ended."""
-        self.is_same = True
-        self.is_level = False
-        self.lines_before, self.copied_before, self.counted = self.lines, plan.copied, plan.counts.copy()
-
-    def ends_at(self, line: SourceLine) -> bool:
-        """Take a line; True if an earlier import ended behind it. ``is_level``: the last one did."""
-        self._hash.update(line.source)
-        self.size = line.end
-        self.lines += bool(line.kept)
-        self.is_level = self.size == self.record.size and self.digest() == self.record.digest
-        if self.is_level:
-            self.is_same = True
-            self.lines_before = self.lines
-        return self.size in self._cuts
-
-    def digest(self) -> str:
-        return self._hash.hexdigest()
+def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
+    """Yield the deltas of what was not read yet, and None when it is the turn of a call that is under way."""
+    source, plan, _, done, _ = planned
+    unseen = 0
+    for line in lines_of(source, done.size):
+        unseen += len(line.source)
+        if unseen > _TURN_BYTES:
+            yield None
+            unseen = 0
+        yield from copies.taken(plan, line)
+        if done.ends_at(line):
+            yield from plan.flush()
+        if done.is_level:
+            done.counted = plan.counts.copy()
+    yield from copies.rest(plan)
+    yield from plan.flush()
 
 
 def _is_grown(live: _Planned, stat: Stat | None) -> bool:
     """True if the file is the one that was read, and has no fewer bytes."""
     before = live.stat
     return stat is not None and before is not None and stat[:2] == before[:2] and stat.size >= before.size
-
-
-class _Copies:
-    """Comparison of a source with another one of which it may repeat the beginning."""
-
-    def __init__(self, source: Transcript, origin: _Planned | None) -> None:
-        self._source = source
-        self._plan = origin.plan if origin is not None else None
-        self._theirs = self._keyed_lines(origin.source) if origin is not None else iter(())
-        self._held: list[SourceLine] = []
-        self._size = self._number = 0
-
-    def taken(self, plan: TranscriptPlan, line: SourceLine) -> Iterator[PlannedDelta]:
-        """Take the next line into ``plan``, unless it is a copy. Lines without an id wait for the end of the copy."""
-        if self._plan is None:
-            yield from plan.add(line)
-            return
-        number, self._number = self._number, self._number + 1
-        record = line.record
-        if line.kept and (record is None or not self._is_keyed(record, number)):
-            self._held.append(line)
-            self._size += len(line.kept)
-            if self._size > _HELD_BYTES_MAX:
-                yield from self.rest(plan)
-            return
-        if not line.kept or record is None:
-            yield from ()
-            return
-        place, theirs = next(self._theirs, (0, None))
-        if theirs is not None and number <= 1 and theirs.get("type") == "session_meta" != record.get("type"):
-            place, theirs = next(self._theirs, (0, None))
-        if theirs is not None and fingerprint(theirs) == fingerprint(record):
-            plan.skip(line, self._plan, place)
-            return
-        yield from self.rest(plan)
-        yield from plan.add(line)
-
-    def rest(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
-        """End the comparison: what follows is the source's own."""
-        held, self._held, self._plan = self._held, [], None
-        for line in held:
-            yield from plan.add(line)
-
-    def _keyed_lines(self, source: Transcript) -> Iterator[tuple[int, Record]]:
-        with suppress(OSError):
-            for place, line in enumerate(lines_of(source)):
-                if line.record is not None and (self._is_keyed(line.record, place) or source.format == "codex"):
-                    yield place, line.record
-
-    def _is_keyed(self, record: Record, number: int) -> bool:
-        match self._source.format:
-            case "codex":
-                return number > 0
-            case "pi":
-                return record.get("type") != "session" and id_of(record) is not None
-            case "opencode":
-                return "session" not in record
-            case _:
-                return id_of(record) is not None
 
 
 def _groups(sources: Sequence[Transcript]) -> list[list[str]]:

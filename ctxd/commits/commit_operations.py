@@ -3,7 +3,7 @@ sees: see ``ctxd.commits.commit_reads``."""
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -56,7 +56,7 @@ class NewCommit(NamedTuple):
     fields: Fields
 
 
-class _CapturedDelta(NamedTuple):
+class CapturedDelta(NamedTuple):
     """A delta as it is to be kept, and its address. ``content`` is None if it is in the artifact store and nowhere
     else."""
 
@@ -130,9 +130,7 @@ class Commits(CommitReads):
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
-            if params.session is not None and self._sessions.catalog.state(params.session) == "removed":
-                message, hint = f"session {params.session} is in the trash", "Call session.restore first."
-                raise CtxdError("session_removed", message, hint=hint, outcome="not_applied")
+            self._require_kept(params.session)
             depth = 0
             if params.parent is not None:
                 depth = read_fields(await self.find(viewer, params.parent)).depth + 1
@@ -165,7 +163,7 @@ class Commits(CommitReads):
 
     async def _captured(
         self, capture: Capture, format: str, given: Content | Artifact, *, confined: bool, is_counted: bool = False
-    ) -> _CapturedDelta:
+    ) -> CapturedDelta:
         """The delta ``given`` as it is to be kept, durable if it is large. Adds the secrets in it to the findings of
         ``capture``. ``is_counted``: the caller has counted it, which a small delta need not be once more.
 
@@ -183,20 +181,20 @@ class Commits(CommitReads):
 
             counts, content = await off_loop(size, work, confined=confined)
             held = given if isinstance(given, Artifact) and content is plain else await self.store.keep_content(content)
-            return _CapturedDelta(counts, content, held, _ref_of(content, held))
+            return CapturedDelta(counts, content, held, _ref_of(content, held))
         with await self._in_memory(given) as file:
             counts, redacted = await self._processes[confined].captured(capture, format, file)
         if redacted is None:
             if isinstance(given, Artifact):
-                return _CapturedDelta(counts, None, given, given.ref)
+                return CapturedDelta(counts, None, given, given.ref)
             held = await self.store.keep_content(given)
-            return _CapturedDelta(counts, given, held, _ref_of(given, held))
+            return CapturedDelta(counts, given, held, _ref_of(given, held))
         with redacted:
             if redacted.size > CONTENT_INLINE_BYTES_MAX:
                 held = await self.store.put_artifact(redacted.pieces)
-                return _CapturedDelta(counts, None, held, held.ref)
+                return CapturedDelta(counts, None, held, held.ref)
             content = decode_content(b"".join(redacted.pieces()))
-            return _CapturedDelta(counts, content, None, _ref_of(content, None))
+            return CapturedDelta(counts, content, None, _ref_of(content, None))
 
     async def _in_memory(self, given: Content | Artifact) -> FileInMemory:
         """The bytes of a large delta in a file for the other process. Raises: those of the store."""
@@ -230,7 +228,7 @@ class Commits(CommitReads):
     ) -> bool:
         """Write ``new`` as commits that continue ``parent`` and each other, all or none, and wait until they are
         durable. Returns: False, and nothing is written, if ``unless()``. Raises: those of the store."""
-        captured: list[tuple[NewCommit, _CapturedDelta, Secrets | None]] = []
+        captured: list[tuple[NewCommit, CapturedDelta, Secrets | None]] = []
         for one in new:
             capture = Capture(self._sessions.guard, self._policy_of(one.fields.session))
             kept = await self._captured(capture, one.fields.format, decode_content(one.delta), confined=False)
@@ -351,13 +349,20 @@ class Commits(CommitReads):
             raise CtxdError("invalid_params", message, hint="Leave valid_time out.", outcome="not_applied")
         self.store.require_past((valid_time,))
 
-    async def _free_id(self, fields: Fields, ref: str) -> tuple[str, Stored | None]:
-        """An id that no other commit has, the shortest possible; and the commit itself if it is there already."""
+    def _require_kept(self, session: str | None) -> None:
+        """Raises: CtxdError ``session_removed`` if ``session`` is in the trash."""
+        if session is not None and self._sessions.catalog.state(session) == "removed":
+            message, hint = f"session {session} is in the trash", "Call session.restore first."
+            raise CtxdError("session_removed", message, hint=hint, outcome="not_applied")
+
+    async def _free_id(self, fields: Fields, ref: str, *, taken: Container[str] = ()) -> tuple[str, Stored | None]:
+        """An id that no other commit has nor the entities ``taken``, the shortest possible; and the commit itself if it
+        is there already."""
         for commit in ids_of(fields, ref):
             head = await self._head(commit)
-            if head is None:
+            if head is None and entity_id(commit) not in taken:
                 return commit, None
-            if head.content_ref == ref and is_same(fields, read_fields(head)):
+            if head is not None and head.content_ref == ref and is_same(fields, read_fields(head)):
                 return commit, head
         raise CtxdError("internal_error", "no id is free for the commit", outcome="not_applied")
 

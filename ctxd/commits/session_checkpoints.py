@@ -36,6 +36,8 @@ from ctxd_protocol.limits import PAGE_ITEMS_MAX
 KIND: Final = "commit.checkpoint"
 """The kind of a checkpoint's journal row."""
 
+_MAKE_COMMITS: Final = (KIND, "commit.import")
+
 _IMPORT: Final = "session.adopt"
 """The kind of the rows of a session that comes from another host."""
 
@@ -289,7 +291,9 @@ class SessionCheckpoints:
                 # It continues what another host committed.
                 self._newest.pop(write.session, None)
             for document in write.puts:
-                session = document.payload.get("in") if document.type == "commit" and write.kind == KIND else None
+                session = (
+                    document.payload.get("in") if document.type == "commit" and write.kind in _MAKE_COMMITS else None
+                )
                 if session in self._newest:
                     fields, known = msgspec.convert(document.payload, Fields), self._newest[session]
                     if fields.at >= known.at:

@@ -36,6 +36,10 @@ CREATE INDEX IF NOT EXISTS tags_of_commit ON commit_tag(entity);
 snapshot."""
 
 
+_REFS_AT_ONCE: Final = 500
+"""Contents that one query looks for."""
+
+
 def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
     """Index those of ``versions`` that are of commits, of which the newest are among them. Part of the caller's
     transaction."""
@@ -251,6 +255,18 @@ def content_sizes(connection: dbfile.Connection, refs: Iterable[str]) -> dict[st
     query = "SELECT size FROM content WHERE hash=?"
     found = {ref: connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in dict.fromkeys(refs)}
     return {ref: row[0] for ref, row in found.items() if row is not None}
+
+
+def holding(connection: dbfile.Connection, session: str, refs: Collection[str]) -> list[str]:
+    """The ids of the commits of ``session`` with one of the contents ``refs``."""
+    found: list[str] = []
+    left = [bytes.fromhex(ref) for ref in refs]
+    while left:
+        some, left = left[:_REFS_AT_ONCE], left[_REFS_AT_ONCE:]
+        query = f"""SELECT DISTINCT e.id FROM version AS v JOIN context_commit AS c ON c.entity=v.entity
+            JOIN entity AS e ON e.n=v.entity WHERE v.content IN ({",".join("?" * len(some))}) AND c.session=?"""
+        found += [id for (id,) in connection.execute(query, (*some, session))]
+    return found
 
 
 def of_session(connection: dbfile.Connection, session: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
@@ -68,6 +68,14 @@ class Purged(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class PackedText(NamedTuple):
+    """A text that is encoded already: its BLAKE3, the number of its bytes, and ``dbfile.pack_content`` of them."""
+
+    hash: bytes
+    size: int
+    data: bytes
+
+
 class Write(msgspec.Struct, frozen=True, kw_only=True):
     """One call's worth of versions: all of it becomes durable, or none.
 
@@ -78,7 +86,8 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     ``valid_times``: past times, in ms, from which some of ``puts`` hold, by entity; the others hold from the write on.
     ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
     ``purge``: destroy content of entities; such a write puts nothing. ``unchanged``: the content hashes of those of
-    ``puts`` that have the content of their version before; see ``VersionStore.is_purging``.
+    ``puts`` that have the content of their version before; see ``VersionStore.is_purging``. ``packed``: the texts of
+    those of ``puts`` that have none, by entity.
     """
 
     kind: str
@@ -95,6 +104,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     valid_times: Mapping[str, int] = {}
     purge: PurgeRequest | None = None
     unchanged: Mapping[str, str] = {}
+    packed: Mapping[str, PackedText] = {}
 
 
 class Pending(msgspec.Struct, eq=False):
@@ -233,6 +243,9 @@ class EncodedWrite:
                 ref = blake3(data).digest()
                 # Deltas of commits are many, and seldom read one by one.
                 contents[ref] = (len(data), dbfile.pack_content(data) if document.type == "commit" else data)
+            elif (packed := write.packed.get(document.id)) is not None:
+                ref = packed.hash
+                contents[ref] = packed.size, packed.data
             valid_time = write.valid_times.get(document.id) if write.valid_times else None
             puts.append(journal.Put(document.id, encode_document(document), ref, valid_time))
         if write.deletes:

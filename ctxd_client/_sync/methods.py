@@ -54,6 +54,8 @@ from ctxd_protocol.methods.commits import (
     CommitDiscardResult,
     CommitHistoryParams,
     CommitHistoryResult,
+    CommitImportParams,
+    CommitImportResult,
     CommitListParams,
     CommitListResult,
     CommitMaterializeParams,
@@ -64,6 +66,7 @@ from ctxd_protocol.methods.commits import (
     CommitShowParams,
     CommitShowResult,
     CommitTagParams,
+    ImportedDelta,
     StartContext,
 )
 from ctxd_protocol.methods.context import (
@@ -1339,6 +1342,29 @@ class SyncClientMethods(ABC):
                     artifact=artifact,
                 ),
                 CommitResult,
+            )
+        )
+
+    def commit_import(
+        self, session: str, format: str, content_base64: str, deltas: Sequence[ImportedDelta]
+    ) -> CommitImportResult:
+        """Commit deltas that an agent has had before, in one write.
+
+        Sent again, nothing is written: the same delta in the same thread after the same parent is one commit, whenever
+        it is imported.
+
+        ``content_base64``: the bytes of all of them, one behind the other.
+
+        Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_removed,
+        session_owned_elsewhere); ``InvalidCall`` (unsupported).
+
+        Example: ``client.commit_import("s1", "claude-code-v1", "eyJ0eXBlIjoidXNlciIsIm1lc3NhZ2UiOnsiY29udGVudCI6IldoeSBkb2VzIHRoZSB0ZXN0IGZhaWw/In19Cg==", [ImportedDelta(size=64, valid_time=1767323045000)]).commits``
+        """
+        return self.call(
+            Call(
+                "commit.import",
+                CommitImportParams(session=session, format=format, content_base64=content_base64, deltas=tuple(deltas)),
+                CommitImportResult,
             )
         )
 

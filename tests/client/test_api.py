@@ -53,7 +53,7 @@ class AwaitedRecorder(Recorder):
 
 
 def required_of(method):
-    several: dict[str, object] = dict.fromkeys(("messages", "paths", "objects", "sessions", "commits"), ())
+    several: dict[str, object] = dict.fromkeys(("messages", "paths", "objects", "sessions", "commits", "deltas"), ())
     several["usage"] = {}
     return {
         field.name: several.get(field.name, "x") for field in msgspec.structs.fields(method.params) if field.required

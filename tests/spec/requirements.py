@@ -433,6 +433,7 @@ IMP-6 | An import keeps unknown records as they are, and each line that is not a
 IMP-7 | Databases of opencode are read beside their writer, of both generations, each session once, with messages that were changed in place; JSON storage has its ids from its paths. A database that is locked or damaged is listed, and read the next time. | ctxd
 IMP-8 | Without PATH, an import reads the places where the harness keeps its sessions, as its own settings name them. | ctxd
 IMP-9 | `ctx import --watch` imports what is written as it is written, until it is interrupted; what an event of the file system does not report is found by a scan. | ctxd
+IMP-10 | `commit.import` commits many deltas of a session in one write, all or none. The same delta in the same thread after the same parent is one commit, whenever and in whatever calls it is imported, so that an import that was killed goes on where it was. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sysconfig
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from ctxd_client import DaemonFault, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.methods import METHODS
+from ctxd_protocol.methods.commits import ImportedDelta
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import Message
 from tests.client.running import Running
@@ -117,6 +119,8 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     yield s.delete_entry("mode").receipt
     made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session="w")
     yield made.receipt
+    given = ImportedDelta(size=8, parent=made.commit.commit)
+    yield client.commit_import("w", "claude-code-v1", b64encode(b'{"n":2}\n').decode(), [given]).receipt
     yield client.commit_annotate(made.commit.commit, "It works.").receipt
     yield client.commit_tag(made.commit.commit, "works").receipt
     yield client.object_purge("c-1").receipt

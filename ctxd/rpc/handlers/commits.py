@@ -3,7 +3,7 @@
 import msgspec
 
 from ctxd.commits.artifact_operations import Artifacts
-from ctxd.commits.commit_operations import Commits
+from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.materialize import Materializer
 from ctxd.passed_file import PassedFile
 from ctxd.rpc.caller import Caller, viewer_of
@@ -14,7 +14,7 @@ from ctxd_protocol.methods import commits as wire
 class CommitCalls:
     """Handlers of ``commit.*``."""
 
-    def __init__(self, commits: Commits, materializer: Materializer, artifacts: Artifacts) -> None:
+    def __init__(self, commits: CommitImports, materializer: Materializer, artifacts: Artifacts) -> None:
         self._commits = commits
         self._materializer = materializer
         self._artifacts = artifacts
@@ -23,6 +23,9 @@ class CommitCalls:
         if params.artifact is not None and caller.capability == "host":
             params = msgspec.structs.replace(params, artifact=await self._artifacts.address(params.artifact))
         return await self._commits.checkpoint(viewer_of(caller), params, call)
+
+    async def commit_import(self, caller: Caller, params: wire.CommitImportParams, call: WriteRequest) -> Accepted:
+        return await self._commits.import_(viewer_of(caller), params, call)
 
     async def commit_annotate(self, caller: Caller, params: wire.CommitAnnotateParams, call: WriteRequest) -> Accepted:
         return await self._commits.annotate(viewer_of(caller), params, call)

@@ -4,6 +4,7 @@ A commit and its delta never change; only its summary and its tags do. A connect
 own sessions, ancestors included; every other one is as if it did not exist.
 """
 
+from base64 import b64encode
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -27,6 +28,9 @@ TagText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,12
 NameText = Annotated[str, msgspec.Meta(max_length=256)]
 SummaryText = Annotated[str, msgspec.Meta(max_length=65_536)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+
+IMPORTED_DELTAS_MAX: Final = 1_000
+"""Deltas of one import: their commits are decided in one go."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,45 @@ class CheckpointParams(Params, frozen=True, kw_only=True):
     valid_time: Milliseconds | None = None
     op_id: OpIdText | None = None
     artifact: ArtifactText | None = None
+
+
+class ImportedDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A delta of ``size`` bytes that became known to an agent at ``valid_time``, in ms since 1970; by default now.
+
+    It continues ``parent``, a commit, or ``after``, an earlier delta of the same call by its number from 0; without
+    either it is a root. The other fields are those of ``commit.checkpoint``.
+    """
+
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    parent: CommitIdText | None = None
+    after: Annotated[int, msgspec.Meta(ge=0, lt=IMPORTED_DELTAS_MAX)] | None = None
+    commit_type: CommitType = "delta"
+    checkpoint: Checkpoint = "explicit"
+    thread_id: NameText = ""
+    summary: SummaryText = ""
+    message_count: Count | None = None
+    token_count: Count | None = None
+    valid_time: Milliseconds | None = None
+
+
+class CommitImportParams(Params, frozen=True, kw_only=True):
+    """Deltas of a session, at most 1,000, all in the form of ``format``.
+
+    ``content_base64``: the bytes of all of them, one behind the other.
+    """
+
+    session: SessionIdText
+    format: FormatText
+    content_base64: str
+    deltas: Annotated[tuple[ImportedDelta, ...], msgspec.Meta(min_length=1, max_length=IMPORTED_DELTAS_MAX)]
+
+
+class CommitImportResult(Result, frozen=True, kw_only=True):
+    """The commit of each delta, in order, and the number of those that are new; no ``receipt`` if none is."""
+
+    commits: tuple[str, ...]
+    made: int
+    receipt: Receipt | None
 
 
 class CommitResult(Result, frozen=True, kw_only=True):
@@ -343,6 +386,24 @@ ROWS: Final = (
         example={"session": "s1", "format": "claude-code-v1", "delta": _DELTA},
         shows=".commit.commit",
         positional=("delta",),
+    ),
+    Method(
+        name="commit.import",
+        params=CommitImportParams,
+        result=CommitImportResult,
+        access="host",
+        writes=True,
+        summary="Commit deltas that an agent has had before, in one write.",
+        description="Sent again, nothing is written: the same delta in the same thread after the same parent is one "
+        "commit, whenever it is imported.",
+        errors=(*_FOUND, "session_removed", "session_owned_elsewhere", "unsupported"),
+        example={
+            "session": "s1",
+            "format": "claude-code-v1",
+            "content_base64": b64encode(_DELTA.encode()).decode(),
+            "deltas": [{"size": len(_DELTA), "valid_time": 1767323045000}],
+        },
+        shows=".commits",
     ),
     Method(
         name="commit.show",

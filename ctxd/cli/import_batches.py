@@ -1,0 +1,134 @@
+"""Delivery of the commits of one imported source, many in a call, while the next ones are planned.
+
+One call is under way at a time: the commits of the next one continue those of it.
+"""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+from blake3 import blake3
+
+from ctxd.capture.transcript_plan import PlannedDelta
+from ctxd_client.errors import CallFailed
+from ctxd_protocol.methods.commits import ImportedDelta
+
+if TYPE_CHECKING:
+    from ctxd_client import Client
+
+BATCH_BYTES: Final = 512 * 1024
+"""Bytes of deltas that make a call."""
+
+_BATCH_DELTAS: Final = 200
+_KEY_BYTES: Final = 8
+
+
+class Parent(NamedTuple):
+    """The commit that a delta continues: of the same source by its number, from 1, else by its id; without either, a
+    root. ``key``: equal in equal parents."""
+
+    number: int = 0
+    commit: str | None = None
+    key: str = ""
+
+
+class _QueuedDelta(NamedTuple):
+    number: int
+    parent: Parent
+    delta: ImportedDelta
+    lines: bytes
+
+
+class CommitBatches:
+    """The commits of one source. ``known``: those of earlier imports, by key; those that are made are added."""
+
+    def __init__(self, client: "Client", session: str, format: str, known: dict[str, str], *, dry_run: bool) -> None:
+        self.ids: list[str] = []
+        """The id of each commit, by its number from 1; empty until it is there."""
+        self._keys: list[str] = []
+        self._made = 0
+        self._counted = set[str]()
+        self._client = client
+        self._session = session
+        self._format = format
+        self._known = known
+        self._dry_run = dry_run
+        self._waiting: list[_QueuedDelta] = []
+        self._size = 0
+        self._under_way: anyio.Event | None = None
+        self._failure: CallFailed | None = None
+
+    def key_of(self, number: int) -> str:
+        """The key of the commit ``number``."""
+        return self._keys[number - 1]
+
+    def add(self, planned: PlannedDelta, parent: Parent, lines: bytes) -> bool:
+        """Take the next delta, whose content is ``lines``. Returns: True if it is new."""
+        of = (self._session, parent.key, self._format, planned.agent, str(planned.is_compaction))
+        digest = blake3("\0".join(of).encode())
+        key = digest.update(lines).hexdigest(length=_KEY_BYTES)
+        self._keys.append(key)
+        self.ids.append(self._known.get(key, f"ctx-{key}" if self._dry_run else ""))
+        if self._dry_run and key not in self._known and key not in self._counted:
+            self._counted.add(key)
+            self._made += 1
+        return key not in self._known
+
+    def take_made(self) -> int:
+        """Return the number of commits that were made since the last call; of a dry run, those that would be."""
+        made, self._made = self._made, 0
+        return made
+
+    def put(self, delta: ImportedDelta, parent: Parent, lines: bytes) -> None:
+        """Queue the delta that was added last."""
+        self._waiting.append(_QueuedDelta(len(self.ids), parent, delta, lines))
+        self._size += len(lines)
+
+    @property
+    def is_full(self) -> bool:
+        """True if a call is due."""
+        return self._size >= BATCH_BYTES or len(self._waiting) >= _BATCH_DELTAS
+
+    async def send(self, tasks: TaskGroup) -> None:
+        """Begin the next call once the one that is under way has ended. Raises: CallFailed, of that one."""
+        await self._ended()
+        if self._waiting:
+            self._under_way = anyio.Event()
+            waiting, self._waiting, self._size = self._waiting, [], 0
+            tasks.start_soon(self._call, waiting, self._under_way)
+
+    async def finish(self, tasks: TaskGroup) -> None:
+        """Return once everything is durable. Raises: CallFailed."""
+        await self.send(tasks)
+        await self._ended()
+
+    async def _ended(self) -> None:
+        if self._under_way is not None:
+            await self._under_way.wait()
+            self._under_way = None
+        if self._failure is not None:
+            raise self._failure
+
+    async def _call(self, waiting: Sequence[_QueuedDelta], ended: anyio.Event) -> None:
+        try:
+            places = {one.number: place for place, one in enumerate(waiting)}
+            deltas = [self._placed(one, places) for one in waiting]
+            content = b64encode(b"".join([one.lines for one in waiting])).decode()
+            made = await self._client.commit_import(self._session, f"{self._format}-v1", content, deltas)
+            self._made += made.made
+            for one, commit in zip(waiting, made.commits, strict=True):
+                self.ids[one.number - 1] = commit
+                self._known[self._keys[one.number - 1]] = commit
+        except CallFailed as error:
+            self._failure = error
+        finally:
+            ended.set()
+
+    def _placed(self, one: _QueuedDelta, places: Mapping[int, int]) -> ImportedDelta:
+        number = one.parent.number
+        if number in places:
+            return msgspec.structs.replace(one.delta, after=places[number])
+        return msgspec.structs.replace(one.delta, parent=self.ids[number - 1] if number else one.parent.commit)

@@ -1,0 +1,215 @@
+"""Import of commits: many deltas of a session in one write, each commit once however often it is sent.
+
+A commit that is there already is found by what it holds and by what it continues, whenever it was made, so that an
+import that was killed goes on where it was.
+"""
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from ctxd import dbfile
+from ctxd.commits import delta_capture as deltas
+from ctxd.commits.capture_process import DELTA_BYTES_MIN
+from ctxd.commits.commit import VERSION, document, read_fields
+from ctxd.commits.commit_operations import CapturedDelta, Commits
+from ctxd.commits.commit_reads import CommitViewer
+from ctxd.errors import CtxdError
+from ctxd.formats.delta_formats import Counts
+from ctxd.objects.commit_fields import Fields, commit_id
+from ctxd.objects.document import Document, decode_content, encode_content
+from ctxd.secrets.guard import Capture
+from ctxd.sessions.secret_redaction import off_loop
+from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd.store import commit_index
+from ctxd.store.writes import PackedText, Write
+from ctxd_protocol.methods import commits as wire
+from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.secrets import SecretPolicy, Secrets
+
+_Place = tuple[str, str, str, str, str]
+"""What makes a commit the one that it is: its parent, content, format, type and thread."""
+
+
+class _Imported(NamedTuple):
+    """A delta as it is to be kept, the fields of its commit save provenance, and the secrets in both. ``packed`` is
+    None for a large delta."""
+
+    delta: CapturedDelta
+    packed: PackedText | None
+    fields: Fields
+    secrets: Secrets | None
+
+
+class CommitImports(Commits):
+    """The commits of one store, and the import of more."""
+
+    async def import_(self, viewer: CommitViewer, params: wire.CommitImportParams, call: WriteRequest) -> Accepted:
+        """Write those commits of ``params`` that are not there yet, all or none.
+
+        Raises: CtxdError ``session_not_found``, ``session_removed``, ``commit_not_found`` for a parent,
+        ``invalid_params``, and those of the store. Cancel: safe until they are written.
+        """
+        policy = self._policy_of(params.session)
+        for number, one in enumerate(params.deltas):
+            self._require_datable(viewer, one.valid_time)
+            if one.after is not None and (one.parent is not None or one.after >= number):
+                message = f"deltas[{number}].after is {one.after}"
+                hint = "Give parent or after, and in after the number of an earlier delta of the call, from 0."
+                raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
+        imported = await self._imported(policy, params)
+        there = await self._there(params.session, {one.delta.ref for one in imported})
+        async with self._deciding:
+            self._require_kept(params.session)
+            return await self._write(viewer, call, params, imported, there)
+
+    async def _imported(self, policy: SecretPolicy, params: wire.CommitImportParams) -> list[_Imported]:
+        """The deltas of ``params`` as they are to be kept, durable if they are large. Raises: as ``_captured``."""
+        captures = [Capture(self._sessions.guard, policy) for _ in params.deltas]
+
+        def work() -> list[_Imported | bytes]:
+            contents = zip(_contents(params), captures, params.deltas, strict=True)
+            return [
+                content if len(content) >= DELTA_BYTES_MIN else _packed(capture, params, given, content)
+                for content, capture, given in contents
+            ]
+
+        found: list[_Imported] = []
+        for one, capture, given in zip(
+            await off_loop(len(params.content_base64), work), captures, params.deltas, strict=True
+        ):
+            if isinstance(one, bytes):
+                kept = await self._captured(capture, params.format, decode_content(one), confined=False)
+                fields = _fields(capture, params, given, kept.counts)
+                one = _Imported(kept, None, fields, capture.secrets)
+            found.append(one)
+        return found
+
+    async def _there(self, session: str, refs: set[str]) -> dict[_Place, str]:
+        """The commits of ``session`` with one of the contents ``refs``."""
+        ids = await self.store.commits(partial(commit_index.holding, session=session, refs=refs))
+        heads = (await self.store.heads(ids)).values() if ids else ()
+        return {
+            _place(read_fields(head), head.content_ref): commit_id(head.document.id)
+            for head in heads
+            if head is not None and head.content_ref is not None
+        }
+
+    async def _write(
+        self,
+        viewer: CommitViewer,
+        call: WriteRequest,
+        params: wire.CommitImportParams,
+        imported: Sequence[_Imported],
+        there: Mapping[_Place, str],
+    ) -> Accepted:
+        now = max(self._clock.wall_ms(), self.store.newest_valid_time)
+        depths: dict[str, int] = {}
+        ids: list[str] = []
+        known = dict(there)
+        puts: dict[str, Document] = {}
+        packed: dict[str, PackedText] = {}
+        valid_times: dict[str, int] = {}
+        for given, one in zip(params.deltas, imported, strict=True):
+            parent = given.parent if given.after is None else ids[given.after]
+            if parent is not None and parent not in depths:
+                depths[parent] = read_fields(await self.find(viewer, parent)).depth
+            fields = msgspec.structs.replace(
+                one.fields,
+                principal=viewer.actor.principal,
+                machine=self._machine,
+                at=now if given.valid_time is None else given.valid_time,
+                parent=parent or "",
+                depth=0 if parent is None else depths[parent] + 1,
+            )
+            place = _place(fields, one.delta.ref)
+            if (commit := known.get(place)) is None:
+                commit, head = await self._free_id(fields, one.delta.ref, taken=puts)
+                if head is None:
+                    made = document(commit, fields, one.delta.ref, one.secrets)
+                    if one.packed is None:
+                        made = msgspec.structs.replace(made, content=one.delta.content, artifact=one.delta.artifact)
+                    else:
+                        packed[made.id] = one.packed
+                    if given.valid_time is not None:
+                        valid_times[made.id] = fields.at
+                    puts[made.id] = made
+                    depths[commit] = fields.depth
+                known[place] = commit
+            ids.append(commit)
+        return await self._accepted(call, ids, tuple(puts.values()), packed, valid_times)
+
+    async def _accepted(
+        self,
+        call: WriteRequest,
+        ids: Sequence[str],
+        puts: tuple[Document, ...],
+        packed: Mapping[str, PackedText],
+        valid_times: Mapping[str, int],
+    ) -> Accepted:
+        def result(receipt: Receipt | None) -> wire.CommitImportResult:
+            return wire.CommitImportResult(commits=tuple(ids), made=len(puts), receipt=receipt)
+
+        if not puts:
+            # They may have been accepted a moment ago.
+            await self.store.settled()
+            return Accepted(None, result)
+        write = Write(kind=call.kind, principal=call.principal, puts=puts, packed=packed, valid_times=valid_times)
+        pending = self.store.submit(write)
+        call.submitted = True
+        return Accepted(pending, result)
+
+
+def _place(fields: Fields, ref: str) -> _Place:
+    return fields.parent, ref, fields.format, fields.commit_type, fields.thread_id
+
+
+def _contents(params: wire.CommitImportParams) -> list[bytes]:
+    """The bytes of each delta. Raises: CtxdError ``invalid_params``."""
+    try:
+        whole = a2b_base64(params.content_base64, strict_mode=True)
+    except (Base64Error, ValueError) as error:
+        raise CtxdError("invalid_params", f"content_base64 is not base64: {error}", outcome="not_applied") from error
+    ends = list(accumulate(one.size for one in params.deltas))
+    if ends[-1] != len(whole):
+        message = f"content_base64 has {len(whole):,} bytes, the deltas together have {ends[-1]:,}"
+        raise CtxdError("invalid_params", message, hint="Give the size of each delta.", outcome="not_applied")
+    return [whole[start:end] for start, end in pairwise((0, *ends))]
+
+
+def _packed(capture: Capture, params: wire.CommitImportParams, given: wire.ImportedDelta, data: bytes) -> _Imported:
+    """A small delta as it is to be kept. Raises: CtxdError ``invalid_params``, ``unsupported``."""
+    content = decode_content(data)
+    counts = Counts(given.message_count or 0, given.token_count or 0)
+    if None in (given.message_count, given.token_count) or not deltas.is_checked_by_capture(params.format):
+        counts = deltas.counted(params.format, content)
+    kept = deltas.captured(capture, params.format, content)
+    if kept is not content:
+        data = encode_content(kept)
+    digest = blake3(data).digest()
+    packed = PackedText(digest, len(data), dbfile.pack_content(data))
+    fields = _fields(capture, params, given, counts)
+    return _Imported(CapturedDelta(counts, None, None, digest.hex()), packed, fields, capture.secrets)
+
+
+def _fields(capture: Capture, params: wire.CommitImportParams, given: wire.ImportedDelta, counts: Counts) -> Fields:
+    """The fields of a commit save provenance, the secrets in its texts captured."""
+    return Fields(
+        version=VERSION,
+        principal="",
+        at=0,
+        commit_type=given.commit_type,
+        format=params.format,
+        checkpoint=given.checkpoint,
+        session=params.session,
+        thread_id=capture.text(given.thread_id),
+        message_count=counts.messages if given.message_count is None else given.message_count,
+        token_count=counts.tokens if given.token_count is None else given.token_count,
+        summary=capture.text(given.summary),
+    )
