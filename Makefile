@@ -71,7 +71,7 @@ mutation: setup
 	@touch $@
 
 adapters: .venv-adapters/.ready
-	.venv-adapters/bin/python -m pytest -p no:langsmith_plugin tests/adapters
+	.venv-adapters/bin/python -m pytest $(REPORTED) -n $(WORKERS) --dist loadfile -p no:langsmith_plugin tests/adapters
 
 bench: setup
 	$(BIN)/python -m bench

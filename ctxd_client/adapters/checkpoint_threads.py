@@ -15,14 +15,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ctxd_client.adapters.commit_log import (
+    REMOVAL,
     BoundedCache,
     CommitLog,
     CommitLogs,
     Steps,
     as_label,
     create_session,
+    note_removal,
     remove_session,
     session_name,
+    sessions_of,
 )
 from ctxd_client.adapters.value_deltas import ValueDelta, Values, ValueWalk, difference
 from ctxd_protocol.methods.commits import Commit
@@ -32,8 +35,7 @@ AGENT: Final = "langgraph"
 
 CHECKPOINT: Final = "langgraph-checkpoint-v1"
 WRITES: Final = "langgraph-writes-v1"
-REMOVAL: Final = "langgraph-removal-v1"
-"""Formats of deltas. A ``REMOVAL`` follows the discarding of commits, so that other programs read the log anew."""
+"""Formats of deltas."""
 
 CHECKPOINT_ID_MAX: Final = 256
 """Characters of the longest id of a checkpoint."""
@@ -49,7 +51,8 @@ class CheckpointFrame(msgspec.Struct, frozen=True, array_like=True, tag="checkpo
     """The delta of a checkpoint. ``state``: the serialised checkpoint without its values, and its metadata.
 
     ``base``: the commit whose values the ``deltas`` change, None if they are all values; ``spent``: bytes of deltas
-    since the last one without a base. ``nonce``: no two frames are equal text, which would be discarded together.
+    since the last one without a base. ``run``: the id of its run. ``nonce``: no two frames are equal text, which would
+    be discarded together.
     """
 
     thread: str
@@ -62,6 +65,7 @@ class CheckpointFrame(msgspec.Struct, frozen=True, array_like=True, tag="checkpo
     deltas: list[ValueDelta]
     gone: list[str]
     spent: int
+    run: str | None
     nonce: bytes
 
 
@@ -127,6 +131,7 @@ class NewCheckpoint(NamedTuple):
     kind: str
     state: bytes
     values: Values
+    run: str | None
     summary: str
 
 
@@ -197,7 +202,7 @@ class Threads:
         """Every log that may have threads. Raises: CallFailed."""
         if self._session:
             return [self._logs.of(self._session)]
-        return (yield from self._logs.all(AGENT))
+        return [self._logs.of(row.session) for row in (yield from sessions_of(AGENT))]
 
     def find(self, thread: str, namespace: str, id: str | None) -> Steps[FoundCheckpoint | None]:
         """A checkpoint by its id, or the newest one; None without it. Raises: CallFailed."""
@@ -307,9 +312,8 @@ class Threads:
         yield from log.sync()
         if not any(place.thread == name for place in (*log.index.commits, *log.index.writes)):
             return
-        notice = CheckpointPlace(name, "", "")
         # From here on no other program adds a checkpoint that needs an earlier one.
-        yield from self._append(log, thread, notice, nonce(), format=REMOVAL, summary="removal begins")
+        yield from note_removal(log, thread_id=name, summary="removal begins")
         yield from log.sync()
         index = log.index
         doomed = [
@@ -324,7 +328,7 @@ class Threads:
         yield from log.discard(doomed)
         for commit in doomed:
             self._states.drop(commit)
-        yield from self._append(log, thread, notice, nonce(), format=REMOVAL, summary=f"{len(doomed)} commits removed")
+        yield from note_removal(log, thread_id=name, summary=f"{len(doomed)} commits removed")
         if all_of_it and self._session is None:
             yield from remove_session(log.session)
         log.forget()
@@ -342,10 +346,10 @@ class Threads:
             if base[0] in moved:
                 frame = msgspec.structs.replace(frame, base=moved[base[0]], nonce=nonce())
             else:
-                values = yield from walks.values(commit)
-                if values is None:
+                walk = yield from walks.at(commit)
+                if walk is None:
                     continue
-                deltas = [difference(channel, None, value) for channel, value in values.items()]
+                deltas = [difference(channel, None, value) for channel, value in walk.values().items()]
                 frame = msgspec.structs.replace(frame, base=None, deltas=deltas, gone=[], spent=0, nonce=nonce())
             moved[commit] = yield from self._append_frame(log, thread, place, frame, "moved", frame.base or base[0])
         return [*moved]
@@ -400,22 +404,25 @@ class StateWalks:
         self._log = log
         self._walks: list[tuple[list[str], ValueWalk]] = []
 
-    def values(self, commit: str) -> Steps[Values | None]:
-        """The values of the checkpoint of ``commit``, None if one that they need is gone. Raises: CallFailed."""
+    def at(self, commit: str) -> Steps[ValueWalk | None]:
+        """The values of the checkpoint of ``commit``, until the next call; None if one that they need is gone.
+
+        Raises: CallFailed.
+        """
         for number, (path, walk) in enumerate(self._walks):
             if commit in path[-2:]:
                 self._walks.append(self._walks.pop(number))
                 if path[-1] != commit:
                     path.pop()
                     walk.back()
-                return walk.values()
+                return walk
         path = self._log.index.chain(commit)
         bodies = yield from self._log.read(path)
         made = _walked(bodies, path)
         if made is None:
             return None
         self._walks = [*self._walks[1 - _WALKS_MAX :], (path[::-1], made)]
-        return made.values()
+        return made
 
 
 def _walked(bodies: Mapping[str, bytes], chain: Sequence[str]) -> ValueWalk | None:
@@ -454,7 +461,7 @@ def _frame(new: NewCheckpoint, base: str | None, old: _ValuesAt) -> CheckpointFr
         deltas = [difference(channel, None, value) for channel, value in new.values.items()]
     return CheckpointFrame(
         thread=new.thread, namespace=new.namespace, id=new.id, parent=new.parent, base=base, kind=new.kind,
-        state=new.state, deltas=deltas, gone=gone, spent=spent, nonce=nonce(),
+        state=new.state, deltas=deltas, gone=gone, spent=spent, run=new.run, nonce=nonce(),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from ctxd_client.sync import SyncClient
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods import artifacts, commits, sessions
+from ctxd_protocol.session_types import SessionSummary
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -25,6 +26,9 @@ V = TypeVar("V")
 
 Steps = Generator[Call[Any], Any, T]
 """An operation: it yields calls, gets their results, and returns a ``T``."""
+
+REMOVAL: Final = "removal-v1"
+"""The format of a notice that commits before it are being removed, or were, so that programs read the log anew."""
 
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of the longest delta that is sent within a call; a longer one is sent in pieces first."""
@@ -196,7 +200,7 @@ class CommitLog(Generic[IndexT]):
         if not self._is_there:
             yield from create()
             self._is_there = True
-        params = commits.CheckpointParams(session=self.session, op_id=secrets.token_hex(16), **fields)
+        params = commits.CheckpointParams(session=self.session, **{"op_id": secrets.token_hex(16), **fields})
         call = Call("commit.checkpoint", params, commits.CommitResult)
         try:
             made = yield call
@@ -243,16 +247,18 @@ class CommitLogs(Generic[IndexT]):
             self._logs.put(session, log)
         return log
 
-    def all(self, agent: str) -> Steps[list[CommitLog[IndexT]]]:
-        """The logs of all sessions of ``agent`` that are there. Raises: CallFailed."""
-        found: list[CommitLog[IndexT]] = []
-        cursor: str | None = None
-        while True:
-            params = sessions.SessionListParams(agent=agent, limit=PAGE_ITEMS_MAX, cursor=cursor)
-            page = yield Call("session.list", params, sessions.SessionListResult)
-            found += (self.of(row.session) for row in page.sessions)
-            if (cursor := page.next_cursor) is None:
-                return found
+
+def sessions_of(agent: str, label: str | None = None) -> Steps[list[SessionSummary]]:
+    """The sessions of ``agent`` that are not in the trash, newest first. ``label``: ``name=value``. Raises:
+    CallFailed."""
+    found: list[SessionSummary] = []
+    cursor: str | None = None
+    while True:
+        params = sessions.SessionListParams(agent=agent, label=label, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        page = yield Call("session.list", params, sessions.SessionListResult)
+        found += page.sessions
+        if (cursor := page.next_cursor) is None:
+            return found
 
 
 def session_name(prefix: str, *parts: str) -> str:
@@ -279,12 +285,17 @@ def create_session(agent: str, session: str, workdir: str, labels: Mapping[str, 
     try:
         try:
             yield made(workdir)
-        except InvalidCall:
-            if workdir == "/":
+        except InvalidCall as refused:
+            if workdir == "/" or refused.code == "method_not_found":
                 raise
             yield made("/")
     except Conflict:
         return
+    except InvalidCall as refused:
+        if refused.code != "method_not_found":
+            raise
+        message, hint = "a sandbox makes no sessions", "Use a socket of the host, or name a session of the sandbox."
+        raise Forbidden(message, code="forbidden", hint=hint, outcome="not_applied") from refused
     pause = sessions.SessionPauseParams(session=session, op_id=secrets.token_hex(16), wait=False)
     yield Call("session.pause", pause, sessions.SessionResult)
 
@@ -296,6 +307,16 @@ def remove_session(session: str) -> Steps[None]:
         yield Call("session.remove", params, sessions.SessionResult)
     except NotFound:
         return
+
+
+def note_removal(log: CommitLog[Any], **fields: str) -> Steps[commits.Commit]:
+    """Add a notice of a removal. ``fields`` of its commit. Raises: CallFailed."""
+    return (yield from log.append(secrets.token_bytes(8), _no_session, format=REMOVAL, **fields))
+
+
+def _no_session() -> Steps[None]:
+    """Nothing: a removal is of a session that is there."""
+    yield from ()
 
 
 def as_label(text: str) -> str:

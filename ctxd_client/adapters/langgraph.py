@@ -37,7 +37,7 @@ from ctxd_client.adapters.checkpoint_threads import (
     nonce,
 )
 from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
-from ctxd_client.adapters.value_deltas import Values, split
+from ctxd_client.adapters.value_deltas import split
 from ctxd_client.client import Client, connect
 from ctxd_client.sync import SyncClient, connect_sync
 
@@ -66,7 +66,8 @@ class _Saver(BaseCheckpointSaver[str]):
         found = yield from self._threads.find(thread, namespace, get_checkpoint_id(config) or None)
         if found is None:
             return None
-        return self._tuple(found.frame, self._state(found.frame), found.values, found.writes)
+        typed = {channel: value.typed for channel, value in found.values.items()}
+        return self._tuple(found.frame, self._state(found.frame), typed, found.writes)
 
     def _written(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
@@ -81,10 +82,10 @@ class _Saver(BaseCheckpointSaver[str]):
         }
         parent = get_checkpoint_id(config)
         parent = _checked_id(parent) if parent else None
+        run = kept.get("run_id")
+        run = run if isinstance(run, str) else None
         summary = f"{kept.get('source', 'checkpoint')} step {kept.get('step', '?')}"[:200]
-        new = NewCheckpoint(
-            thread, namespace, id, None if parent is None else _checked_id(parent), kind, state, values, summary
-        )
+        new = NewCheckpoint(thread, namespace, id, parent, kind, state, values, run, summary)
         return new, _config(config["configurable"]["thread_id"], namespace, id)
 
     def _task_writes(
@@ -142,9 +143,9 @@ class _Saver(BaseCheckpointSaver[str]):
             state = self._state(frame)
             if filter and any(state[1].get(name) != value for name, value in filter.items()):
                 continue
-            values = yield from walks.values(commit)
-            if values is not None:
-                found.append(self._tuple(frame, state, values, writes))
+            walk = yield from walks.at(commit)
+            if walk is not None:
+                found.append(self._tuple(frame, state, walk.typed(), writes))
         return found
 
     def _delete(self, thread_id: str) -> Steps[None]:
@@ -164,7 +165,7 @@ class _Saver(BaseCheckpointSaver[str]):
             yield from self._threads.remove(log, thread, partial(_is_old, log))
 
     def _delete_runs(self, run_ids: Sequence[str]) -> Steps[None]:
-        wanted = set(run_ids)
+        wanted = {run for run in run_ids if run is not None}
         for log in (yield from self._threads.logs()):
             yield from log.sync()
             places = [*log.index.commits]
@@ -172,7 +173,7 @@ class _Saver(BaseCheckpointSaver[str]):
             for first in range(0, len(places), _LISTED_AT_ONCE):
                 some = places[first : first + _LISTED_AT_ONCE]
                 for _, frame, _ in (yield from self._threads.read(log, some)):
-                    if self._state(frame)[1].get("run_id") in wanted:
+                    if frame.run in wanted:
                         place = CheckpointPlace(name_of(frame.thread), name_of(frame.namespace), frame.id)
                         doomed.setdefault(frame.thread, set()).add(place)
             for thread, gone in doomed.items():
@@ -198,10 +199,14 @@ class _Saver(BaseCheckpointSaver[str]):
         return rest, metadata
 
     def _tuple(
-        self, frame: CheckpointFrame, state: tuple[dict[str, Any], Any], values: Values, writes: list[WritesFrame]
+        self,
+        frame: CheckpointFrame,
+        state: tuple[dict[str, Any], Any],
+        values: dict[str, tuple[str, bytes]],
+        writes: list[WritesFrame],
     ) -> CheckpointTuple:
         rest, metadata = state
-        loaded = {channel: self.serde.loads_typed(value.typed) for channel, value in values.items()}
+        loaded = {channel: self.serde.loads_typed(value) for channel, value in values.items()}
         checkpoint: Any = {**rest, "channel_values": loaded}
         return CheckpointTuple(
             _config(frame.thread, frame.namespace, frame.id),

@@ -115,6 +115,10 @@ class ValueWalk:
                 place.kind, place.head = each.kind, each.head
                 place.body[each.start : each.start + each.added] = each.removed
 
+    def typed(self) -> dict[str, tuple[str, bytes]]:
+        """The values as a serialiser takes them."""
+        return {name: (place.kind, b"".join((place.head, place.body))) for name, place in self._places.items()}
+
     def values(self) -> Values:
         """A copy of the state."""
         return {name: Value(place.kind, place.head, bytes(place.body)) for name, place in self._places.items()}

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 HARNESS = Path(__file__).with_name("example_harness.py")
 DEPENDENCIES = ("anyio", "msgspec", "idna", "sniffio", "typing_extensions")
 OURS = ("ctxd_protocol", "ctxd_client")
-ADAPTERS = ("ctxd_client.adapters.langgraph",)
+ADAPTERS = ("ctxd_client.adapters.agent_sdk", "ctxd_client.adapters.langgraph")
 """Modules that need the package which they adapt to."""
 PROGRAM = (
     f"ADAPTERS = {ADAPTERS}"
@@ -99,7 +99,7 @@ def test_the_wheel_holds_the_client_and_the_protocol_and_declares_two_dependenci
     for requirement in declared.get_all("Requires-Dist"):
         (extra if "extra ==" in requirement else needed).add(re.match(r"[a-z0-9-]+", requirement)[0])
     assert needed == {"anyio", "msgspec"}
-    assert extra == {"langgraph-checkpoint"}
+    assert extra == {"claude-agent-sdk", "langgraph-checkpoint"}
     assert declared["Name"] == "ctxd-sidecar-client"
     assert "Private :: Do Not Upload" in declared.get_all("Classifier")
 

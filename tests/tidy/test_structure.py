@@ -12,6 +12,7 @@ PROGRAMS = (
     "ctxd.__main__",
     "ctxd.cli.entry",
     "ctxd_client",
+    "ctxd_client.adapters.agent_sdk",
     "ctxd_client.adapters.langgraph",
     "ctxd.examples.demo",
     "ctxd.examples.agent_loop",
