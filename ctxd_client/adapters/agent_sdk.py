@@ -77,7 +77,7 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._logs = CommitLogs(TranscriptIndex)
+        self._logs = CommitLogs(TranscriptIndex, AGENT)
         self._unacknowledged: dict[tuple[str, str], _Batch] = {}
         self._locks = BoundedCache[str, anyio.Lock](_LOCKS_MAX, lambda _: 1)
 
@@ -158,7 +158,7 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
             "store": "claude-agent-sdk",
         }
         made = yield from log.append(
-            content, lambda: create_session(AGENT, log.session, cwd if cwd.startswith("/") else "/", labels),
+            content, lambda: create_session(AGENT, log, cwd if cwd.startswith("/") else "/", labels),
             op_id=batch.op_id, format=FORMAT, parent=batch.parent, thread_id=subpath, summary=batch.summary,
             checkpoint="compaction" if any(map(_is_compaction, entries)) else "turn_boundary",
         )  # fmt: skip
@@ -205,9 +205,9 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
         found: list[tuple[str, CommitLog[TranscriptIndex]]] = []
         for row in (yield from sessions_of(AGENT, f"project_key={as_label(project)}")):
             native = row.labels.get("native_session", "")
-            log = self._logs.of(row.session)
-            if row.session != session_name(AGENT, project, native):
+            if row.labels.get("log") != session_name(AGENT, project, native):
                 continue  # Of another program.
+            log = self._logs.of(row.labels["log"])
             yield from log.sync()
             if log.index.commits.get(""):
                 found.append((native, log))

@@ -191,7 +191,7 @@ class Threads:
 
     def __init__(self, session: str | None) -> None:
         self._session = session
-        self._logs = CommitLogs(ThreadIndex)
+        self._logs = CommitLogs(ThreadIndex, None if session else AGENT)
         self._states = BoundedCache[str, _ValuesAt](_STATES_BYTES, _size_of)
 
     def log(self, thread: str) -> CommitLog[ThreadIndex]:
@@ -202,7 +202,8 @@ class Threads:
         """Every log that may have threads. Raises: CallFailed."""
         if self._session:
             return [self._logs.of(self._session)]
-        return [self._logs.of(row.session) for row in (yield from sessions_of(AGENT))]
+        found = [row.labels.get("log") for row in (yield from sessions_of(AGENT))]
+        return [self._logs.of(name) for name in dict.fromkeys(found) if name]
 
     def find(self, thread: str, namespace: str, id: str | None) -> Steps[FoundCheckpoint | None]:
         """A checkpoint by its id, or the newest one; None without it. Raises: CallFailed."""
@@ -230,19 +231,18 @@ class Threads:
         log = self.log(new.thread)
         place = CheckpointPlace(name_of(new.thread), name_of(new.namespace), new.id)
         parent: str | None = None
-        if new.parent is not None:
-            before = place._replace(id=new.parent)
+        before = None if new.parent is None else place._replace(id=new.parent)
+        if before is not None:
             if before not in log.index.commits:
                 yield from log.sync()
             parent = log.index.commits.get(before)
         old = _ValuesAt({}, 0) if parent is None else (yield from self._base(log, parent))
         frame = _frame(new, parent, old)
         commit = yield from self._append_frame(log, new.thread, place, frame, new.summary, parent)
-        if not (yield from log.sync()) and frame.base is not None:
-            # Commits before it are being removed, and it may need one of them.
-            frame = _frame(new, None, _ValuesAt({}, 0))
+        while not (yield from log.sync()) and frame.base is not None or place not in log.index.commits:
+            # Commits before it are being removed, and it may need one of them; or its session was emptied meanwhile.
+            frame, parent = _frame(new, None, _ValuesAt({}, 0)), log.index.commits.get(before) if before else None
             commit = yield from self._append_frame(log, new.thread, place, frame, new.summary, parent)
-            yield from log.sync()
         self._states.put(commit, _ValuesAt(new.values, frame.spent))
 
     def put_writes(self, frame: WritesFrame) -> Steps[None]:
@@ -385,7 +385,7 @@ class Threads:
     def _create(self, log: CommitLog[ThreadIndex], thread: str) -> Steps[None]:
         if self._session is None:
             labels = {"harness": AGENT, "thread": as_label(thread)}
-            yield from create_session(AGENT, log.session, "/", labels)
+            yield from create_session(AGENT, log, "/", labels)
 
     def _base(self, log: CommitLog[ThreadIndex], commit: str) -> Steps[_ValuesAt]:
         """The values of a commit that another one continues; none if they are gone."""

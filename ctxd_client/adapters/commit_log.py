@@ -112,11 +112,19 @@ IndexT = TypeVar("IndexT", bound=LogIndex)
 
 
 class CommitLog(Generic[IndexT]):
-    """The commits of ``session``, and the ``index`` of them."""
+    """The commits of ``session``, and the ``index`` of them.
 
-    def __init__(self, session: str, new_index: Callable[[], IndexT], bodies: "BoundedCache[str, bytes]") -> None:
-        self.session = session
+    ``name``: the id of that session, unless ``ctxd gc`` has emptied it: then the log goes on in another one, which has
+    the name as the label ``log``. ``agent`` of these sessions; None for a session that others made.
+    """
+
+    def __init__(
+        self, name: str, agent: str | None, new_index: Callable[[], IndexT], bodies: "BoundedCache[str, bytes]"
+    ) -> None:
+        self.name = name
+        self.session = name
         self.index = new_index()
+        self._agent = agent
         self._bodies = bodies
         self._new_index = new_index
         self._cursor: str | None = None
@@ -137,6 +145,10 @@ class CommitLog(Generic[IndexT]):
             try:
                 page = yield Call("commit.list", params, commits.CommitListResult)
             except NotFound:
+                self._is_there = False
+                self.forget()
+                if (yield from self._moved()):
+                    continue
                 return is_quiet
             if cursor != self._cursor:
                 continue  # Another task has taken this page meanwhile.
@@ -150,6 +162,34 @@ class CommitLog(Generic[IndexT]):
             self._cursor = page.next_cursor or cursor
             if not page.more:
                 return is_quiet
+
+    def _moved(self) -> Steps[bool]:
+        """Look for the session in which the log goes on. Returns: True if it is another one than before."""
+        found: list[SessionSummary] = []
+        if self._agent is not None:
+            try:
+                found = yield from sessions_of(self._agent, f"log={self.name}")
+            except InvalidCall as refused:
+                if refused.code != "method_not_found":  # A sandbox lists no sessions, and makes none.
+                    raise
+        before = self.session
+        self.session = found[0].session if found else self.name
+        return self.session not in (before, self.name)
+
+    def _make(self, create: Callable[[], Steps[None]]) -> Steps[None]:
+        """Make the session, or the next one if it was emptied: its id stays taken."""
+        number = 0
+        while not self._is_there:
+            yield from create()
+            params = commits.CommitListParams(session=self.session, limit=1)
+            try:
+                yield Call("commit.list", params, commits.CommitListResult)
+                self._is_there = True
+            except NotFound:
+                if self._agent is None:
+                    raise
+                number += 1
+                self.session = f"{self.name}-{number}"
 
     def _take(self, page: Sequence[commits.Commit]) -> bool:
         """Add commits to the index. Returns: True if there is a new notice among them."""
@@ -197,9 +237,7 @@ class CommitLog(Generic[IndexT]):
             fields["artifact"] = yield from _upload(content)
         else:
             fields["delta_base64"] = b64encode(content).decode()
-        if not self._is_there:
-            yield from create()
-            self._is_there = True
+        yield from self._make(create)
         params = commits.CheckpointParams(session=self.session, **{"op_id": secrets.token_hex(16), **fields})
         call = Call("commit.checkpoint", params, commits.CommitResult)
         try:
@@ -234,17 +272,19 @@ class CommitLog(Generic[IndexT]):
 class CommitLogs(Generic[IndexT]):
     """The logs that an adapter uses, the last used ones with their index."""
 
-    def __init__(self, new_index: Callable[[], IndexT]) -> None:
+    def __init__(self, new_index: Callable[[], IndexT], agent: str | None) -> None:
+        """``agent`` of the sessions, None if they are made by others."""
+        self._agent = agent
         self._new_index = new_index
         self._logs = BoundedCache[str, CommitLog[IndexT]](_LOGS_MAX, lambda _: 1)
         self._bodies = BoundedCache[str, bytes](CACHE_BYTES, len)
 
-    def of(self, session: str) -> CommitLog[IndexT]:
-        """The log of ``session``."""
-        log = self._logs.find(session)
+    def of(self, name: str) -> CommitLog[IndexT]:
+        """The log with this name."""
+        log = self._logs.find(name)
         if log is None:
-            log = CommitLog(session, self._new_index, self._bodies)
-            self._logs.put(session, log)
+            log = CommitLog(name, self._agent, self._new_index, self._bodies)
+            self._logs.put(name, log)
         return log
 
 
@@ -270,15 +310,19 @@ def session_name(prefix: str, *parts: str) -> str:
     return f"{prefix}-{hashed.hexdigest()}"
 
 
-def create_session(agent: str, session: str, workdir: str, labels: Mapping[str, str]) -> Steps[None]:
-    """Make a session, set aside so that it is no command's default; one that is there is left as it is.
+def create_session(agent: str, log: CommitLog[Any], workdir: str, labels: Mapping[str, str]) -> Steps[None]:
+    """Make the session of a log, set aside so that it is no command's default; one that is there is left as it is.
 
     Raises: CallFailed; ``InvalidCall`` if its working directory is refused is met by the root instead.
     """
 
     def made(place: str) -> Call[sessions.SessionResult]:
         params = sessions.SessionCreateParams(
-            agent=agent, session=session, workdir=place, labels=dict(labels), op_id=secrets.token_hex(16)
+            agent=agent,
+            session=log.session,
+            workdir=place,
+            labels={**labels, "log": log.name},
+            op_id=secrets.token_hex(16),
         )
         return Call("session.create", params, sessions.SessionResult)
 
@@ -296,7 +340,7 @@ def create_session(agent: str, session: str, workdir: str, labels: Mapping[str, 
             raise
         message, hint = "a sandbox makes no sessions", "Use a socket of the host, or name a session of the sandbox."
         raise Forbidden(message, code="forbidden", hint=hint, outcome="not_applied") from refused
-    pause = sessions.SessionPauseParams(session=session, op_id=secrets.token_hex(16), wait=False)
+    pause = sessions.SessionPauseParams(session=log.session, op_id=secrets.token_hex(16), wait=False)
     yield Call("session.pause", pause, sessions.SessionResult)
 
 

@@ -203,9 +203,13 @@ async def test_a_deleted_transcript_is_gone_for_other_programs_too(kept: Running
         assert (await two.load(sub), await two.list_subkeys(key)) == (None, [])
         await one.delete(key)
         assert (await two.load(key), await two.list_sessions(key["project_key"])) == (None, [])
-        again = [entry("and on")]
-        await two.append(key, again)
-        assert await one.load(key) == again
+        for again in ([entry("and on")], [entry("and on again")]):
+            await two.append(key, again)
+            assert await one.load(key) == again
+            assert [each["session_id"] for each in await one.list_sessions(key["project_key"])] == [key["session_id"]]
+            await one.delete(key)
+            with connect_sync(kept.socket) as client:
+                assert [each.action for each in client.session_gc(0, force=True).sessions] == ["emptied"]
     kept.kill()
     held = [path for path in (kept.folder / "state").rglob("*") if path.is_file()]
     assert [path for path in held if b"that goes away" in path.read_bytes()] == []

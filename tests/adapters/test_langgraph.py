@@ -378,3 +378,21 @@ def test_a_history_of_many_pages_is_read_again_after_a_removal(
         assert len([*one.list(config("pages"))]) == 2
     with CtxdSaver.connect(daemon.socket) as fresh:
         assert len([*fresh.list(config("pages"))]) == 2
+
+
+@pytest.mark.requirement("ADP-5")
+def test_a_thread_whose_session_was_emptied_begins_anew(kept: Running) -> None:
+    with CtxdSaver.connect(kept.socket) as saver, CtxdSaver.connect(kept.socket) as other:
+        for number in range(3):
+            made = put(saver, config("again"), number, n=number)
+            assert values_of(other, config("again")) == {"n": number}
+            saver.put_writes(made, [("n", 7)], "task")
+            assert [each.config for each in other.list(None)] == [made]
+            saver.delete_thread("again")
+            with connect_sync(kept.socket) as client:
+                assert [each.action for each in client.session_gc(0, force=True).sessions] == ["emptied"]
+            assert values_of(saver, config("again")) is None
+    with CtxdSaver.connect(kept.socket) as fresh:
+        assert fresh.get_tuple(config("again")) is None
+        made = put(fresh, config("again"), 4, n=4)
+        assert [each.config for each in fresh.list(config("again"))] == [made]
