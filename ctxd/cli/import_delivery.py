@@ -40,7 +40,7 @@ from ctxd_protocol.methods.commits import ImportedDelta
 if TYPE_CHECKING:
     from ctxd_client import Client
 
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 8
 """Groups of sources that are imported at the same time: commits of a chain wait for each other's ids."""
 
 _TURN_BYTES: Final = 128 * 1024

@@ -10,6 +10,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
@@ -134,6 +135,8 @@ def _accepted(value: Any) -> Any:  # noqa: ANN401 - any JSON value
             return value
         case int() if abs(value) > SAFE_INTEGER_MAX:
             return str(value)
+        case float() if not isfinite(value):
+            return str(value)
         case list():
             return [_accepted(item) for item in value]
         case dict():
@@ -158,11 +161,12 @@ def rest(record: Record, *used: str) -> dict[str, Any] | None:
 
 
 def milliseconds(value: object) -> int | None:
-    """Return a time in ms since 1970: from such a number, or from ISO 8601 (UTC without an offset); None for others."""
+    """Return a time in ms since 1970: from such a number, or from ISO 8601 (UTC without an offset); None for others,
+    and for a number that no double holds."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return round(value)
+        return round(value) if abs(value) <= SAFE_INTEGER_MAX else None
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)

@@ -82,24 +82,32 @@ def _line(raw: bytes, end: int) -> SourceLine | None:
     text = raw.strip()
     if not text:
         return SourceLine(end, b"", None, raw)
+    is_plain = True
     try:
-        record = decoded(text)
-    except ValueError:
-        record = None
+        record = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        is_plain = False
+        try:
+            record = decoded(text)
+        except ValueError:
+            record = None
     is_object = isinstance(record, dict)
     if not raw.endswith(b"\n"):
         if not is_object:
             return None
         # The line feed is written with the next line; until then it is as if it were there.
         raw, end = raw + b"\n", end + 1
+    if is_object and (is_plain or _is_utf8(text)):
+        return SourceLine(end, text + b"\n", record, raw)
+    return SourceLine(end, _wrapped("damaged", text), None, raw)
+
+
+def _is_utf8(text: bytes) -> bool:
     try:
         text.decode()
     except UnicodeDecodeError:
-        pass
-    else:
-        if is_object:
-            return SourceLine(end, text + b"\n", record, raw)
-    return SourceLine(end, _wrapped("damaged", text), None, raw)
+        return False
+    return True
 
 
 def _wrapped(kind: str, text: bytes, **more: object) -> bytes:

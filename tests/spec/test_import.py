@@ -320,7 +320,10 @@ def test_times_that_are_no_past_end_no_import(
     records[0]["timestamp"] = records[1]["timestamp"] = "1960-01-01T00:00:00Z"
     records[3]["timestamp"] = "2999-01-01T00:00:00Z"
     records[4]["timestamp"] = "soon"
-    write(tmp_path / f"{claude.session}.jsonl", records)
+    records[5]["timestamp"] = "never"
+    path = write(tmp_path / f"{claude.session}.jsonl", records)
+    # A number that no double holds.
+    path.write_bytes(path.read_bytes().replace(b'"never"', b"1e999"))
     assert imported(daemon, "claude", tmp_path)["commits"] == 3
     assert views(client, claude.id) == ["abcdef"]
 

@@ -66,6 +66,7 @@ def test_a_damaged_line_is_an_opaque_event():
         (b'"cut \\ud83d, whole \\ud83d\\ude00"', "cut \ufffd, whole \U0001f600"),
         (b"[1732224240123456789, -9007199254740993, 5, true]", ["1732224240123456789", "-9007199254740993", 5, True]),
         (b'{"a": NaN}', {"a": "NaN"}),
+        (b'{"a": 1e999}', {"a": "inf"}),
         (b'"caf\xe9"', "caf\ufffd"),
     ],
 )
