@@ -5,6 +5,18 @@ const COMMAND = /* command */ [];
 
 export const CtxdPlugin = async ({ directory }) => {
   const started = new Set();
+  // The texts under way, by part: some providers end a text only after the calls of tools that follow it.
+  const texts = new Map();
+  const reported = new Map();
+
+  function reportTexts(session) {
+    for (const [part, { of, message, text }] of texts) {
+      if (of !== session || !text) continue;
+      texts.delete(part);
+      reported.set(part, text);
+      hook(session, "Stop", { last_assistant_message: text, turn_id: `${message}/${part}` });
+    }
+  }
 
   // It waits for the process, which takes some 20 ms: opencode does not wait for handlers of events, and then ends.
   function hook(session, event, members) {
@@ -28,6 +40,7 @@ export const CtxdPlugin = async ({ directory }) => {
     },
     "tool.execute.before": async (input, output) => {
       const members = { tool_name: input.tool, tool_input: output.args, tool_use_id: input.callID };
+      reportTexts(input.sessionID);
       hook(input.sessionID, "PreToolUse", members);
     },
     "tool.execute.after": async (input, output) => {
@@ -43,7 +56,13 @@ export const CtxdPlugin = async ({ directory }) => {
       if (input.sessionID) output.env.CTXD_SESSION = `opencode-${input.sessionID}`;
     },
     event: async ({ event }) => {
-      const part = event.properties?.part;
+      const { part, partID, sessionID, messageID, field, delta } = event.properties ?? {};
+      if (event.type === "message.part.updated" && part?.type === "text" && !part.text) {
+        texts.set(part.id, { of: part.sessionID, message: part.messageID, text: "" });
+      }
+      if (event.type === "message.part.delta" && field === "text" && texts.has(partID)) {
+        texts.set(partID, { of: sessionID, message: messageID, text: texts.get(partID).text + delta });
+      }
       if (event.type === "message.part.updated" && part?.type === "tool" && part.state?.status === "error") {
         hook(part.sessionID, "PostToolUseFailure", {
           tool_name: part.tool,
@@ -52,13 +71,19 @@ export const CtxdPlugin = async ({ directory }) => {
           tool_use_id: part.callID,
         });
       }
+      if (event.type === "session.idle") {
+        // Texts that were interrupted.
+        for (const [id, { of }] of texts) if (of === sessionID) texts.delete(id);
+        reported.clear();
+      }
       if (event.type === "session.compacted") hook(event.properties.sessionID, "PostCompact", {});
     },
     "experimental.text.complete": async (input, output) => {
-      if (output.text) {
-        const turn = `${input.messageID}/${input.partID}`;
-        hook(input.sessionID, "Stop", { last_assistant_message: output.text, turn_id: turn });
-      }
+      const known = reported.get(input.partID) ?? "";
+      texts.delete(input.partID);
+      reported.delete(input.partID);
+      const text = output.text.startsWith(known.trimEnd()) ? output.text.slice(known.length) : output.text;
+      if (text) hook(input.sessionID, "Stop", { last_assistant_message: text, turn_id: `${input.messageID}/${input.partID}` });
     },
   };
 };
