@@ -2,7 +2,8 @@
 the same daemon, sends as much and receives a reply. Both have the socket of the interpreter's part in C, without the
 module ``socket``, whose import takes as long as the rest of the bare process.
 
-Both are run in turn, each with an event of its own: a call of a tool with an output of 2 KiB.
+Both are run in turn, each with an event of its own: a call of a tool with an output of 2 KiB. The hook also reads the
+end of a transcript of 1 MiB, in which the call and a text before it are.
 """
 
 import json
@@ -20,6 +21,9 @@ from bench.figures import Figure
 
 GOAL = 1.5
 HOOK = str(Path(sysconfig.get_path("scripts"), "ctx-hook"))
+_TEXT = '{{"type":"assistant","uuid":"text-{}","message":{{"content":[{{"type":"text","text":"I look."}}]}}}}\n'
+_CALL = '{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"toolu_{}"}}]}}}}\n'
+_RESULT = '{"type":"user","message":{"content":[{"type":"tool_result","content":""}]}}\n'
 BARE = """
 import sys
 from _socket import AF_UNIX, SOCK_STREAM, socket
@@ -39,11 +43,15 @@ def run() -> Iterator[Figure]:
     bare: list[float] = []
     with running.folder() as place:
         path = place / "ctxd.sock"
+        transcript = place / "transcript.jsonl"
+        transcript.write_text(f'{{"type":"user","message":"{"x" * 4_096}"}}\n' * 256)
         environ = {"HOME": str(place), "CTXD_SOCKET": str(path), "PATH": os.environ["PATH"]}
         with running.daemon(path, place / "state"):
             for number in range(runs):
-                hooks.append(_took([HOOK, "claude"], _event(f"toolu_{number}"), environ))
-                params = {"harness": "claude-code", "input": _event(f"toolu_bare_{number}").decode()}
+                with transcript.open("a") as file:
+                    file.write(_RESULT + _TEXT.format(number) + _CALL.format(number))
+                hooks.append(_took([HOOK, "claude"], _event(f"toolu_{number}", transcript), environ))
+                params = {"harness": "claude-code", "input": _event(f"toolu_bare_{number}", transcript).decode()}
                 call = {"jsonrpc": "2.0", "id": 1, "method": "session.hook", "params": params}
                 sent = json.dumps(call).encode() + b"\n"
                 bare.append(_took([sys.executable, "-S", "-c", BARE, str(path)], sent, environ))
@@ -53,9 +61,10 @@ def run() -> Iterator[Figure]:
     yield Figure(name="hook", value=median(hooks) / median(bare), goal=GOAL, better="lower", detail=detail)
 
 
-def _event(call: str) -> bytes:
+def _event(call: str, transcript: Path) -> bytes:
     record = {
         "session_id": "bench",
+        "transcript_path": str(transcript),
         "cwd": "/",
         "hook_event_name": "PostToolUse",
         "tool_name": "Bash",
