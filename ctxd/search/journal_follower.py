@@ -36,7 +36,7 @@ STEP_BYTES: Final = 1024 * 1024
 GATHER_S: Final = 0.4
 """Seconds from a write until it is indexed, so that others come along; a reader finds it within a second."""
 
-BUSY_SHARE: Final = 0.25
+BUSY_SHARE: Final = 0.1
 """The share of one processor that the index takes at most while others write."""
 
 IDLE_SHARE: Final = 0.8

@@ -11,6 +11,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_document
 from ctxd.objects.generated_ids import segment_id, session_of
 from ctxd.objects.kinds import is_purged
+from ctxd.offload import let_others_run
 from ctxd.search.index_file import IndexedText, IndexFile, SessionRow, TextPlace
 from ctxd.search.texts import SUMMARY, FoundText, commit_texts, head_texts, segment_texts, toolcall_texts, turns_begun
 from ctxd.sessions.segments import read_head
@@ -84,6 +85,7 @@ class JournalTexts:
         last: journal.Row | None = None
         for row in journal.read_rows(self._connection, after=index.seq, limit=rows_max):
             last = row
+            let_others_run()
             with suppress(*_DAMAGED):
                 changes.take(row)
             if changes.size >= bytes_max:
