@@ -76,6 +76,7 @@ from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.scanner import Scanner
 from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
+from ctxd.sessions.listing import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
@@ -370,7 +371,9 @@ class Daemon:
                 check_receipt=store.check_receipt,
             ),
             host_methods.handlers(
-                session_methods.handlers(operations, notices) | {"session.create": start.create}, hosts
+                session_methods.handlers(operations, notices) | {"session.create": start.create},
+                hosts,
+                SessionLists(sessions, indexer),
             ),
             file_lookups.FileCalls(sessions, indexer),
             objects.ObjectCalls(sessions),

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from typing import TypedDict
 
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.command_line import Stop
@@ -9,6 +10,13 @@ from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.session_types import SessionStatus, SessionSummary
+
+
+class Filter(TypedDict, total=False):
+    """Filters of ``sessions``."""
+
+    state: SessionStatus
+    archived: bool
 
 
 def named_session(client: SyncClient, given: str | None) -> str:
@@ -26,10 +34,10 @@ def named_session(client: SyncClient, given: str | None) -> str:
     except NotFound:
         matching: list[str] = []
         with suppress(InvalidCall):  # a sandbox may not list sessions
-            # Sessions in the trash are found by a prefix only where no other one is.
-            for state in (None, "removed"):
+            # Archived sessions, and then those in the trash, are found by a prefix only where no other one is.
+            for more in (Filter(), Filter(archived=True), Filter(state="removed")):
                 matching = matching or [
-                    each.session for each in sessions(client, state) if each.session.startswith(name)
+                    each.session for each in sessions(client, **more) if each.session.startswith(name)
                 ]
         if not matching:
             raise Stop(
@@ -88,12 +96,12 @@ def _at_current_directory(sessions: list[SessionSummary]) -> list[SessionSummary
     return [each for each in containing if len(each.workdir) == deepest]
 
 
-def sessions(client: SyncClient, state: SessionStatus | None = None) -> list[SessionSummary]:
-    """Return all sessions, newest first. Raises: ``InvalidCall`` on a sandbox's socket."""
+def sessions(client: SyncClient, state: SessionStatus | None = None, archived: bool = False) -> list[SessionSummary]:
+    """Return all sessions, or all archived ones, newest first. Raises: ``InvalidCall`` on a sandbox's socket."""
     found: list[SessionSummary] = []
     cursor: str | None = None
     while True:
-        page = client.session_list(state=state, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        page = client.session_list(state=state, archived=archived, limit=PAGE_ITEMS_MAX, cursor=cursor)
         found.extend(page.sessions)
         cursor = page.next_cursor
         if cursor is None:

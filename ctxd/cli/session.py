@@ -9,13 +9,12 @@ from typing import Any, Final, get_args
 import click
 import msgspec
 
+from ctxd.cli import session_list
 from ctxd.cli.commit_lookup import located_commit, start_context
 from ctxd.cli.common_options import (
     Invocation,
     common,
     listing,
-    note_next_page,
-    paged,
     revision_argument,
     session_argument,
     sessions_argument,
@@ -26,9 +25,8 @@ from ctxd.cli.failures import stop_for
 from ctxd.cli.revision_lookup import Times, locate, session_id, times
 from ctxd.cli.revisions import is_revision
 from ctxd.cli.session_markdown import markdown
-from ctxd.clock import SystemClock
 from ctxd.command_line import INTERRUPTED, Command, Group, Stop
-from ctxd.formatting import age, count, moment
+from ctxd.formatting import count, moment
 from ctxd.terminal import cell
 from ctxd.transcripts.records import Entry
 from ctxd_client.errors import CallFailed, NotFound
@@ -37,7 +35,7 @@ from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import FRAME_BYTES_HOST_MAX, PAGE_ITEMS_MAX
 from ctxd_protocol.methods.sessions import SessionOwnerResult, SessionResult, SessionResumeResult
-from ctxd_protocol.session_types import CheckpointPolicy, Mount, Removal, SessionStatus, SessionView
+from ctxd_protocol.session_types import CheckpointPolicy, Harness, Mount, Project, Removal, SessionView
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
@@ -56,54 +54,15 @@ def session() -> None:
     """List, show, start, fork, end and remove sessions."""
 
 
-@session.command(cls=Command, examples="ctx session ls\nctx session ls --agent demo -q\nctx session ls --json")
-@click.option(
-    "--state", type=click.Choice(["active", "paused", "closed", "removed"]), help="Only sessions in this state."
-)
-@click.option("--agent", metavar="AGENT", help="Only sessions of this agent.")
-@click.option("--label", metavar="KEY=VALUE", help="Only sessions with this label.")
-@click.option("--text", metavar="TEXT", help="Only sessions whose id, agent or preview has this text.")
-@click.option("--elsewhere", is_flag=True, help="The sessions of other hosts that use the same log.")
-@paged
-@listing
-@common
-def ls(
-    run: Invocation,
-    state: SessionStatus | None,
-    agent: str | None,
-    label: str | None,
-    text: str | None,
-    elsewhere: bool,
-    limit: int,
-    cursor: str | None,
-) -> None:
-    """List sessions, newest first; those in the trash with --state removed."""
-    with run.client() as client:
-        page = client.session_list(
-            state=state, agent=agent, label=label, text=text, elsewhere=elsewhere, limit=limit, cursor=cursor
-        )
-    ids = [each.session for each in page.sessions]
-    if run.screen.listing(page.sessions, ids, next_cursor=page.next_cursor):
-        return
-    now = SystemClock().wall_ms()
-    run.screen.table(
-        ("SESSION", "AGENT", "STATE", "TURNS", "ACTIVE", "INDEX", "UPDATED", "HOST" if elsewhere else "LAST MESSAGE"),
-        [
-            (
-                each.session,
-                each.agent,
-                each.state,
-                count(each.turn_count),
-                count(each.active_count),
-                count(each.index_count),
-                age(each.updated_at, now),
-                (each.host or "") if elsewhere else each.preview,
-            )
-            for each in page.sessions
-        ],
-        right=(3, 4, 5),
-    )
-    note_next_page(run, page.next_cursor)
+for command in (
+    session_list.ls,
+    session_list.archive,
+    session_list.unarchive,
+    session_list.title,
+    session_list.label,
+    session_list.moved,
+):
+    session.add_command(command)
 
 
 @session.command(cls=Command, examples="ctx session hosts\nctx session hosts --json")
@@ -372,7 +331,8 @@ def import_(run: Invocation, file: Path, wanted: str | None) -> None:
     with run.client() as client:
         events = 0
         with opened(file) as (format, entries):
-            made = client.session_create(format, session=wanted, labels={"transcript": file.name}).session.session
+            labels = {"transcript": file.name, **({"harness": format} if format in get_args(Harness) else {})}
+            made = client.session_create(format, session=wanted, labels=labels).session.session
             try:
                 for batch in _batches(entry.event for entry in entries):
                     client.session_append(made, events=batch)
@@ -466,22 +426,37 @@ def _show(run: Invocation, found: SessionView) -> None:
         ("session", found.session),
         ("agent", f"{found.agent} ({found.principal})"),
         ("state", found.state),
+        *([("title", found.title)] if found.title else []),
+        *([("archived", "left out of lists; ctx session unarchive lists it again")] if found.archived else []),
         *([("removed", _removal(found.removed))] if found.removed is not None else []),
         ("created", moment(found.created_at)),
         ("updated", moment(found.updated_at)),
         ("turns", count(found.turn_count)),
         ("workdir", found.workdir),
+        *_project_lines(found.project),
         *([("devices", "tell filesystems apart")] if found.detect_filesystems else []),
         *(("mount", f"{each.agent_prefix} is {each.canonical_prefix}") for each in found.mounts),
         ("collapse", f"{count(found.collapse.per_turn, 'tool call')} a turn, {count(found.collapse.turns, 'turn')}"),
         ("budget", "none" if found.budget_tokens is None else f"{count(found.budget_tokens, 'token')}"),
         *([("commits", f"each {found.checkpoint}")] if found.checkpoint != "none" else []),
         *(("label", f"{key}={value}") for key, value in found.labels.items()),
+        *(
+            ("granted", f"{name} {value if isinstance(value, str) else msgspec.json.encode(value).decode()}")
+            for name, value in (found.recorded.permissions if found.recorded is not None else {}).items()
+        ),
         ("objects", f"{count(len(found.session_index))} indexed, {count(len(found.metadata_pool))} in the pool"),
         *(("active", each + (" (pinned)" if each in pinned else "")) for each in found.active_set),
     ]
     for name, value in lines:
         run.screen.line(f"{run.screen.paint(f'{name:<9}', 'dim')} {cell(value)}")
+
+
+def _project_lines(project: Project | None) -> Iterator[tuple[str, str]]:
+    if project is None:
+        return
+    yield "project", f"{project.directory} {project.path}" if project.path else project.directory
+    yield from (("remote", remote) for remote in project.remotes)
+    yield from (("root", root) for root in project.roots)
 
 
 def _removal(removed: Removal) -> str:

@@ -1,6 +1,7 @@
 """``ctx fork`` and ``ctx resume``: a session that goes on from a commit, a moment of a session, or a principal's newest
 work."""
 
+import os
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, get_args
 
@@ -14,9 +15,11 @@ from ctxd.cli.session import text_or_file
 from ctxd.command_line import Command, Stop
 from ctxd.formats.harness_session import HarnessName
 from ctxd.formatting import count
+from ctxd.terminal import cell
+from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import StartContext
-from ctxd_protocol.session_types import CheckpointPolicy, SessionView
+from ctxd_protocol.session_types import CheckpointPolicy, SessionOrigin, SessionView
 
 _id_option = click.option("--id", metavar="SESSION", help="The id of the new session; else the daemon chooses one.")
 _prompt_option = click.option(
@@ -119,8 +122,9 @@ def resume(
     cwd: str | None,
     execute: bool,
 ) -> None:
-    """Start a session that goes on where the newest work of PRINCIPAL ended, by default of the caller.
+    """Start a session that goes on where the newest work ended: yours in this project, or that of PRINCIPAL in any.
 
+    This project is that of the current directory, or the package of it. The session it goes on from is named.
     Whatever its newest session has is committed first, so that nothing is lost after a crash of the agent. To take a
     paused session up again as it is, use `ctx session resume`.
 
@@ -130,13 +134,13 @@ def resume(
         named = principal
 
         def context_of(client: SyncClient) -> StartContext:
-            return StartContext(principal="") if named is None else start_context(client, named)
+            return _here(cwd) if named is None else start_context(client, named)
 
         _hand_over(run, harness, cwd, execute, context_of, agent, id, system_prompt)
         return
     _require_harness(cwd, execute)
     with run.client() as client:
-        context = StartContext(principal=principal or "")
+        context = _here(None) if principal is None else StartContext(principal=principal)
         made = client.session_create(
             agent,
             session=id,
@@ -144,7 +148,28 @@ def resume(
             system_prompt=text_or_file(system_prompt),
             checkpoint=checkpoint or "none",
         ).session
-    _print_started(run, made)
+        origin = None if run.screen.quiet or run.screen.as_json else _origin(client, made)
+    _print_started(run, made, origin)
+
+
+def _here(directory: str | None) -> StartContext:
+    """The newest work of the caller in the project at ``directory``, by default the current one."""
+    return StartContext(principal="", project=os.path.abspath(directory or "."))
+
+
+def _origin(client: SyncClient, made: SessionView) -> str | None:
+    """The session that ``made`` goes on from, with its title."""
+    origin = made.origin or SessionOrigin()
+    session = origin.session
+    if session is None and origin.commit is not None:
+        session = client.commit_history(origin.commit, depth=1).commits[0].session
+    if session is None:
+        return origin.commit
+    try:
+        title = client.session_get(session).session.title
+    except NotFound:
+        title = ""
+    return f"{session} ({title})" if title else session
 
 
 def _require_harness(cwd: str | None, execute: bool) -> None:
@@ -169,10 +194,11 @@ def _hand_over(
     hand_over(run, harness, cwd, execute, start, agent)
 
 
-def _print_started(run: Invocation, made: SessionView) -> None:
+def _print_started(run: Invocation, made: SessionView, origin: str | None = None) -> None:
     if run.screen.quiet:
         run.screen.line(made.session)
     elif run.screen.as_json:
         run.screen.document(made)
     else:
-        run.screen.line(f"{made.session} goes on after {count(made.turn_count, 'turn')}")
+        after = f"after {count(made.turn_count, 'turn')}"
+        run.screen.line(f"{made.session} goes on {f'from {cell(origin)}, ' if origin else ''}{after}")

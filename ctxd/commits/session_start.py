@@ -23,8 +23,10 @@ from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.kinds import is_purged
+from ctxd.sessions.catalog import Filters
 from ctxd.sessions.loading import Begun, PurgedMeanwhile, batched
 from ctxd.sessions.operations import Operations
+from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.secret_redaction import captured, off_loop
 from ctxd.sessions.segments import AppendChat, RecordCalls, SessionDelta, events_size
 from ctxd.sessions.session import Accepted, Actor, WriteRequest, find_replay
@@ -36,6 +38,7 @@ from ctxd.store.writes import Landed, Replay
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.commits import CommitMaterializeParams, StartContext
+from ctxd_protocol.methods.listing import SessionListParams
 from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionResult
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import SessionView
@@ -91,7 +94,11 @@ class SessionStart:
         viewer = CommitViewer(actor, None)
         commit = context.commit
         if context.principal is not None:
-            commit = await self._newest_of(context.principal or actor.principal, params.agent)
+            principal = context.principal or actor.principal
+            if context.project is None:
+                commit = await self._newest_of(principal, params.agent)
+            else:
+                commit = await self._newest_in(context.project, principal, params.agent)
         assert commit is not None, "one of three is given"
         found = await self._commits.find(viewer, commit)
         fields = read_fields(found)
@@ -170,6 +177,29 @@ class SessionStart:
         message = f"{principal} has no commit{of}"
         raise CtxdError("commit_not_found", message, hint="commit.list has the commits there are.")
 
+    async def _newest_in(self, directory: str, principal: str, template: str | None) -> str:
+        """The newest commit of the session of ``principal`` that was used last in the project at ``directory``, once
+        all of that session is committed. Sessions without a commit are passed over.
+
+        Raises: CtxdError commit_not_found, invalid_path, and those of the store.
+        """
+        at = await self._sessions.project_at(directory, package=True)
+        filters = Filters(SessionListParams(agent=template), ProjectFilter(at))
+        found: list[tuple[int, str]] = []
+        for last, session in self._sessions.catalog.recent(filters, principal, _LATEST_MAX):
+            known = self._sessions.catalog.newest(session)
+            # Of an imported session the events count, not the import.
+            is_imported = known is not None and known[0].settings.recorded is not None and not known[0].turn_count
+            found.append((last if is_imported else max(last, await self._last_write(session)), session))
+        for _, session in sorted(found, reverse=True):
+            await self._checkpoints.checkpoint(session, "explicit")
+            newest = await self._store.commits(partial(commit_index.newest, wanted=CommitFilter(session=session)))
+            if newest is not None:
+                return commit_id(newest.document.id)
+        message = f"{principal} has no work in the project at {directory}"
+        hint = "session.list lists the sessions; leave project out for the newest work in any project."
+        raise CtxdError("commit_not_found", message, hint=hint, outcome="not_applied")
+
     async def _last_write(self, session: str) -> int:
         """Valid time of the newest write of ``session``."""
         newest = await self._store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
@@ -237,6 +267,9 @@ def _require_one(context: StartContext) -> None:
     if given.count(None) != len(given) - 1:
         message = "a context is exactly one of commit, session and principal"
         raise CtxdError("invalid_params", message, hint="Leave context out for an empty one.", outcome="not_applied")
+    if context.project is not None and context.principal is None:
+        message = "project goes with principal"
+        raise CtxdError("invalid_params", message, hint="Give an empty principal for your own.", outcome="not_applied")
     if context.session is None and (context.valid_time, context.tx) != (None, None):
         message = "valid_time and tx are moments of a session"
         raise CtxdError("invalid_params", message, hint="Name the session in the context.", outcome="not_applied")

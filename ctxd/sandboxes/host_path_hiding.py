@@ -19,7 +19,7 @@ from ctxd.rpc.dispatch import Answer, Handler
 from ctxd.sessions.session import Accepted
 from ctxd_protocol.methods.files import FileResolveResult
 from ctxd_protocol.object_types import FilesystemSource, ObjectVersion, Source
-from ctxd_protocol.session_types import Mount, Notice, Project
+from ctxd_protocol.session_types import Mount, Notice, Project, SessionOrigin
 
 _PATH: Final = re.compile(r"(?<![\w/<])/[^\s'\":,;()<>]+")
 """An absolute path in the text of an error."""
@@ -128,6 +128,10 @@ def _no_project(_: Project) -> None:
     """Nothing: where a project lies on the host, and at which addresses, is not a sandbox's to know."""
 
 
+def _no_origin(_: SessionOrigin) -> None:
+    """Nothing: other sessions are not a sandbox's to know."""
+
+
 _REDACTORS: Final[dict[type, Callable[[Any], Any]]] = {
     Mount: _mount,
     FilesystemSource: _source,
@@ -135,6 +139,7 @@ _REDACTORS: Final[dict[type, Callable[[Any], Any]]] = {
     FileResolveResult: _place,
     Notice: _notice,
     Project: _no_project,
+    SessionOrigin: _no_origin,
 }
 
 

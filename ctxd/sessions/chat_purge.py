@@ -139,9 +139,9 @@ def restating(gone: Gone) -> Callable[[Document], Document | None]:
             return _segment(gone, document)
         if document.type == "commit":
             return _commit(gone, document)
-        preview = document.payload.get("preview")
-        kept = preview if preview is None else gone.preview(preview)
-        return None if kept == preview else _with(document, {**document.payload, "preview": kept}, document.content)
+        shown = {name: document.payload[name] for name in ("preview", "first_prompt") if name in document.payload}
+        kept: dict[str, Any] = {name: gone.preview(text) for name, text in shown.items()}
+        return None if kept == shown else _with(document, {**document.payload, **kept}, document.content)
 
     return restate
 

@@ -15,6 +15,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
 from ctxd.sessions.settings import ContinuedCommit, CreatedSession, SessionSettings, normalised, template_of
 from ctxd.store.writes import Replay
+from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy
@@ -158,6 +159,21 @@ class LifecycleOperations(OperationGroup):
         """Close the session for good."""
         return self._set(tx, state="closed")
 
+    @admitted("session.annotate", _view_again, states=_EVERY)
+    async def annotate(self, tx: Transaction, params: listing.SessionAnnotateParams) -> Accepted:
+        """Change the properties of the session in a listing, in whatever state it is."""
+        given: dict[str, Any] = {
+            name: value for name in ("title", "archived", "recorded") if (value := getattr(params, name)) is not None
+        }
+        if params.title is not None:
+            given["title"] = " ".join(params.title.split())
+        if params.labels is not None:
+            labels = {**tx.live.settings.labels, **params.labels}
+            given["labels"] = {name: value for name, value in labels.items() if value is not None}
+        if params.directory is not None:
+            given["project"] = await self.sessions.project_at(params.directory)
+        return self._set(tx, **given)
+
     @admitted("session.remove", _view_again, states=_EVERY)
     async def remove(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
         """Move the session to the trash."""
@@ -191,7 +207,7 @@ class LifecycleOperations(OperationGroup):
         """Check every file of the session against its source, and make the session active (spec 1 §3.6)."""
         live = tx.live
         found = await freshen(live, self.indexer, live.state.files(live.state.index), tx.request)
-        settings = msgspec.structs.replace(live.settings, state="active")
+        settings = msgspec.structs.replace(live.settings, state="active", archived=False)
         report = reconciled(found)
         if settings == live.settings and not found.changed:
             return tx.unchanged(

@@ -81,12 +81,13 @@ class PurgedMeanwhile(Exception):
 
 
 class Beginning(NamedTuple):
-    """The first state of a new session, the documents of its segments, their run, and its newest prompt."""
+    """The first state of a new session, the documents of its segments, their run, its newest and its first prompt."""
 
     state: SessionState
     segments: list[Document]
     run: list[SessionDelta | None]
     preview: str
+    first_prompt: str
 
 
 def beginning_of(session: str, begun: Sequence[SessionDelta]) -> Beginning:
@@ -102,6 +103,7 @@ def beginning_of(session: str, begun: Sequence[SessionDelta]) -> Beginning:
         [segment_document(segment_id(session, number), delta) for number, delta in enumerate(begun)],
         [kept_in_run(delta) for delta in begun],
         prompts[-1][:PREVIEW_CHARS] if prompts else "",
+        next((text[:PREVIEW_CHARS] for text in prompts if text), ""),
     )
 
 

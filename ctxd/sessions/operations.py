@@ -37,6 +37,7 @@ class Operations:
         return {
             "session.create": self.lifecycle.create,
             "session.configure": self.lifecycle.configure,
+            "session.annotate": self.lifecycle.annotate,
             "session.pause": self.lifecycle.pause,
             "session.resume": self.lifecycle.resume,
             "session.close": self.lifecycle.close,

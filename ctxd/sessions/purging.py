@@ -89,7 +89,7 @@ async def purge(
                 messages=count,
             )
             write = _write(call, asked, live.session)
-            pending = live.restate(write, gone.event, gone.delta, gone.preview(live.preview), freed)
+            pending = live.restate(write, gone.event, gone.delta, gone.preview, freed)
         call.submitted = True
     proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     if not is_quoted_elsewhere:
@@ -166,7 +166,7 @@ async def purge_chat(
             (), guard.keyed_hash, within=within((live.session, *family)), restate=restate, messages=gone.events
         )
         write = _write(call, asked, live.session)
-        pending = live.restate(write, gone.event, gone.delta, gone.preview(live.preview), freed)
+        pending = live.restate(write, gone.event, gone.delta, gone.preview, freed)
         call.submitted = True
     return await _proof(store, asked, pending)
 

@@ -4,10 +4,8 @@ Owns the bound on live sessions and the catalog of all heads, which listings and
 A session is loaded once, however many callers need it at the same time, and unloaded only while it is idle.
 """
 
-from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from heapq import nlargest
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -15,10 +13,11 @@ import msgspec
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
-from ctxd.mounts.mapping import MountTable
+from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.offload import Lane
 from ctxd.secrets.guard import Capture, Guard, fleeting_guard
+from ctxd.sessions.catalog import Catalog, no_session, summary_of
 from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.loading import NOT_BEGUN, SEGMENTS_INLINE_MAX, Beginning, Begun, PurgedMeanwhile, beginning_of, load
 from ctxd.sessions.moved_sessions import MovedSession
@@ -30,200 +29,9 @@ from ctxd.sessions.settings import SessionSettings, mount_table, normalised
 from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
-from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
-
-NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)
-"""The current context when no session is meant."""
-
-
-def no_session(session: str, *, shared: bool = False) -> CtxdError:
-    """Return the error of a call for ``session``, which is not there. ``shared``: another host may have it."""
-    hint = "session.list lists them."
-    if shared:
-        hint = (
-            "If another host has it, session.resume takes it over here: `ctx session ls --elsewhere` lists such "
-            "sessions with their hosts."
-        )
-    return CtxdError("session_not_found", f"there is no session {session}", hint=hint)
-
-
-def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | None = None) -> SessionSummary:
-    """A row of a listing of ``session``, whose head was written at ``valid_time``; ``host``: by that other host."""
-    settings = head.settings
-    return SessionSummary(
-        session=session,
-        agent=settings.agent,
-        state=settings.state,
-        created_at=settings.created_at,
-        updated_at=valid_time,
-        turn_count=head.turn_count,
-        index_count=head.index_count,
-        active_count=head.active_count,
-        preview=head.preview,
-        labels=settings.labels,
-        workdir=settings.workdir,
-        host=host,
-        removed=settings.removed,
-        harness=settings.labels.get("harness"),
-        project=settings.project,
-    )
-
-
-class Catalog:
-    """Session id to head. About 1 KiB a session."""
-
-    def __init__(self) -> None:
-        self._heads: dict[str, tuple[SessionHead, int]] = {}
-        self._names: list[str] = []
-        self._order: list[tuple[int, str]] = []
-        self._open: dict[str, None] = {}
-        self._forks: dict[str, dict[str, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._heads)
-
-    def __contains__(self, session: object) -> bool:
-        return session in self._heads
-
-    def newest(self, session: str) -> tuple[SessionHead, int] | None:
-        """The head of ``session`` and when it was written, None if it is not known."""
-        return self._heads.get(session)
-
-    def names(self, after: str, limit: int) -> list[str]:
-        """The ids of at most ``limit`` sessions, in order, from beyond ``after`` on."""
-        start = bisect_right(self._names, after)
-        return self._names[start : start + limit]
-
-    def state(self, session: str) -> SessionStatus | None:
-        """The state of ``session``, None if it is not known."""
-        known = self._heads.get(session)
-        return None if known is None else known[0].settings.state
-
-    def latest(self, principal: str, agent: str | None, limit: int) -> list[str]:
-        """At most ``limit`` sessions of ``principal``, and of ``agent`` if one is given, that are not in the trash:
-        those of the newest heads, newest first. Cost: the number of sessions."""
-        found = [
-            (valid_time, session)
-            for session, (head, valid_time) in self._heads.items()
-            if head.settings.principal == principal
-            and agent in (None, head.settings.agent)
-            and head.settings.state != "removed"
-        ]
-        return [session for _, session in nlargest(limit, found)]
-
-    def states(self) -> dict[str, SessionStatus]:
-        """The state of every session."""
-        return {session: head.settings.state for session, (head, _) in self._heads.items()}
-
-    def heads(self) -> Iterator[SessionHead]:
-        """The head of every session."""
-        return (head for head, _ in self._heads.values())
-
-    def put(self, session: str, head: SessionHead, valid_time: int) -> None:
-        """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
-        if head.settings.base is not None:
-            self._forks.setdefault(head.settings.base.session, {})[session] = None
-        if session not in self._heads:
-            insort(self._order, (head.settings.ordinal, session))
-            insort(self._names, session)
-        self._heads[session] = (head, valid_time)
-        if head.settings.state in ("closed", "removed"):
-            self._open.pop(session, None)
-        else:
-            self._open[session] = None
-
-    def discard(self, session: str) -> None:
-        """Know nothing of ``session`` any more. One that is not known: no effect."""
-        known = self._heads.pop(session, None)
-        if known is not None:
-            self._order.remove((known[0].settings.ordinal, session))
-            del self._names[bisect_left(self._names, session)]
-            self._open.pop(session, None)
-            if (base := known[0].settings.base) is not None:
-                self._forks[base.session].pop(session, None)
-
-    def forks(self, session: str) -> list[str]:
-        """The sessions that were forked from ``session``, and those from these, in no order."""
-        found = list(self._forks.get(session, ()))
-        for fork in found:
-            found += self._forks.get(fork, ())
-        return found
-
-    def settings(self, session: str) -> SessionSettings:
-        """Return the settings of ``session``. Raises: CtxdError session_not_found."""
-        if session not in self._heads:
-            raise no_session(session)
-        return self._heads[session][0].settings
-
-    def summary(self, session: str) -> SessionSummary:
-        """One row of a listing."""
-        head, valid_time = self._heads[session]
-        return summary_of(session, head, valid_time)
-
-    def current(self, session: str | None) -> CurrentContext:
-        """Return the current context of ``session``; None: of the only session that is open, if any.
-
-        Raises: CtxdError session_not_found.
-        """
-        if session is None:
-            if len(self._open) != 1:
-                return NOWHERE
-            session = next(iter(self._open))
-        if session not in self._heads:
-            raise no_session(session)
-        head, _ = self._heads[session]
-        return CurrentContext(context_id=head.context_id, session=session, turn=head.turn_count, assembly=head.assembly)
-
-    def page(
-        self,
-        *,
-        state: SessionStatus | None,
-        agent: str | None,
-        label: str | None,
-        text: str | None,
-        limit: int,
-        cursor: str | None,
-    ) -> tuple[list[str], str | None]:
-        """The ids of sessions that pass all filters, newest created first, and the cursor of the next page. Without
-        ``state`` removed ones are left out.
-
-        ``label`` is ``key=value``; ``text`` is sought, in any case, in preview, id and agent. A cursor stays good
-        if sessions are created meanwhile. Raises: CtxdError invalid_params for a label or a cursor of another form.
-        """
-        key, equals, value = (label or "=").partition("=")
-        if not equals:
-            raise CtxdError("invalid_params", f"label {label!r} is not of the form key=value")
-        needle = text.casefold() if text else ""
-        found: list[str] = []
-        for place in range(self._place(cursor) - 1, -1, -1):
-            ordinal, session = self._order[place]
-            head, _ = self._heads[session]
-            settings = head.settings
-            if settings.state == "removed" if state is None else settings.state != state:
-                continue
-            if agent not in (None, settings.agent):
-                continue
-            if label is not None and settings.labels.get(key) != value:
-                continue
-            if needle and not any(needle in part.casefold() for part in (head.preview, session, settings.agent)):
-                continue
-            found.append(session)
-            if len(found) == limit:
-                return found, str(ordinal) if place else None
-        return found, None
-
-    def _place(self, cursor: str | None) -> int:
-        if cursor is None:
-            return len(self._order)
-        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20):
-            raise CtxdError(
-                "invalid_params", f"{cursor!r} is no cursor of this listing", hint="Give next_cursor as it was."
-            )
-        return bisect_left(self._order, (int(cursor), ""))
-
+from ctxd_protocol.session_types import Project, SessionSummary
 
 LIVE_SESSIONS_MAX: Final = 512
 """Sessions kept in memory while idle. One of 10,000 objects takes about 10 MiB; fewer make returns wait for a load."""
@@ -289,6 +97,19 @@ class Sessions:
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
                 sandboxed.append(mount_table(head.settings, self.host_filesystem_id))
         return sandboxed
+
+    async def project_at(self, directory: str, *, package: bool = False) -> Project:
+        """The project of ``directory``, an absolute path of the host; ``package``: of the package that it is in.
+
+        Raises: CtxdError invalid_path. Cancel: safe.
+        """
+        if not directory.startswith("/"):
+            message = f"the directory {directory[:100]!r} is relative"
+            raise CtxdError("invalid_path", message, hint="Give an absolute path of the host.", outcome="not_applied")
+        path = normalise(directory)
+        if self._projects is None:
+            return Project(directory=path)
+        return await self._projects.project_of(path, package=package)
 
     async def project_of(self, settings: SessionSettings) -> Project | None:
         """The project of a session with ``settings``: that of its working directory, wherever a mount has that on the
@@ -448,6 +269,7 @@ class Sessions:
             index_count=len(state.index),
             active_count=len(state.active),
             preview=beginning.preview,
+            first_prompt=beginning.first_prompt,
         )
         write = Write(
             kind=call.kind,
@@ -497,6 +319,7 @@ class Sessions:
             index_count=len(live.state.index),
             active_count=len(live.state.active),
             preview=live.preview,
+            first_prompt=live.first_prompt,
         )
         return summary_of(session, head, live.updated_at), live.barrier
 

@@ -130,7 +130,7 @@ async def off_loop(chars: int, work: Callable[[], T], *, confined: bool = False)
     return await lanes[confined].run(work, size=chars)
 
 
-_NOT_SAID = frozenset({"secrets", "preview"})
+_NOT_SAID = frozenset({"secrets", "preview", "first_prompt"})
 """Fields of a payload that describe secrets, or repeat the chat."""
 
 

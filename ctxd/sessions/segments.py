@@ -329,8 +329,9 @@ PREVIEW_CHARS: Final = 200
 class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first.
 
-    ``entering``: the session is being imported and incomplete, so that it does not exist yet. ``emptied``: it was
-    removed and exists no more; its parts are being purged, or are gone.
+    ``preview`` and ``first_prompt``: the start of the newest and of the first message of the user. ``entering``: the
+    session is being imported and incomplete, so that it does not exist yet. ``emptied``: it was removed and exists no
+    more; its parts are being purged, or are gone.
     """
 
     settings: SessionSettings
@@ -338,6 +339,7 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     index_count: int = 0
     active_count: int = 0
     preview: str = ""
+    first_prompt: str = ""
     assembly: int = 0
     context_id: str | None = None
     entering: bool = False

@@ -45,7 +45,7 @@ from ctxd.sessions.segments import (
     segment_document,
     to_text,
 )
-from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.settings import SessionSettings, origin_of, title_of
 from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
@@ -250,7 +250,7 @@ class LiveSession:
         self.settings = head.settings
         self.assembly = head.assembly
         self.context_id = head.context_id
-        self.preview = head.preview
+        self.preview, self.first_prompt = head.preview, head.first_prompt
         self.seqs = seqs
         # The deltas of the run that has no bundle yet, None for those that are too large for one.
         self._run = run
@@ -309,6 +309,10 @@ class LiveSession:
             removed=settings.removed,
             checkpoint=settings.checkpoint,
             project=settings.project,
+            title=title_of(settings, self.first_prompt),
+            archived=settings.archived,
+            recorded=settings.recorded,
+            origin=origin_of(settings),
         )
 
     async def admit(
@@ -417,11 +421,11 @@ class LiveSession:
         write: Write,
         event: Callable[[Event], Event],
         delta: Callable[[SessionDelta], SessionDelta],
-        preview: str,
+        preview: Callable[[str], str],
         freed: int,
     ) -> Pending:
-        """Submit ``write``, which purges events, and drop them from the live state: ``event`` and
-        ``delta`` give what is left of each. Called under the lock, without an await since that was decided.
+        """Submit ``write``, which purges events, and drop them from the live state: ``event``, ``delta`` and
+        ``preview`` give what is left of each. Called under the lock, without an await since that was decided.
 
         Raises: as ``commit``.
         """
@@ -432,7 +436,7 @@ class LiveSession:
         self._recent_chars = sum(self._recent_sizes.values())
         self.state.chat_chars -= freed
         self._run = [None if each is None else delta(each) for each in self._run]
-        self.preview = preview
+        self.preview, self.first_prompt = preview(self.preview), preview(self.first_prompt)
         self.last_pending = pending
         return pending
 
@@ -491,7 +495,8 @@ class LiveSession:
             if head.settings is not self.settings:
                 self.settings = head.settings
                 self.mounts = self._mount_table()
-            self.assembly, self.context_id, self.preview = head.assembly, head.context_id, head.preview
+            self.assembly, self.context_id = head.assembly, head.context_id
+            self.preview, self.first_prompt = head.preview, head.first_prompt
             self._head_vt = pending.vt
         self.updated_at = pending.vt
         self.last_pending = pending
@@ -512,7 +517,7 @@ class LiveSession:
     ) -> SessionHead | None:
         """The head that is due with this write, which adds ``indexed`` objects to the index; None if none is."""
         state = self.state
-        turn, preview = state.turn, self.preview
+        turn, preview, first = state.turn, self.preview, self.first_prompt
         moved: dict[str, bool] = {}
         for operation in delta:
             match operation:
@@ -520,6 +525,7 @@ class LiveSession:
                     for event in operation.events:
                         if isinstance(event, PromptEvent) and starts_turn(event):
                             turn, preview = turn + 1, event.text[:PREVIEW_CHARS]
+                            first = preview if turn == 1 else first
                 case RecordCalls() | ReadObjects() | ActivateObjects():
                     moved |= dict.fromkeys(operation.objects, True)
                 case CollapseCalls() | DeactivateObjects() | HideObjects():
@@ -533,6 +539,7 @@ class LiveSession:
             index_count=len(state.index) + indexed,
             active_count=len(state.active) + sum(active - (id in state.active) for id, active in moved.items()),
             preview=preview,
+            first_prompt=first,
             assembly=number,
             context_id=context_id,
         )

@@ -21,7 +21,9 @@ from ctxd_protocol.session_types import (
     ComponentOptions,
     Mount,
     Project,
+    RecordedSession,
     Removal,
+    SessionOrigin,
     SessionStatus,
 )
 
@@ -81,6 +83,29 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     checkpoint: CheckpointPolicy = "none"
     continues: ContinuedCommit | None = None
     project: Project | None = None
+    title: str = ""
+    archived: bool = False
+    recorded: RecordedSession | None = None
+
+
+def origin_of(settings: SessionSettings) -> SessionOrigin | None:
+    """The origin of a session with ``settings``; None of one that began empty."""
+    base, continues = settings.base, settings.continues
+    if base is None and continues is None:
+        return None
+    return SessionOrigin(
+        session=None if base is None else base.session, commit=None if continues is None else continues.commit
+    )
+
+
+def title_of(settings: SessionSettings, first_prompt: str) -> str:
+    """The title of a session with ``settings``: the one given, the harness's own, or the first line of the first prompt
+    that has text; empty without any."""
+    recorded = settings.recorded or RecordedSession()
+    prompt = recorded.prompt or first_prompt
+    return (
+        settings.title or recorded.title or next((line for each in prompt.splitlines() if (line := each.strip())), "")
+    )
 
 
 class CreatedSession(msgspec.Struct, frozen=True):
@@ -139,9 +164,13 @@ def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str)
     if project is not None and project.remotes:
         project = msgspec.structs.replace(project, remotes=tuple([capture.text(each) for each in project.remotes]))
     components = tuple(dict.fromkeys(settings.components))
+    recorded = settings.recorded
+    if recorded is not None:
+        recorded = msgspec.convert(capture.value(msgspec.to_builtins(recorded)), RecordedSession)
     return msgspec.structs.replace(
-        settings, workdir=normalise(settings.workdir), labels=labels, components=components, project=project
-    )
+        settings, workdir=normalise(settings.workdir), labels=labels, components=components, project=project,
+        title=capture.text(settings.title) if settings.title else "", recorded=recorded,
+    )  # fmt: skip
 
 
 def mount_table(settings: SessionSettings, host_filesystem_id: str) -> MountTable:

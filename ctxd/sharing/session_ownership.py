@@ -26,8 +26,9 @@ from ctxd.observe.logs import LogEvent
 from ctxd.projection import owners
 from ctxd.projection.fencing import FENCES, Ownership
 from ctxd.projection.owners import Owner
+from ctxd.sessions.catalog import no_session, summary_of
 from ctxd.sessions.moved_sessions import owned_elsewhere
-from ctxd.sessions.registry import Sessions, no_session, summary_of
+from ctxd.sessions.registry import Sessions
 from ctxd.sessions.segments import read_head
 from ctxd.sessions.session import SessionLock
 from ctxd.sharing.heartbeat import Heartbeat

@@ -38,6 +38,12 @@ _KEPT: Final = 256
 _THREADS: Final = 2
 _ROOTS_READ: Final = 1000
 
+_PACKAGES: Final = (
+    "package.json", "pyproject.toml", "Cargo.toml", "go.mod", "setup.py", "pom.xml", "build.gradle", "build.gradle.kts",
+    "composer.json", "Gemfile", "mix.exs", "pubspec.yaml", "Package.swift", "CMakeLists.txt", "BUILD.bazel", "BUILD",
+)  # fmt: skip
+"""Files that a build tool keeps at the root of a package."""
+
 _HARDENED: Final = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0")
 _ENVIRONMENT: Final = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -74,24 +80,26 @@ class ProjectLookup:
         self._running: set[_Lookup] = set()
         self._known: OrderedDict[str, tuple[object, _Repository]] = OrderedDict()
 
-    async def project_of(self, directory: str, *, in_sandbox: bool = False) -> Project:
+    async def project_of(self, directory: str, *, in_sandbox: bool = False, package: bool = False) -> Project:
         """The project of ``directory``, a plain absolute path of the host that need not exist.
 
         ``in_sandbox``: a sandbox can write there, and a repository whose parts lie elsewhere counts as a directory.
-        Cancel: safe.
+        ``package``: with the path of the package that the directory is in, by the files of build tools; empty for that
+        of the whole repository. Cancel: safe.
         """
         # A file system that hangs keeps its thread: with all of them kept, a lookup would wait for none to come.
         if sum(run.is_late for run in self._running) < _THREADS:
             run = _Lookup()
             with suppress(NoThread), anyio.move_on_after(LOOKUP_S):
-                return await self._lane.run(self._in_thread, run, directory, in_sandbox, abandon=True)
+                return await self._lane.run(self._in_thread, run, directory, in_sandbox, package, abandon=True)
             run.is_late = True
         return Project(directory=directory)
 
-    def _in_thread(self, run: _Lookup, directory: str, in_sandbox: bool) -> Project:
+    def _in_thread(self, run: _Lookup, directory: str, in_sandbox: bool, package: bool) -> Project:
         self._running.add(run)
         try:
-            return self._looked_up(directory, in_sandbox)
+            found = self._looked_up(directory, in_sandbox)
+            return msgspec.structs.replace(found, path=_package_at(found)) if package else found
         finally:
             self._running.discard(run)
 
@@ -198,6 +206,14 @@ def _working_tree(directory: str, *, may_be_linked: bool) -> str | None:
             if stat.S_ISDIR(found.st_mode) or (may_be_linked and stat.S_ISREG(found.st_mode)):
                 return top or "/"
     return None
+
+
+def _package_at(project: Project) -> str:
+    """The path of the deepest directory at or above that of ``project`` with a file of a build tool."""
+    path = project.path
+    while path and not any(os.path.isfile(f"{project.directory}/{path}/{name}") for name in _PACKAGES):
+        path = os.path.dirname(path)
+    return path
 
 
 def _mark(path: str) -> tuple[int, ...] | None:

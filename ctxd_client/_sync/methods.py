@@ -92,6 +92,7 @@ from ctxd_protocol.methods.files import (
     FileResolveResult,
 )
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
+from ctxd_protocol.methods.listing import SessionAnnotateParams, SessionListParams, SessionListResult
 from ctxd_protocol.methods.mounts import MountDetectParams, MountDetectResult
 from ctxd_protocol.methods.objects import (
     ObjectBulkParams,
@@ -128,8 +129,6 @@ from ctxd_protocol.methods.sessions import (
     SessionGcResult,
     SessionGetParams,
     SessionHostsResult,
-    SessionListParams,
-    SessionListResult,
     SessionOwnerResult,
     SessionPauseParams,
     SessionResult,
@@ -147,7 +146,7 @@ from ctxd_protocol.methods.trackers import TrackerListParams, TrackerListResult
 from ctxd_protocol.methods.usage import UsageParams, UsageResult, UsageTotalsParams, UsageTotalsResult
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.sandbox_types import Quota
-from ctxd_protocol.session_types import Collapse, ComponentOptions, Message, Mount
+from ctxd_protocol.session_types import Collapse, ComponentOptions, Message, Mount, RecordedSession
 from ctxd_protocol.status import DaemonStatus
 
 R = TypeVar("R")
@@ -313,39 +312,6 @@ class SyncClientMethods(ABC):
                     checkpoint=checkpoint,
                 ),
                 SessionResult,
-            )
-        )
-
-    def session_list(
-        self,
-        *,
-        state: Literal["active", "paused", "closed", "removed"] | None = None,
-        agent: str | None = None,
-        label: str | None = None,
-        text: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-        elsewhere: bool = False,
-    ) -> SessionListResult:
-        """List sessions with previews, newest first.
-
-        Pass ``next_cursor`` as ``cursor`` for the next page.
-
-        ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. Removed sessions are listed with the
-        ``state`` ``removed`` only. ``elsewhere``: list the sessions of other hosts instead of this one's, ordered by
-        id.
-
-        Raises: ``InvalidCall`` (unsupported); ``Unavailable`` (store_unavailable).
-
-        Example: ``client.session_list(state="active").sessions``
-        """
-        return self.call(
-            Call(
-                "session.list",
-                SessionListParams(
-                    state=state, agent=agent, label=label, text=text, limit=limit, cursor=cursor, elsewhere=elsewhere
-                ),
-                SessionListResult,
             )
         )
 
@@ -637,6 +603,102 @@ class SyncClientMethods(ABC):
         """
         return self.call(
             Call("session.notices", NoticesParams(session=session, after=after, limit=limit), NoticesResult)
+        )
+
+    def session_list(
+        self,
+        *,
+        state: Literal["active", "paused", "closed", "removed"] | None = None,
+        agent: str | None = None,
+        label: str | None = None,
+        text: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        elsewhere: bool = False,
+        harness: str | None = None,
+        project: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        file: str | None = None,
+        archived: bool = False,
+    ) -> SessionListResult:
+        """List sessions with previews, newest first.
+
+        Pass ``next_cursor`` as ``cursor`` for the next page.
+
+        ``label`` is ``name=value``; ``text`` occurs in id, agent, title or preview. Removed sessions are listed with
+        the ``state`` ``removed`` only, archived ones with ``archived`` only. ``harness``: that of the label
+        ``harness``. ``project``: an absolute path of the host for the project that is there, or for the package of it
+        that the path is in; else the address of a remote, the end of one (``owner/name``), the name of a directory, or
+        the first 7 digits or more of a root commit. ``since`` and ``until``: sessions whose last event is not older,
+        and not newer. ``file``: sessions that have read, changed or named the file at an absolute path of the host.
+        ``elsewhere``: list the sessions of other hosts instead of this one's, ordered by id; it excludes ``file``.
+
+        Raises: ``InvalidCall`` (unsupported, invalid_path); ``Unavailable`` (store_unavailable).
+
+        Example: ``client.session_list(state="active").sessions``
+        """
+        return self.call(
+            Call(
+                "session.list",
+                SessionListParams(
+                    state=state,
+                    agent=agent,
+                    label=label,
+                    text=text,
+                    limit=limit,
+                    cursor=cursor,
+                    elsewhere=elsewhere,
+                    harness=harness,
+                    project=project,
+                    since=since,
+                    until=until,
+                    file=file,
+                    archived=archived,
+                ),
+                SessionListResult,
+            )
+        )
+
+    def session_annotate(
+        self,
+        session: str,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        directory: str | None = None,
+        recorded: RecordedSession | None = None,
+        op_id: str | None = None,
+    ) -> SessionResult:
+        """Set a session's title, labels and project, and archive it.
+
+        Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session one of the
+        list again.
+
+        ``title``: empty for none, so that the harness's own or the first prompt counts. ``labels``: added to those that
+        there are; None removes one. ``directory``: the place on the host of the project from now on, if it was moved.
+        ``recorded``: what the harness's own record of the session has, replaced as a whole.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
+        (invalid_path).
+
+        Example: ``client.session_annotate("s1", title="Mend the parser").session.title``
+        """
+        return self.call(
+            Call(
+                "session.annotate",
+                SessionAnnotateParams(
+                    session=session,
+                    title=title,
+                    archived=archived,
+                    labels=None if labels is None else dict(labels),
+                    directory=directory,
+                    recorded=recorded,
+                    op_id=op_id,
+                ),
+                SessionResult,
+            )
         )
 
     def session_turn(
@@ -2139,6 +2201,34 @@ class SyncSessionMethods:
         Example: ``s.notices(after=0).notices``
         """
         return self._calls.session_notices(self.id, after=after, limit=limit)
+
+    def annotate(
+        self,
+        *,
+        title: str | None = None,
+        archived: bool | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        directory: str | None = None,
+        recorded: RecordedSession | None = None,
+        op_id: str | None = None,
+    ) -> SessionResult:
+        """Set a session's title, labels and project, and archive it.
+
+        Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session one of the
+        list again.
+
+        ``title``: empty for none, so that the harness's own or the first prompt counts. ``labels``: added to those that
+        there are; None removes one. ``directory``: the place on the host of the project from now on, if it was moved.
+        ``recorded``: what the harness's own record of the session has, replaced as a whole.
+
+        Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
+        (invalid_path).
+
+        Example: ``s.annotate(title="Mend the parser").session.title``
+        """
+        return self._calls.session_annotate(
+            self.id, title=title, archived=archived, labels=labels, directory=directory, recorded=recorded, op_id=op_id
+        )
 
     def turn(self, *, turn: int | None = None, valid_time: int | None = None, back: int = 0) -> SessionTurnResult:
         """Find a turn by its number, its distance from the newest, or a time.

@@ -17,7 +17,7 @@ from ctxd_client.errors import CallFailed, Conflict, Forbidden, InvalidCall, Inv
 from ctxd_client.sync import SyncClient
 from ctxd_client.wire import Call
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
-from ctxd_protocol.methods import artifacts, commits, sessions
+from ctxd_protocol.methods import artifacts, commits, listing, sessions
 from ctxd_protocol.session_types import SessionSummary
 
 T = TypeVar("T")
@@ -294,8 +294,8 @@ def sessions_of(agent: str, label: str | None = None) -> Steps[list[SessionSumma
     found: list[SessionSummary] = []
     cursor: str | None = None
     while True:
-        params = sessions.SessionListParams(agent=agent, label=label, limit=PAGE_ITEMS_MAX, cursor=cursor)
-        page = yield Call("session.list", params, sessions.SessionListResult)
+        params = listing.SessionListParams(agent=agent, label=label, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        page = yield Call("session.list", params, listing.SessionListResult)
         found += page.sessions
         if (cursor := page.next_cursor) is None:
             return found

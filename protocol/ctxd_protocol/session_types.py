@@ -105,11 +105,35 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     roots: tuple[str, ...] = ()
 
 
+class SessionOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The beginning of a session that goes on from another: the ``session``, and the ``commit`` if that is not the
+    newest of it at that moment."""
+
+    session: str | None = None
+    commit: str | None = None
+
+
+class RecordedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Facts of a harness's own record of a session: its ``title``, the first ``prompt``, and the times of the first and
+    the last event, ``began_at`` and ``ended_at`` in ms since 1970.
+
+    ``permissions``: grants to the harness, by its own names and with its own values. They are shown, and never applied.
+    """
+
+    title: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    prompt: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    began_at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    ended_at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    permissions: dict[str, Any] = {}
+
+
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970.
 
     ``workdir`` is the agent's working directory. ``host``: the name of the host that wrote the session last, None for
-    sessions of this host. ``harness``: the value of the label ``harness``, which hooks and imports set.
+    sessions of this host. ``harness``: the value of the label ``harness``, which hooks and imports set. ``title``: the
+    one that was given, else the harness's own, else the first prompt. Times of an imported session are those of its
+    events.
     """
 
     session: str
@@ -127,13 +151,15 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     removed: Removal | None = None
     harness: str | None = None
     project: Project | None = None
+    title: str = ""
+    archived: bool = False
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session whole: its settings, and its four sets as object ids in order of entry.
 
     Paths that no mount covers lie on ``filesystem_id``; with ``detect_filesystems``, on that of their device.
-    ``project`` is not shown in a sandbox.
+    ``project`` and ``origin`` are not shown in a sandbox.
     """
 
     session: str
@@ -163,6 +189,10 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     removed: Removal | None = None
     checkpoint: CheckpointPolicy = "none"
     project: Project | None = None
+    title: str = ""
+    archived: bool = False
+    recorded: RecordedSession | None = None
+    origin: SessionOrigin | None = None
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,6 +143,13 @@ LST-1 | A session has the project of its working directory: the root commits and
 LST-2 | The addresses of a remote by https, ssh and scp are one: without credentials, `.git`, default port and case of the host. Linked working trees and clones have one project; forks share the root commit and differ by remote. A shallow clone has no root commits, and replacements and grafts change none. | ctxd
 LST-3 | Nothing that a repository holds is run while its project is found, whatever its configuration says, and nothing is loaded from elsewhere. A repository that takes too long, or cannot be read, counts as a directory. | ctxd
 LST-4 | A sandbox is not told the project of its session, and the repository of a sandbox is followed to no place beyond it. | ctxd
+LST-5 | A project is one in all its clones and wherever it is moved: with one remote, or with a root commit in common where no two remotes contradict; also from before it was a repository, had a remote, or got another remote in its place. Sessions of forks are counted beside it. | ctxd
+LST-6 | Sessions are listed by harness, project, package of a project, agent, time, label, file, state and text, all of which must hold; a project by a path, whether it is there or not, by a name, the address of a remote or the end of one, or by a root commit. A page reads as many sessions as the narrowest filter has, however many there are. | ctxd
+LST-7 | Archived sessions are left out of lists, in whatever state they are, and stay as they are; a resume lists one again. | ctxd
+LST-8 | A list tells how many sessions it leaves out that pass its filters, because they are archived, in the trash, or of forks, and how many there are without filters. | ctxd
+LST-9 | The title of a session is the one given, else the harness's own, else the first line of the first prompt; its secrets are treated as those of labels, and a purge of the prompt takes it along. | ctxd
+LST-10 | `session.annotate` sets title, labels and archive, and the directory of a project that was moved, in whatever state the session is; `ctx session moved OLD NEW` does that for all sessions of a directory. | ctxd
+LST-12 | `ctx resume` without a principal goes on from the caller's session of this project that was used last and has a commit, archived ones and those in the trash aside, and names it; without one it is refused. | ctxd
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3
 COL-3 | An explicit deactivation persists; an explicit activation persists until the window has passed. | ctxd

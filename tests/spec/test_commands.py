@@ -86,7 +86,7 @@ USES = {
     "show": "-s {s}",
     "branch": "-s {s}",
     "fork": "{s}",
-    "resume": "",
+    "resume": "{principal}",
     "materialize": "-s {s} --counts",
     "diff": "HEAD HEAD -s {s}",
     "resolve": "@now",
@@ -129,6 +129,11 @@ USES = {
     "session fork": "{s}",
     "session rm": "{s}",
     "session restore": "{s}",
+    "session archive": "{s}",
+    "session unarchive": "{s}",
+    "session title": "{s} Named",
+    "session label": "{s} task=mend",
+    "session moved": "{tree} {tree}",
 }
 
 STREAMS = {"session chat", "session export", "transcript"}
@@ -158,8 +163,10 @@ def test_every_command_answers_with_json_on_request_and_nothing_else(
         "artifact": blake3(transcript.read_bytes()).hexdigest(),
         "copy": str(tree / "copy"),
         "repo": str(repo),
+        "tree": str(tree),
         "sandbox": sandbox,
         "s": lived.id,
+        "principal": lived.view().session.principal,
         "file": file,
         "first": str(rows[0].tx),
         "last": str(rows[-1].tx),

@@ -134,6 +134,7 @@ def writes(client: SyncClient, tree: Path) -> Iterator[Receipt | None]:
     hooked = {"session_id": "w", "hook_event_name": "UserPromptSubmit", "prompt": "go"}
     yield client.session_hook("pi", json.dumps(hooked)).receipt
     yield s.fork(fork="w-fork").receipt
+    yield client.session_annotate(s.id, title="Named").receipt
     yield s.pause().receipt
     yield s.resume().receipt
     yield s.close().receipt

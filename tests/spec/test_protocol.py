@@ -190,6 +190,7 @@ def test_every_write_under_an_op_id_is_applied_once_and_other_parameters_are_ref
         ("sandbox.release", box, {"sandbox": "x"}),
         ("session.hook", {"harness": "pi", "input": hooked}, {"input": hooked.replace("startup", "resume")}),
         ("session.fork", {"session": s.id}, {"session": f"{s.id}-made"}),
+        ("session.annotate", {"session": s.id, "title": "a"}, {"title": "b"}),
         ("session.pause", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.resume", {"session": s.id}, {"session": f"{s.id}-made"}),
         ("session.close", {"session": s.id}, {"session": f"{s.id}-made"}),

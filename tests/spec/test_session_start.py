@@ -234,7 +234,6 @@ def test_the_commands_start_sessions_from_commits_moments_and_principals(kept: R
         assert turns("fork", f"{commit}~0") == 3
         assert turns("fork", "s1@{now}") == 4
         assert turns("session", "new", "reviewer", "--context", "good", "--workdir", str(tmp_path)) == 3
-        assert turns("resume", "--agent", "demo") == 4
         principal = client.commit_show(commit).commit.principal
         assert turns("resume", principal, "--agent", "demo") == 4
         shown = json.loads(ctx(kept, "fork", commit, "--agent", "reviewer", "--id", "r", "--json").stdout)
@@ -333,3 +332,38 @@ def test_a_commit_is_named_by_the_turn_of_a_session(kept: Running) -> None:
             client.commit_resolve(session="s1", turn=99)
         with refused("invalid_params"):
             client.commit_resolve(turn=1)
+
+
+@pytest.mark.requirement("LST-12")
+def test_the_newest_work_of_this_project_is_resumed_and_named(kept: Running, tmp_path: Path) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    (here / "sub").mkdir(parents=True)
+    other.mkdir()
+    with connect_sync(kept.socket) as client:
+        for name, directory in (("old", here), ("mine", here), ("elsewhere", other)):
+            client.session_create("demo", session=name, workdir=str(directory))
+            client.session(name).user(f"Work of {name}")
+        client.session_create("demo", session="empty", workdir=str(here))
+        client.session_create("demo", session="put-away", workdir=str(here))
+        client.session("put-away").user("Archived")
+        client.session_annotate("put-away", archived=True)
+
+        done = ctx(kept, "resume", folder=here)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(" goes on from mine (Work of mine), after 1 turn\n")
+        made = client.session_get(done.stdout.split()[0]).session
+        assert made.origin is not None and made.origin.session == "mine" and made.project.directory == str(here)
+        client.session("old").user("Again")
+        assert "from old (Work of old)" in ctx(kept, "resume", "--agent", "demo", folder=here).stdout
+        assert "from elsewhere" in ctx(kept, "resume", folder=other).stdout
+
+        missing = ctx(kept, "resume", folder=tmp_path)
+        assert missing.returncode == 3 and f"no work in the project at {tmp_path}" in missing.stderr
+        assert ctx(kept, "resume", "--agent", "nobody", folder=here).returncode == 3
+        principal = made.principal
+        anywhere = client.session_create(context={"principal": principal}).session
+        assert anywhere.turn_count == 1
+        with refused("invalid_params"):
+            client.session_create(context={"session": "old", "project": str(here)})
+        with refused("invalid_path"):
+            client.session_create(context={"principal": "", "project": "here"})

@@ -125,7 +125,8 @@ def test_sessions_are_filtered_by_state_agent_label_and_text(start, client: Sync
     assert listed(label="task=mend") == {one.id, two.id}
     assert listed(label="area=core") == {one.id}
     assert listed(label="area=cor") == set()
-    assert listed(text="gadget") == {one.id, three.id}
+    assert listed(text="gadget") == {one.id, two.id, three.id}, "the first prompt is the title"
+    assert listed(text="something") == {two.id}
     assert listed(text=one.id) >= {one.id}
     assert listed(text="FILTERED-not") == {three.id}, "text is sought in the agent too"
     assert listed(agent="filtered", label="task=mend", state="active", text="mend") == {one.id}

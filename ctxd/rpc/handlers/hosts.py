@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, AsyncHandler
+from ctxd.sessions.listing import SessionLists
 from ctxd.sessions.session import Accepted, WriteRequest
+from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.declaration import Nothing, SessionParams
-from ctxd_protocol.session_types import SessionSummary
 
 if TYPE_CHECKING:
     # What it takes to speak HTTP is loaded only by those who do.
@@ -27,10 +28,10 @@ _FORK: Final = "session.fork"
 _LIST: Final = "session.list"
 
 
-def handlers(family: Mapping[str, AsyncHandler], hosts: "Hosts | None") -> dict[str, AsyncHandler]:
+def handlers(family: Mapping[str, AsyncHandler], hosts: "Hosts | None", lists: SessionLists) -> dict[str, AsyncHandler]:
     """Return ``family``, the methods of sessions on this host, extended by those of several; ``hosts`` ``None``: there
     is one host."""
-    shared = _SharedCalls(family, hosts)
+    shared = _SharedCalls(family, hosts, lists)
     table: dict[str, AsyncHandler] = {
         **family,
         "session.owner": shared.owner,
@@ -43,8 +44,9 @@ def handlers(family: Mapping[str, AsyncHandler], hosts: "Hosts | None") -> dict[
 
 
 class _SharedCalls:
-    def __init__(self, family: Mapping[str, AsyncHandler], hosts: "Hosts | None") -> None:
+    def __init__(self, family: Mapping[str, AsyncHandler], hosts: "Hosts | None", lists: SessionLists) -> None:
         self._family = family
+        self._lists = lists
         self._hosts = hosts
 
     @property
@@ -83,26 +85,15 @@ class _SharedCalls:
             await self._others.require_unknown(params.fork)
         return await self._family[_FORK](caller, params, call)
 
-    async def list(self, caller: Caller, params: wire.SessionListParams) -> Answer:
+    async def list(self, caller: Caller, params: listing.SessionListParams) -> Answer:
         if not params.elsewhere:
             return await self._family[_LIST](caller, params)
-        rows = [row for row in await self._others.elsewhere() if _passes(row, params)]
+        if params.file is not None:
+            hint = "Ask the daemon of each host, or leave file out."
+            raise CtxdError("invalid_params", "elsewhere excludes file: other hosts know their own files", hint=hint)
+        others, filters = self._others, await self._lists.filters(params)
+        rows = [row for row in await others.elsewhere() if filters.passes(row)]
         rows = [row for row in rows if params.cursor is None or row.session > params.cursor]
         page = tuple(rows[: params.limit])
         more = page[-1].session if len(rows) > len(page) else None
-        return wire.SessionListResult(sessions=page, next_cursor=more)
-
-
-def _passes(row: SessionSummary, params: wire.SessionListParams) -> bool:
-    if row.state == "removed" if params.state is None else row.state != params.state:
-        return False
-    if params.agent not in (None, row.agent):
-        return False
-    if params.label is not None:
-        key, equals, value = params.label.partition("=")
-        if not equals:
-            raise CtxdError("invalid_params", f"label {params.label!r} is not of the form key=value")
-        if row.labels.get(key) != value:
-            return False
-    needle = "" if params.text is None else params.text.casefold()
-    return not needle or any(needle in part.casefold() for part in (row.preview, row.session, row.agent))
+        return listing.SessionListResult(sessions=page, next_cursor=more)

@@ -15,13 +15,14 @@ from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at
+from ctxd.sessions.listing import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.segments import events_size, text_size
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.state import Place
 from ctxd.sessions.trash import Trash
-from ctxd_protocol.methods import chat
+from ctxd_protocol.methods import chat, listing
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.session_types import Turn
 
@@ -42,6 +43,7 @@ class _SessionCalls:
         self._sessions = operations.sessions
         self._notices = notices
         self._trash = Trash(operations.sessions)
+        self._lists = SessionLists(operations.sessions, operations.lifecycle.indexer)
 
     async def session_get(self, _: Caller, params: wire.SessionGetParams) -> Accepted:
         live = await self._sessions.live(params.session)
@@ -83,19 +85,8 @@ class _SessionCalls:
             live.require_current()
             return Accepted(live.barrier, lambda _: result)
 
-    async def session_list(self, _: Caller, params: wire.SessionListParams) -> Accepted:
-        ids, cursor = self._sessions.catalog.page(
-            state=params.state,
-            agent=params.agent,
-            label=params.label,
-            text=params.text,
-            limit=params.limit,
-            cursor=params.cursor,
-        )
-        rows = [self._sessions.summary(session) for session in ids]
-        barriers = [barrier for _, barrier in rows if barrier is not None]
-        result = wire.SessionListResult(sessions=tuple(row for row, _ in rows), next_cursor=cursor)
-        return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
+    async def session_list(self, _: Caller, params: listing.SessionListParams) -> Accepted:
+        return await self._lists.page(params)
 
     async def session_gc(self, caller: Caller, params: wire.SessionGcParams) -> wire.SessionGcResult:
         return await self._trash.collect(caller, params)

@@ -17,6 +17,7 @@ from ctxd_protocol.methods import (
     events,
     files,
     hooks,
+    listing,
     mounts,
     objects,
     sandboxes,
@@ -34,6 +35,7 @@ METHODS: Final[dict[str, Method]] = {
     for family in (
         daemon,
         sessions,
+        listing,
         chat,
         usage,
         toolcalls,

@@ -12,7 +12,7 @@ import msgspec
 from ctxd_protocol.ids import OpIdText, SessionIdText
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX, ArtifactText
-from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, Result
+from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Params, PathText, Result
 from ctxd_protocol.object_types import Receipt
 
 CommitType = Literal["delta", "compaction", "snapshot"]
@@ -313,6 +313,7 @@ class StartContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     ``session``: as it is, or as of ``valid_time`` or the journal sequence ``tx``. ``principal``: its newest commit, of
     the template ``agent`` if that is given, once what is new in its newest session is committed; empty for the caller.
+    ``project``: with ``principal``, an absolute path of the host: only work in listed sessions of the project there.
     """
 
     commit: CommitIdText | None = None
@@ -320,6 +321,7 @@ class StartContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     principal: NameText | None = None
     valid_time: Milliseconds | None = None
     tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    project: PathText | None = None
 
 
 class LostPart(msgspec.Struct, frozen=True):

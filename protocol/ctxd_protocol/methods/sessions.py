@@ -32,8 +32,6 @@ from ctxd_protocol.session_types import (
     Mount,
     Notice,
     Reconciled,
-    SessionStatus,
-    SessionSummary,
     SessionView,
     SharingHost,
 )
@@ -146,30 +144,6 @@ class SessionResult(Result, frozen=True, kw_only=True):
 
     session: SessionView
     receipt: Receipt | None
-
-
-class SessionListParams(Params, frozen=True, kw_only=True):
-    """Filters, all of which must hold.
-
-    ``label`` is ``name=value``; ``text`` occurs in id, agent or preview. Removed sessions are listed with the
-    ``state`` ``removed`` only. ``elsewhere``: list the sessions of other
-    hosts instead of this one's, ordered by id.
-    """
-
-    state: SessionStatus | None = None
-    agent: str | None = None
-    label: str | None = None
-    text: str | None = None
-    limit: PageSize = 100
-    cursor: str | None = None
-    elsewhere: bool = False
-
-
-class SessionListResult(Result, frozen=True, kw_only=True):
-    """One page, newest first; no ``next_cursor`` at the end."""
-
-    sessions: tuple[SessionSummary, ...]
-    next_cursor: str | None
 
 
 class SessionOwnerResult(Result, frozen=True, kw_only=True):
@@ -342,17 +316,6 @@ ROWS: Final = (
         errors=(*ACTIVE_ERRORS, "session_in_sandbox", "invalid_path"),
         example={"session": "s1", "budget_tokens": 128000},
         shows=".session.budget_tokens",
-    ),
-    Method(
-        name="session.list",
-        params=SessionListParams,
-        result=SessionListResult,
-        access="host",
-        summary="List sessions with previews, newest first.",
-        description="Pass ``next_cursor`` as ``cursor`` for the next page.",
-        errors=("unsupported", "store_unavailable"),
-        example={"state": "active"},
-        shows=".sessions",
     ),
     Method(
         name="session.get",

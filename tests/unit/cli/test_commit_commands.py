@@ -284,7 +284,7 @@ def test_a_child_that_is_older_than_its_parent_is_drawn_above_it():
         (("checkpoint", "--format", LINES, "FILE"), "commit"),
         (("branch",), "items"),
         (("fork", "HEAD~1"), "session"),
-        (("resume",), "session"),
+        (("resume", "PRINCIPAL"), "session"),
         (("materialize",), "content"),
         (("materialize", "--counts"), "message_count"),
         (("resolve", "@now"), "commit"),
@@ -295,7 +295,8 @@ def test_a_child_that_is_older_than_its_parent_is_drawn_above_it():
 def test_each_command_on_commits_writes_one_document_or_one_error_as_json(real, own, chain, tmp_path, words, member):
     file = tmp_path / "delta"
     file.write_text(line("more"))
-    words = [str(file) if word == "FILE" else word for word in words]
+    names = {"FILE": str(file), "PRINCIPAL": own.view().session.principal}
+    words = [names.get(word, word) for word in words]
     done = real(*words, "--json")
     assert (done.code, done.err) == (0, "")
     assert member in done.json

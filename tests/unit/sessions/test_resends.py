@@ -38,6 +38,7 @@ FIRST_PARAMETERS = {
     "sandbox.release": "sandbox",
     "sandbox.renew": "sandbox",
     "session.activate": "session object",
+    "session.annotate": "session title archived labels directory recorded",
     "session.append": "session messages",
     "session.close": "session",
     "session.configure": "session workdir mounts collapse budget_tokens labels secrets",

@@ -1,0 +1,338 @@
+"""Catalog of the durable heads of all sessions, which listings and ``context.current`` are answered from."""
+
+import re
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
+from typing import Final, NamedTuple
+
+from ctxd.errors import CtxdError
+from ctxd.sessions.project_match import Key, ProjectFilter, keys_of
+from ctxd.sessions.segments import SessionHead
+from ctxd.sessions.session_index import Candidates, Group, IndexedSession, ListPlace, SessionIndex, counted
+from ctxd.sessions.settings import SessionSettings, title_of
+from ctxd_protocol.context_types import CurrentContext
+from ctxd_protocol.methods.listing import SessionListParams
+from ctxd_protocol.session_types import SessionStatus, SessionSummary
+
+NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)
+"""The current context when no session is meant."""
+
+COUNTED_MAX: Final = 1000
+"""Sessions beyond a page that are looked at to count those that a listing leaves out."""
+
+_CURSOR: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
+_TIME_MAX: Final = 2**63
+
+
+def no_session(session: str, *, shared: bool = False) -> CtxdError:
+    """Return the error of a call for ``session``, which is not there. ``shared``: another host may have it."""
+    hint = "session.list lists them."
+    if shared:
+        hint = (
+            "If another host has it, session.resume takes it over here: `ctx session ls --elsewhere` lists such "
+            "sessions with their hosts."
+        )
+    return CtxdError("session_not_found", f"there is no session {session}", hint=hint)
+
+
+def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | None = None) -> SessionSummary:
+    """A row of a listing of ``session``, whose head was written at ``valid_time``; ``host``: by that other host."""
+    settings = head.settings
+    return SessionSummary(
+        session=session,
+        agent=settings.agent,
+        state=settings.state,
+        created_at=began_at(settings),
+        updated_at=_last_event(head, valid_time),
+        turn_count=head.turn_count,
+        index_count=head.index_count,
+        active_count=head.active_count,
+        preview=head.preview,
+        labels=settings.labels,
+        workdir=settings.workdir,
+        host=host,
+        removed=settings.removed,
+        harness=settings.labels.get("harness"),
+        project=settings.project,
+        title=title_of(settings, head.first_prompt),
+        archived=settings.archived,
+    )
+
+
+def began_at(settings: SessionSettings) -> int:
+    """When the session began: an imported one with its first event."""
+    recorded = settings.recorded
+    return settings.created_at if recorded is None or recorded.began_at is None else recorded.began_at
+
+
+def _last_event(head: SessionHead, valid_time: int) -> int:
+    recorded = head.settings.recorded
+    # A session that goes on here has events of its own.
+    return valid_time if recorded is None or recorded.ended_at is None or head.turn_count else recorded.ended_at
+
+
+class ListPage(NamedTuple):
+    """A page of sessions, and what stands beside it; see ``SessionListResult``."""
+
+    sessions: list[str]
+    cursor: str | None
+    archived: int | None = None
+    removed: int | None = None
+    forks: int | None = None
+
+
+class Filters:
+    """The filters of a listing. ``project`` and ``knowing``, the sessions that know the file: as they were found."""
+
+    def __init__(
+        self, params: SessionListParams, project: ProjectFilter | None = None, knowing: frozenset[str] | None = None
+    ) -> None:
+        """Raises: CtxdError invalid_params for a label that is not of the form key=value."""
+        self._params = params
+        self.project = project
+        self.knowing = knowing
+        self._label, equals, self._value = (params.label or "=").partition("=")
+        if not equals:
+            raise CtxdError("invalid_params", f"label {params.label!r} is not of the form key=value")
+        self._text = (params.text or "").casefold()
+
+    @property
+    def group(self) -> Group:
+        """The sessions that are listed."""
+        if self._params.state == "removed":
+            return "removed"
+        return "archived" if self._params.archived else "listed"
+
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """The first and the last time of the last event; None for any."""
+        since, until = self._params.since, self._params.until
+        return None if since is until is None else (since or 0, _TIME_MAX if until is None else until)
+
+    def keys(self) -> Iterator[list[Key]]:
+        """Lists of keys; each session that passes has a key of each list."""
+        params = self._params
+        if params.agent is not None:
+            yield [("agent", params.agent)]
+        if params.harness is not None:
+            yield [("harness", params.harness)]
+        if params.state not in (None, "removed"):
+            yield [("state", str(params.state))]
+        if params.label is not None:
+            yield [("label", self._label, self._value)]
+        if self.project is not None and (keys := self.project.keys):
+            yield keys
+
+    def passes(self, row: SessionSummary, group: Group | None = None) -> bool:
+        """True if ``row`` passes all filters and is of ``group``, by default that of the listing."""
+        params, times = self._params, self.times
+        if _group_of(row) != (group or self.group) or params.state not in (None, "removed", row.state):
+            return False
+        if params.agent not in (None, row.agent) or params.harness not in (None, row.harness):
+            return False
+        if params.label is not None and row.labels.get(self._label) != self._value:
+            return False
+        if times is not None and not times[0] <= row.updated_at <= times[1]:
+            return False
+        if self.knowing is not None and row.session not in self.knowing:
+            return False
+        if self.project is not None and not self.project.passes(row.project):
+            return False
+        parts = (row.preview, row.session, row.agent, row.title)
+        return not self._text or any(self._text in part.casefold() for part in parts)
+
+
+class Catalog:
+    """Session id to head. About 2 KiB a session."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, tuple[SessionHead, int]] = {}
+        self._names: list[str] = []
+        self._index = SessionIndex()
+        self._open: dict[str, None] = {}
+        self._forks: dict[str, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._heads
+
+    def newest(self, session: str) -> tuple[SessionHead, int] | None:
+        """The head of ``session`` and when it was written, None if it is not known."""
+        return self._heads.get(session)
+
+    def names(self, after: str, limit: int) -> list[str]:
+        """The ids of at most ``limit`` sessions, in order, from beyond ``after`` on."""
+        start = bisect_right(self._names, after)
+        return self._names[start : start + limit]
+
+    def state(self, session: str) -> SessionStatus | None:
+        """The state of ``session``, None if it is not known."""
+        known = self._heads.get(session)
+        return None if known is None else known[0].settings.state
+
+    def latest(self, principal: str, agent: str | None, limit: int) -> list[str]:
+        """At most ``limit`` sessions of ``principal``, and of ``agent`` if one is given, that are not in the trash:
+        those of the newest heads, newest first. Cost: the number of sessions."""
+        found = [
+            (valid_time, session)
+            for session, (head, valid_time) in self._heads.items()
+            if head.settings.principal == principal
+            and agent in (None, head.settings.agent)
+            and head.settings.state != "removed"
+        ]
+        return [session for _, session in nlargest(limit, found)]
+
+    def recent(self, filters: Filters, principal: str, limit: int) -> list[tuple[int, str]]:
+        """At most ``limit`` sessions of ``principal`` that pass ``filters``, used last first, each with the time of its
+        last event. Cost: the number of sessions that pass."""
+        passing = (place.session for place in self._passing(filters, filters.group, None))
+        own = (session for session in passing if self._heads[session][0].settings.principal == principal)
+        return nlargest(limit, ((self._index.last_event(session), session) for session in own))
+
+    def states(self) -> dict[str, SessionStatus]:
+        """The state of every session."""
+        return {session: head.settings.state for session, (head, _) in self._heads.items()}
+
+    def heads(self) -> Iterator[SessionHead]:
+        """The head of every session."""
+        return (head for head, _ in self._heads.values())
+
+    def put(self, session: str, head: SessionHead, valid_time: int) -> None:
+        """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
+        settings = head.settings
+        if settings.base is not None:
+            self._forks.setdefault(settings.base.session, {})[session] = None
+        if session not in self._heads:
+            insort(self._names, session)
+        self._heads[session] = (head, valid_time)
+        place = ListPlace(began_at(settings), settings.ordinal, session)
+        self._index.put(IndexedSession(place, _group_of(settings), _last_event(head, valid_time), _keys_of(settings)))
+        if settings.state in ("closed", "removed"):
+            self._open.pop(session, None)
+        else:
+            self._open[session] = None
+
+    def discard(self, session: str) -> None:
+        """Know nothing of ``session`` any more. One that is not known: no effect."""
+        known = self._heads.pop(session, None)
+        if known is not None:
+            self._index.discard(session)
+            del self._names[bisect_left(self._names, session)]
+            self._open.pop(session, None)
+            if (base := known[0].settings.base) is not None:
+                self._forks[base.session].pop(session, None)
+
+    def forks(self, session: str) -> list[str]:
+        """The sessions that were forked from ``session``, and those from these, in no order."""
+        found = list(self._forks.get(session, ()))
+        for fork in found:
+            found += self._forks.get(fork, ())
+        return found
+
+    def settings(self, session: str) -> SessionSettings:
+        """Return the settings of ``session``. Raises: CtxdError session_not_found."""
+        if session not in self._heads:
+            raise no_session(session)
+        return self._heads[session][0].settings
+
+    def summary(self, session: str) -> SessionSummary:
+        """One row of a listing."""
+        head, valid_time = self._heads[session]
+        return summary_of(session, head, valid_time)
+
+    def current(self, session: str | None) -> CurrentContext:
+        """Return the current context of ``session``; None: of the only session that is open, if any.
+
+        Raises: CtxdError session_not_found.
+        """
+        if session is None:
+            if len(self._open) != 1:
+                return NOWHERE
+            session = next(iter(self._open))
+        if session not in self._heads:
+            raise no_session(session)
+        head, _ = self._heads[session]
+        return CurrentContext(context_id=head.context_id, session=session, turn=head.turn_count, assembly=head.assembly)
+
+    def page(self, filters: Filters, limit: int, cursor: str | None) -> ListPage:
+        """A page of the sessions that pass ``filters``, those that began last first. The first page has counts.
+
+        A cursor stays good if sessions are created meanwhile. Raises: CtxdError invalid_params for a cursor of another
+        form.
+        """
+        before = None
+        if cursor is not None:
+            if (found := _CURSOR.fullmatch(cursor)) is None:
+                message = f"{cursor[:50]!r} is no cursor of this listing"
+                raise CtxdError("invalid_params", message, hint="Give next_cursor as it was.")
+            before = (int(found[1]), int(found[2]))
+        places = self._passing(filters, filters.group, before)
+        page = list(islice(places, limit + 1))
+        last = page[limit - 1] if len(page) > limit else None
+        names = [place.session for place in page[:limit]]
+        following = None if last is None else f"{last.began_at}.{last.ordinal}"
+        if cursor is not None:
+            return ListPage(names, following)
+        archived = None if filters.group == "archived" else self._left_out(filters, "archived")
+        removed = None if filters.group == "removed" else self._left_out(filters, "removed")
+        return ListPage(names, following, archived, removed, self._count_forks(filters))
+
+    @property
+    def listed_count(self) -> int:
+        """Number of sessions that are neither archived nor in the trash."""
+        return self._index.keyed("listed", [()]).size
+
+    def _candidates(self, filters: Filters, group: Group) -> list[Candidates]:
+        index = self._index
+        found = [index.keyed(group, [()]), *(index.keyed(group, keys) for keys in filters.keys())]
+        if filters.times is not None:
+            found.append(index.within(group, *filters.times))
+        if filters.knowing is not None:
+            found.append(index.among(group, filters.knowing))
+        return found
+
+    def _passing(self, filters: Filters, group: Group, before: tuple[int, int] | None) -> Iterator[ListPlace]:
+        fewest = min(self._candidates(filters, group), key=lambda candidates: candidates.size)
+        for place in self._index.walk(group, fewest, before):
+            if filters.passes(self.summary(place.session), group):
+                yield place
+
+    def _left_out(self, filters: Filters, group: Group) -> int:
+        """The number of sessions of ``group`` that pass, of the first ``COUNTED_MAX``."""
+        fewest = min(self._candidates(filters, group), key=lambda candidates: candidates.size)
+        places = self._index.walk(group, fewest, None)
+        return counted(places, lambda session: filters.passes(self.summary(session), group), COUNTED_MAX)
+
+    def _count_forks(self, filters: Filters) -> int | None:
+        """The number of sessions with a root commit of the project that is listed and another remote, if one is."""
+        at = None if filters.project is None else filters.project.at
+        if at is None or not (at.roots and at.remotes):
+            return None
+        group, remote = filters.group, at.remotes[0]
+
+        def size(*key: str) -> int:
+            return self._index.keyed(group, [key]).size
+
+        return max(size("root", root, "") - size("kin", root, remote) - size("unnamed", root, "") for root in at.roots)
+
+
+def _group_of(of: SessionSettings | SessionSummary) -> Group:
+    return "removed" if of.state == "removed" else "archived" if of.archived else "listed"
+
+
+def _keys_of(settings: SessionSettings) -> frozenset[Key]:
+    """The keys by which a session of these settings is found, as ``Filters.keys`` has them."""
+    harness = settings.labels.get("harness")
+    return frozenset(
+        [
+            ("agent", settings.agent),
+            ("state", settings.state),
+            *([] if harness is None else [("harness", harness)]),
+            *(("label", key, value) for key, value in settings.labels.items()),
+            *([] if settings.project is None else keys_of(settings.project)),
+        ]
+    )

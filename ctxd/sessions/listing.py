@@ -1,0 +1,59 @@
+"""Listing of the sessions of this host: what its filters mean here, and a page of those that pass."""
+
+from ctxd.errors import CtxdError
+from ctxd.indexing.file_indexer import Indexer
+from ctxd.mounts.mapping import MountTable
+from ctxd.sessions.catalog import Filters
+from ctxd.sessions.project_match import ProjectFilter
+from ctxd.sessions.registry import Sessions
+from ctxd.sessions.session import Accepted
+from ctxd_protocol.methods.listing import SessionListParams, SessionListResult
+
+
+class SessionLists:
+    """Listings of ``sessions``."""
+
+    def __init__(self, sessions: Sessions, indexer: Indexer) -> None:
+        self._sessions = sessions
+        self._indexer = indexer
+
+    async def page(self, params: SessionListParams) -> Accepted:
+        """A page of the sessions of this host, once what it shows is durable.
+
+        Raises: CtxdError invalid_params, invalid_path, and those of the store. Cancel: safe.
+        """
+        filters = await self.filters(params)
+        catalog = self._sessions.catalog
+        found = catalog.page(filters, params.limit, params.cursor)
+        rows = [self._sessions.summary(session) for session in found.sessions]
+        barriers = [barrier for _, barrier in rows if barrier is not None]
+        result = SessionListResult(
+            sessions=tuple(row for row, _ in rows),
+            next_cursor=found.cursor,
+            total=catalog.listed_count if params.cursor is None else None,
+            archived=found.archived,
+            removed=found.removed,
+            forks=found.forks,
+        )
+        return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
+
+    async def filters(self, params: SessionListParams) -> Filters:
+        """The filters that ``params`` mean on this host. Raises and cancel: as ``page``."""
+        project, knowing = None, None
+        if params.project is not None:
+            if params.project.startswith("/"):
+                project = ProjectFilter(await self._sessions.project_at(params.project, package=True))
+            else:
+                project = ProjectFilter(name=params.project)
+        if params.file is not None:
+            knowing = await self._knowing(params.file)
+        return Filters(params, project, knowing)
+
+    async def _knowing(self, path: str) -> frozenset[str]:
+        if not path.startswith("/"):
+            message = f"the file {path[:100]!r} is relative"
+            raise CtxdError("invalid_path", message, hint="Give an absolute path of the host.")
+        host = self._sessions.host_filesystem_id
+        mounts = MountTable((), filesystem_id=host, host_filesystem_id=host)
+        id, _ = await self._indexer.resolve(mounts, "/", path)
+        return frozenset(await self._sessions.knowing(id))

@@ -1,0 +1,127 @@
+"""Sessions of a project: the common traits of directories of one project, and the names of a project. Pure.
+
+Directory, remotes and commits of a project all change in its life: a directory becomes a repository, gets a remote, is
+moved or cloned anew. So no single one is its identity: any that is equal counts, unless another one contradicts.
+"""
+
+import re
+from collections.abc import Iterator
+from posixpath import basename
+from typing import Final
+
+import msgspec
+
+from ctxd.sources.git_remotes import normal_remote
+from ctxd_protocol.session_types import Project
+
+Key = tuple[str, ...]
+"""Something that sessions of one project have in common; the first member is its kind."""
+
+_ROOT: Final = re.compile("[0-9a-f]{7,64}")
+_DEPTH_MAX: Final = 64
+
+
+class ProjectFilter(msgspec.Struct, frozen=True):
+    """Sessions of a project: that ``at`` a directory, or the one that ``name`` means. See ``SessionListParams``."""
+
+    at: Project | None = None
+    name: str = ""
+
+    def passes(self, project: Project | None) -> bool:
+        """True if a session of ``project`` is one of them."""
+        if project is None:
+            return False
+        return _is_named(self.name, project) if self.at is None else _is_same(self.at, project)
+
+    @property
+    def keys(self) -> list[Key]:
+        """Keys of which every session that passes has one, see ``keys_of``; none if only ``passes`` decides."""
+        at = self.at
+        if at is None:
+            return [] if _ROOT.fullmatch(self.name) else [("name", _last(self.name))]
+        # Without a remote of its own a project may have any.
+        kind = "unnamed" if at.remotes else "root"
+        return [
+            *(("remote", remote, at.path) for remote in at.remotes[:1]),
+            *((kind, root, at.path) for root in at.roots),
+            ("at", place_of(at)),
+        ]
+
+
+def keys_of(project: Project) -> Iterator[Key]:
+    """The keys of the sessions of ``project``, some for each directory above its own."""
+    paths = [*_above(project.path)][:_DEPTH_MAX]
+    for path in paths:
+        for remote in project.remotes[:1]:
+            yield "remote", remote, path
+        for root in project.roots:
+            yield "root", root, path
+            if not project.remotes:
+                yield "unnamed", root, path
+    yield from (("kin", root, remote) for root in project.roots for remote in project.remotes[:1])
+    place = place_of(project)
+    yield "at", "/"
+    yield from (("at", f"/{path}") for path in [*_above(place.strip("/"))][1 : _DEPTH_MAX + 1])
+    yield "name", name_of(project)
+
+
+def place_of(project: Project) -> str:
+    """The directory of the sessions of ``project``: its root and the path below that."""
+    return f"{project.directory.rstrip('/')}/{project.path}" if project.path else project.directory
+
+
+def name_of(project: Project) -> str:
+    """The last part of the project's first remote, else of its directory."""
+    return _last(project.remotes[0]) if project.remotes else basename(project.directory) or "/"
+
+
+def _is_same(at: Project, project: Project) -> bool:
+    """True if ``project`` is that ``at`` a directory, or a part of it below the path of that."""
+    if _contradict(at.roots, project.roots):
+        return False
+    is_plain = not (project.roots or project.remotes)
+    if project.directory == at.directory or (
+        _share(at.remotes[:1], project.remotes[:1])
+        or (_share(at.roots, project.roots) and not _contradict(at.remotes[:1], project.remotes[:1]))
+    ):
+        return _is_below(at.path, project.path)
+    # From before the directory was a repository.
+    is_repository = bool(at.roots or at.remotes)
+    return is_plain and is_repository and _is_below(place_of(at).strip("/"), project.directory.strip("/"))
+
+
+def _is_named(name: str, project: Project) -> bool:
+    if _ROOT.fullmatch(name) and any(root.startswith(name) for root in project.roots):
+        return True
+    for remote in project.remotes[:1]:
+        if f"/{remote}".endswith(f"/{name}") or remote == normal_remote(name):
+            return True
+    return not project.remotes and name_of(project) == name
+
+
+def _share(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return not set(one).isdisjoint(other)
+
+
+def _contradict(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return bool(one and other) and set(one).isdisjoint(other)
+
+
+def _is_below(above: str, path: str) -> bool:
+    return not above or path == above or path.startswith(f"{above}/")
+
+
+def _above(path: str) -> Iterator[str]:
+    """``path``, relative, and the paths above it, the empty one first."""
+    yield ""
+    end = -1
+    while path and (end := path.find("/", end + 1)) >= 0:
+        yield path[:end]
+    if path:
+        yield path
+
+
+def _last(name: str) -> str:
+    """The last part of an address, in whatever form it is given."""
+    plain = (normal_remote(name) or name) if ":" in name else name
+    return re.split("[/:]", plain.rstrip("/"))[-1].removesuffix(".git")
