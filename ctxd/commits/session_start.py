@@ -19,6 +19,7 @@ from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import items
+from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import segments_prefix
@@ -141,12 +142,13 @@ class SessionStart:
     # --- the newest commit of a principal ---
 
     async def _newest_of(self, principal: str, template: str | None) -> str:
-        """The newest commit of ``principal`` that is of no session in the trash, once its newest session is committed.
+        """The newest commit of ``principal`` in a format that is known, and of no session in the trash, once its newest
+        session is committed.
 
         Raises: CtxdError commit_not_found, and those of the store.
         """
         wanted = CommitFilter(principal=principal, template=template)
-        newest = await self._store.commits(partial(commit_index.newest, wanted=wanted))
+        newest = await self._newest_readable(wanted)
         writes = [
             (await self._last_write(session), session)
             for session in self._sessions.catalog.latest(principal, template, _LATEST_MAX)
@@ -162,20 +164,29 @@ class SessionStart:
                 made = (await self._store.heads((entity_id(tip),)))[entity_id(tip)]
                 if made is not None and made.tx > was.seq:
                     break
+        found = await self._newest_readable(wanted)
+        if found is not None:
+            return commit_id(found.document.id)
+        of = "" if template is None else f" of the template {template}"
+        message = f"{principal} has no commit{of}"
+        raise CtxdError("commit_not_found", message, hint="commit.list has the commits there are.")
+
+    async def _newest_readable(self, wanted: CommitFilter) -> Stored | None:
+        """The newest commit that ``wanted`` lets through, in a format that is known and of no session in the trash."""
         before: tuple[int, int] | None = None
         while True:
             wanted = msgspec.structs.replace(wanted, before=before)
             places = await self._store.commits(partial(commit_index.listed, wanted=wanted, limit=_PAGE))
-            for id, stored in (await self._store.heads([place.id for place in places])).items():
-                owner = None if stored is None else read_fields(stored).session
-                if owner is None or self._sessions.catalog.state(owner) != "removed":
-                    return commit_id(id)
+            for stored in (await self._store.heads([place.id for place in places])).values():
+                if stored is None:
+                    continue
+                fields = read_fields(stored)
+                is_removed = fields.session is not None and self._sessions.catalog.state(fields.session) == "removed"
+                if fields.format in DELTA_FORMATS and not is_removed:
+                    return stored
             if len(places) < _PAGE:
-                break
+                return None
             before = (places[-1].at, places[-1].number)
-        of = "" if template is None else f" of the template {template}"
-        message = f"{principal} has no commit{of}"
-        raise CtxdError("commit_not_found", message, hint="commit.list has the commits there are.")
 
     async def _newest_in(self, directory: str, principal: str, template: str | None) -> str:
         """The newest commit of the session of ``principal`` that was used last in the project at ``directory``, once

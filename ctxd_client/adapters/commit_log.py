@@ -7,6 +7,7 @@ bounded part of its contents. Any number of processes may add to one log.
 
 import hashlib
 import secrets
+import threading
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -40,17 +41,21 @@ _LOGS_MAX: Final = 1000
 """Logs that one adapter keeps an index of."""
 
 
-def run(client: SyncClient, steps: Steps[T]) -> T:
-    """Make the calls of ``steps`` and return its result. Raises: CallFailed, and what ``steps`` raises."""
+def run(client: SyncClient, steps: Steps[T], deciding: threading.Lock) -> T:
+    """Make the calls of ``steps`` and return its result. ``deciding`` is held between calls, so that threads do not
+    meet in the index of a log. Raises: CallFailed, and the exceptions of ``steps``."""
     try:
-        call = next(steps)
+        with deciding:
+            call = next(steps)
         while True:
             try:
                 result = client.call(call)
             except CallFailed as failure:
-                call = steps.throw(failure)
+                with deciding:
+                    call = steps.throw(failure)
             else:
-                call = steps.send(result)
+                with deciding:
+                    call = steps.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

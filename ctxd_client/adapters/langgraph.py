@@ -4,11 +4,12 @@ Needs the package ``langgraph-checkpoint``. A thread is a session of the agent `
 commits. What a method has returned from is on the disk.
 """
 
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -40,6 +41,8 @@ from ctxd_client.adapters.commit_log import CommitLog, Steps, run, run_async
 from ctxd_client.adapters.value_deltas import split
 from ctxd_client.client import Client, connect
 from ctxd_client.sync import SyncClient, connect_sync
+
+T = TypeVar("T")
 
 _LISTED_AT_ONCE: Final = 100
 _SNAPSHOT: Final = "_DeltaSnapshot"
@@ -242,6 +245,10 @@ class CtxdSaver(_Saver):
     ) -> None:
         super().__init__(session, serde)
         self._client = client
+        self._deciding = threading.Lock()
+
+    def _run(self, steps: Steps[T]) -> T:
+        return run(self._client, steps, self._deciding)
 
     @classmethod
     @contextmanager
@@ -257,7 +264,7 @@ class CtxdSaver(_Saver):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that ``config`` names, or the newest one of its thread and namespace."""
-        return run(self._client, self._find(config))
+        return self._run(self._find(config))
 
     def list(
         self,
@@ -270,10 +277,10 @@ class CtxdSaver(_Saver):
         """Checkpoints, those with the greatest id first; without ``config`` those of all threads."""
         left = _limit(limit)
         walks: dict[int, StateWalks] = {}
-        for log, places in run(self._client, self._plan(config, before)):
+        for log, places in self._run(self._plan(config, before)):
             walk = walks.setdefault(id(log), StateWalks(log))
             some = places if filter else places[:left]
-            for found in run(self._client, self._page(log, some, filter, walk, left)):
+            for found in self._run(self._page(log, some, filter, walk, left)):
                 left -= 1
                 yield found
             if not left:
@@ -288,34 +295,34 @@ class CtxdSaver(_Saver):
     ) -> RunnableConfig:
         """Keep a checkpoint. Returns: the config that names it. Raises: also what ``serde`` raises."""
         new, made = self._written(config, checkpoint, metadata)
-        run(self._client, self._threads.put(new))
+        self._run(self._threads.put(new))
         return made
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Keep the writes of a task, which wait for the checkpoint after that of ``config``."""
-        run(self._client, self._threads.put_writes(self._task_writes(config, writes, task_id, task_path)))
+        self._run(self._threads.put_writes(self._task_writes(config, writes, task_id, task_path)))
 
     def delete_thread(self, thread_id: str) -> None:
         """Destroy a thread: its session moves to the trash, its contents are gone at once. Raises: ``Forbidden`` in a
         sandbox."""
-        run(self._client, self._delete(thread_id))
+        self._run(self._delete(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Destroy the checkpoints of runs, with their writes, in all threads. Reads all of them."""
-        run(self._client, self._delete_runs(run_ids))
+        self._run(self._delete_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Add all checkpoints and writes of a thread to another one."""
-        run(self._client, self._threads.copy(str(source_thread_id), str(target_thread_id)))
+        self._run(self._threads.copy(str(source_thread_id), str(target_thread_id)))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Destroy all checkpoints of threads but the newest one of each namespace; with ``delete`` all of them.
 
         Raises: ValueError for a thread with a ``DeltaChannel``, which needs its earlier checkpoints.
         """
-        run(self._client, self._prune(thread_ids, strategy))
+        self._run(self._prune(thread_ids, strategy))
 
 
 class AsyncCtxdSaver(_Saver):

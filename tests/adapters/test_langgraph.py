@@ -16,6 +16,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from ctxd_client import ConnectFailed, Forbidden, connect_sync
 from ctxd_client.adapters import commit_log
 from ctxd_client.adapters.langgraph import AsyncCtxdSaver, CtxdSaver
+from ctxd_protocol.methods.commits import StartContext
 from tests.client.running import Running
 
 CTX = Path(sysconfig.get_path("scripts")).parents[1] / ".venv/bin/ctx"
@@ -396,3 +397,40 @@ def test_a_thread_whose_session_was_emptied_begins_anew(kept: Running) -> None:
         assert fresh.get_tuple(config("again")) is None
         made = put(fresh, config("again"), 4, n=4)
         assert [each.config for each in fresh.list(config("again"))] == [made]
+
+
+@pytest.mark.requirement("ADP-4")
+def test_threads_of_one_process_share_a_saver(daemon: Running) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            at = config(f"shared-saver-{number % 3}")
+            for step in range(15):
+                at = put(saver, at, step, n=step, who=number)
+                saver.put_writes(at, [("n", step)], f"task-{number}")
+                assert values_of(saver, at) == {"n": step, "who": number}
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with CtxdSaver.connect(daemon.socket) as saver:
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(9)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert failures == []
+        for number in range(3):
+            found = [*saver.list(config(f"shared-saver-{number}"))]
+            assert (len(found), {len(each.pending_writes or ()) for each in found}) == (45, {1})
+
+
+@pytest.mark.requirement("ADP-8")
+def test_ctx_resume_passes_checkpoints_of_a_graph_over(kept: Running) -> None:
+    with connect_sync(kept.socket) as client, CtxdSaver.connect(kept.socket) as saver:
+        session = client.session(agent="demo")
+        session.user("Fix the parser.")
+        put(saver, config("graph"), 0, n=1)
+        went_on = client.session(context=StartContext(principal=""))
+        assert "Fix the parser." in went_on.assemble().text
