@@ -20,7 +20,8 @@ from bench.figures import Figure
 BENCHES = (
     "rpc", "store", "assembly", "window", "window_replay", "tokens", "requests", "resume", "durable", "isolation",
     "flood", "memory", "index_growth", "discovery", "watch", "sandboxes", "restart", "start", "secrets", "purge",
-    "hook", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb", "hosts",
+    "hook", "session_ls", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb",
+    "hosts",
 )  # fmt: skip
 
 

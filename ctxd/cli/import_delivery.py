@@ -6,6 +6,7 @@ commit that was made before is known by its content, also after a file was writt
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,6 +33,7 @@ from ctxd.transcripts.discovery import (
     stat_of,
     transcripts,
 )
+from ctxd.transcripts.session_facts import SessionFacts
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -280,7 +282,8 @@ class TranscriptImport:
         if live is None or not _is_grown(live, stat) or not can_go_on(source, live.done.size):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
-            return _Planned(source, plan, batches, Pass(record), stat), await self._copies(source)
+            done = Pass(record, SessionFacts(source.format))
+            return _Planned(source, plan, batches, done, stat), await self._copies(source)
         live.done.go_on(live.plan)
         if recorded is not None and live.plan.recorded is not None:
             recorded.go_on(live.plan.recorded)
@@ -331,6 +334,7 @@ class TranscriptImport:
             return
         if plan.copied and not plan.made:
             await self._create(source)
+        await self._describe(source, done.facts)
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
         record.cuts = sorted(set(record.cuts))
         record.size, record.digest = done.size, done.digest()
@@ -340,6 +344,15 @@ class TranscriptImport:
         record.session, record.agent, record.root = source.session, source.agent, source.root
         self._record.changed.add(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
+
+    async def _describe(self, source: Transcript, facts: SessionFacts) -> None:
+        """Pass title, times and grants of a source that was read to its end to its session. Raises: CallFailed."""
+        if source.agent:
+            return
+        with suppress(NotFound):  # Of a source without a line of its own there is no session.
+            known = (await self._client.session_get(source.session)).session.recorded
+            if (recorded := facts.recorded(known)) != known:
+                await self._client.session_annotate(source.session, recorded=recorded)
 
     async def _start(self, source: Transcript) -> Start:
         """Return where the first chain of a source begins: in the source that spawned it or that it goes on from."""

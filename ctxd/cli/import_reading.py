@@ -11,6 +11,7 @@ from ctxd.capture.transcript_plan import PlannedDelta, TranscriptPlan, fingerpri
 from ctxd.cli.import_record import SourceRecord
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.records import Record
+from ctxd.transcripts.session_facts import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -20,8 +21,9 @@ _BYTES_HASHED_AT_ONCE: Final = 256 * 1024
 class Pass:
     """One reading of a source: its bytes so far, compared with what was read before."""
 
-    def __init__(self, record: SourceRecord) -> None:
+    def __init__(self, record: SourceRecord, facts: SessionFacts) -> None:
         self.record = record
+        self.facts = facts
         self.size = self.lines = self.lines_before = self.copied_before = 0
         self.is_same = self.is_level = False
         self.counted = Counter[str]()
@@ -38,6 +40,8 @@ class Pass:
 
     def ends_at(self, line: SourceLine) -> bool:
         """Take a line; True if an earlier import ended behind it. ``is_level``: the last one did."""
+        if line.record is not None:
+            self.facts.add(line.record)
         self._unhashed.append(line.source)
         if line.end - self._hashed >= _BYTES_HASHED_AT_ONCE:
             self._update()

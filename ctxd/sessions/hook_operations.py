@@ -15,6 +15,7 @@ from ctxd.transcripts.hooks import HookInput, read_hook, shortened
 from ctxd_protocol.event_types import ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
+from ctxd_protocol.methods.listing import SessionAnnotateParams
 from ctxd_protocol.methods.sessions import (
     SessionAppendParams,
     SessionCreateParams,
@@ -23,6 +24,7 @@ from ctxd_protocol.methods.sessions import (
 )
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.object_types import Receipt
+from ctxd_protocol.session_types import RecordedSession
 
 KIND: Final = "session.hook"
 
@@ -58,6 +60,7 @@ class HookOperations:
         output = None if params.shorten_chars is None else shortened(params.harness, found, params.shorten_chars)
         result = msgspec.structs.replace(result, output=output)
         await self._open(actor, params, found)
+        await self._note_permissions(actor, found)
         await self._append_texts(actor, found, request)
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
@@ -142,6 +145,14 @@ class HookOperations:
             if error.code != "idempotency_mismatch":
                 raise
             return True
+
+    async def _note_permissions(self, actor: Actor, found: HookInput) -> None:
+        """Keep the grants that the hook names, if they have changed. Raises: as ``hook``."""
+        before = (await self._sessions.live(found.session)).settings.recorded or RecordedSession()
+        after = {**before.permissions, **found.permissions}
+        if after != before.permissions:
+            recorded = msgspec.structs.replace(before, permissions=after)
+            await self._lifecycle.annotate(actor, SessionAnnotateParams(session=found.session, recorded=recorded))
 
     async def _record(self, actor: Actor, found: HookInput, request: WriteRequest) -> Accepted:
         call = found.call

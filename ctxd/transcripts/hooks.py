@@ -45,6 +45,10 @@ _NAMING: Final = ("command", "cmd", "file_path", "filePath", "path", "pattern", 
 _DISPLAY_CHARS_MAX: Final = 200
 
 
+_GRANTS: Final = ("permission_mode", "approval_policy", "sandbox_mode")
+"""Members that name what the harness was granted."""
+
+
 class HookedCall(NamedTuple):
     """One call of a tool in the main conversation, with its output as text. ``is_started``: the conversation has the
     call, and lacks the output."""
@@ -69,6 +73,7 @@ class HookInput(NamedTuple):
     ``native``: the operation id made of the harness's own ids; None where the harness gives none. ``start``: the
     operation id that the start of the tool call has. ``texts``: those of the model before the call, each with an
     operation id of its own. ``response``: the output of the tool in the harness's own shape.
+    ``permissions``: the grants that the input names.
     """
 
     session: str
@@ -81,6 +86,7 @@ class HookInput(NamedTuple):
     start: str | None = None
     texts: tuple[tuple[str, typed.ResponseEvent], ...] = ()
     response: object = None
+    permissions: dict[str, Any] = {}
 
     @property
     def is_start(self) -> bool:
@@ -113,6 +119,7 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         native,
         cwd if cwd.startswith("/") and len(cwd) <= 4096 and "\0" not in cwd else "/",
         event,
+        permissions={name: record[name] for name in _GRANTS if isinstance(record.get(name), str) and record[name]},
     )
     place: dict[str, Any] = {"at": at, "sidechain": text_of(record.get("agent_id")) or None}
     match event:

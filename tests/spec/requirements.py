@@ -149,6 +149,7 @@ LST-7 | Archived sessions are left out of lists, in whatever state they are, and
 LST-8 | A list tells how many sessions it leaves out that pass its filters, because they are archived, in the trash, or of forks, and how many there are without filters. | ctxd
 LST-9 | The title of a session is the one given, else the harness's own, else the first line of the first prompt; its secrets are treated as those of labels, and a purge of the prompt takes it along. | ctxd
 LST-10 | `session.annotate` sets title, labels and archive, and the directory of a project that was moved, in whatever state the session is; `ctx session moved OLD NEW` does that for all sessions of a directory. | ctxd
+LST-11 | An import keeps the harness's own title, the first prompt, the times of the first and the last event, and the grants that the harness recorded (permission modes, approval and sandbox policies, permission rules), in whatever order the transcripts of a session are read; hooks keep the permission mode that they name. `ctx session show` shows the grants, and they are never applied. | ctxd
 LST-12 | `ctx resume` without a principal goes on from the caller's session of this project that was used last and has a commit, archived ones and those in the trash aside, and names it; without one it is refused. | ctxd
 COL-1 | A new tool call is active; tool calls beyond the newest 5 of a turn and the newest 3 turns are deactivated. | spec 4.3
 COL-2 | Pinned objects and files are never collapsed. | spec 4.3

@@ -26,6 +26,8 @@ CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 
 Record = dict[str, Any]
 
+LISTED = "44444444-5555-4666-8777-888888888888"
+
 
 def ctx(daemon: Running, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "CTXD_SOCKET": daemon.socket, **environment}
@@ -149,6 +151,39 @@ def test_an_import_again_makes_nothing_and_reads_only_what_is_new(
     os.utime(path)
     touched = imported(daemon, "claude", tmp_path)
     assert (touched["commits"], touched["lines"]) == (0, 0)
+
+
+@pytest.mark.requirement("LST-11")
+def test_an_imported_session_has_the_title_times_and_grants_of_its_transcript(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    stamp = "2026-05-01T10:00:{:02d}.000Z"
+    first = {"type": "user", "uuid": "u1", "sessionId": LISTED, "timestamp": stamp.format(1), "cwd": str(tmp_path)}
+    file = write(
+        tmp_path / f"{LISTED}.jsonl",
+        [
+            {"type": "permission-mode", "permissionMode": "plan", "sessionId": LISTED},
+            {**first, "message": {"role": "user", "content": "Mend it"}, "permissionMode": "acceptEdits"},
+        ],
+    )
+    imported(daemon, "claude", file)
+    session = here("claude-code", LISTED)
+    row = next(row for row in client.session_list(limit=1000).sessions if row.session == session)
+    assert (row.title, row.created_at, row.updated_at) == ("Mend it", 1777629601000, 1777629601000)
+    assert row.harness == "claude-code" and row.project is not None and row.project.directory == str(tmp_path)
+    append(file, {"type": "ai-title", "aiTitle": "Mending", "sessionId": LISTED})
+    append(
+        file, {**first, "uuid": "u2", "parentUuid": "u1", "timestamp": stamp.format(9), "message": {"content": "On"}}
+    )
+    imported(daemon, "claude", file)
+    view = client.session_get(session).session
+    assert view.recorded is not None and view.title == "Mending"
+    assert view.recorded.permissions == {"permission_mode": "acceptEdits"}
+    assert (view.recorded.began_at, view.recorded.ended_at) == (1777629601000, 1777629609000)
+    shown = ctx(daemon, "session", "show", session).stdout
+    assert "granted   permission_mode acceptEdits\n" in shown
+    # The old time is that of the list too, whenever it was imported.
+    assert session in [row.session for row in client.session_list(until=1777629609000, limit=1000).sessions]
 
 
 @pytest.mark.requirement("IMP-2")

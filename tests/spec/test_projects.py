@@ -66,3 +66,19 @@ def test_a_sandbox_is_not_told_its_project(start, boxed, client: SyncClient, tre
     with inside(boxed(s)) as sandboxed:
         assert sandboxed.session_get(s.id).session.project is None
         assert "hidden" not in str(sandboxed.object_get(f"session:{s.id}"))
+
+
+@pytest.mark.requirement("LST-11")
+def test_hooks_keep_the_grants_that_they_name(client: SyncClient, tmp_path: Path):
+    def hook(mode: str | None, number: int) -> None:
+        event = {"session_id": f"grants-{tmp_path.name}", "cwd": str(tmp_path), "hook_event_name": "UserPromptSubmit"}
+        more = {} if mode is None else {"permission_mode": mode}
+        client.session_hook("claude-code", json.dumps({**event, "prompt": f"prompt {number}", **more}))
+
+    session = captured_session_id("claude-code", f"grants-{tmp_path.name}")
+    found = []
+    for number, mode in enumerate([None, "plan", "plan", None, "bypassPermissions"]):
+        hook(mode, number)
+        recorded = client.session_get(session).session.recorded
+        found.append(recorded.permissions.get("permission_mode") if recorded else None)
+    assert found == [None, "plan", "plan", "plan", "bypassPermissions"]

@@ -1,0 +1,130 @@
+"""Pages of the list of 10,000 sessions, over a bare indexed query for the same page, and the growth with the number.
+
+The bare query reads the same rows from an SQLite table with an index on what is filtered by, newest first, and decodes
+them as the client does. Expected order of growth: O(1) in the number of sessions, for a page reads what it shows.
+"""
+
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from bench.figures import Figure
+from bench.running import daemon, folder, quick
+from ctxd_client import connect_sync
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.session_types import SessionSummary
+
+SESSIONS = (500, 1_000) if quick() else (1_000, 10_000)
+PROJECTS = 20
+PAGE = 100
+ROUNDS = 200
+GOAL = 3.0
+GROWTH_MAX = 1.5
+MEMORY_KB_MAX = 4.0
+
+PAGES: dict[str, dict[str, str]] = {
+    "all": {},
+    "project": {"project": "p7"},
+    "harness": {"harness": "codex"},
+    "label": {"label": "team=t3"},
+}
+_rows = msgspec.json.Decoder(SessionSummary)
+
+
+def resident_kb(pid: int) -> float:
+    """The resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def fill(client: SyncClient, root: Path, first: int, end: int) -> None:
+    """Sessions in the directories of some projects, with a prompt each."""
+    for number in range(first, end):
+        session = f"s{number}"
+        client.session_create(
+            "claude-code" if number % 3 else "codex",
+            session=session,
+            workdir=str(root / f"p{number % PROJECTS}"),
+            labels={"harness": "claude-code" if number % 3 else "codex", "team": f"t{number % 10}"},
+        )
+        client.session(session).user(f"Mend the parser, part {number}, and tell which files had to change for it")
+
+
+def bare(path: Path, rows: list[SessionSummary]) -> sqlite3.Connection:
+    """A table with the same rows, and an index for each filter."""
+    table = sqlite3.connect(path)
+    table.execute("CREATE TABLE sessions (began INTEGER PRIMARY KEY, project, harness, label, row BLOB)")
+    for name in ("project", "harness", "label"):
+        table.execute(f"CREATE INDEX by_{name} ON sessions ({name}, began)")
+    for number, row in enumerate(reversed(rows)):
+        project = "" if row.project is None else row.project.directory.rpartition("/")[2]
+        label = f"team={row.labels['team']}"
+        values = (number, project, row.harness, label, msgspec.json.encode(row))
+        table.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", values)
+    table.commit()
+    return table
+
+
+def queried(table: sqlite3.Connection, filters: dict[str, str]) -> list[SessionSummary]:
+    """A page by the bare query."""
+    where = "".join(f"WHERE {name} = ? " for name in filters)
+    found = table.execute(f"SELECT row FROM sessions {where}ORDER BY began DESC LIMIT {PAGE}", [*filters.values()])
+    return [_rows.decode(row) for (row,) in found]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def every(client: SyncClient) -> list[SessionSummary]:
+    """All rows, newest first."""
+    rows: list[SessionSummary] = []
+    cursor: str | None = None
+    while True:
+        page = client.session_list(limit=1000, cursor=cursor)
+        rows += page.sessions
+        if (cursor := page.next_cursor) is None:
+            return rows
+
+
+def run() -> Iterator[Figure]:
+    """Both figures, and the memory of a session in the list."""
+    few, many = SESSIONS
+    with folder() as root:
+        socket = root / "ctxd.sock"
+        for number in range(PROJECTS):
+            (root / f"p{number}").mkdir()
+        with daemon(socket, root / "state") as process, connect_sync(str(socket)) as client:
+            fill(client, root, 0, few)
+            client.session_list(limit=PAGE)
+            first = statistics.median(seconds(lambda: client.session_list(limit=PAGE)) for _ in range(ROUNDS))
+            fill(client, root, few, many)
+        with daemon(socket, root / "state") as process, connect_sync(str(socket)) as client:
+            # Begun anew, the daemon has the list and no session in memory.
+            table = bare(root / "bare.db", every(client))
+            kb = resident_kb(process.pid)
+            ratios, details = [], []
+            for name, filters in PAGES.items():
+                wanted = filters if "project" not in filters else {"project": str(root / filters["project"])}
+                ours, theirs = [], []
+                page = client.session_list(limit=PAGE, **wanted).sessions
+                assert [row.session for row in page] == [row.session for row in queried(table, filters)], name
+                for _ in range(ROUNDS):
+                    ours.append(seconds(lambda: client.session_list(limit=PAGE, **wanted)))  # noqa: B023
+                    theirs.append(seconds(lambda: queried(table, filters)))  # noqa: B023
+                took, least = statistics.median(ours), statistics.median(theirs)
+                ratios.append(took / least)
+                details.append(f"{name} {took * 1e6:.0f} over {least * 1e6:.0f} us")
+                if name == "all":
+                    last = took
+            detail = f"{many:,} sessions, pages of {PAGE}: {', '.join(details)}; {kb / 1024:.0f} MiB resident"
+            yield Figure(name="session_ls", value=max(ratios), goal=GOAL, better="lower", detail=detail)
+            detail = f"{first * 1e6:.0f} us of {few:,} sessions, {last * 1e6:.0f} us of {many:,}"
+            yield Figure(name="session_ls_growth", value=last / first, goal=GROWTH_MAX, better="lower", detail=detail)
