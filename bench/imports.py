@@ -1,10 +1,11 @@
 """Import of the transcripts of a harness: its rate, its cost when nothing changed, and the memory of the daemon.
 
 ``import_rate`` is a ratio of rates: MB/s of ``ctx import`` over those of decoding the same lines with msgspec, with the
-files in the page cache. Each commit is flushed before the next one of its chain is sent. ``import_again`` is the
-time of a second import over that of the first, without the start of the interpreter. ``import_memory`` is the resident
-peak of the daemon above idle in MB, while one session of a single file is imported. Expected order of growth: O(n) in
-the bytes, O(files) when nothing changed, O(1) in memory. Without transcripts nothing is measured.
+files in the page cache. ``import_again`` is the time of a second import over that of the first, without the start of
+the interpreter. ``import_state`` is the bytes of the state directory afterwards, with its write-ahead logs, over those
+of the lines, each of which it keeps as it was. ``import_memory`` is the resident peak of the daemon above idle in MB,
+while one session of a single file is imported. Expected order of growth: O(n) in the bytes, O(files) when nothing
+changed, O(1) in memory. Without transcripts nothing is measured.
 """
 
 import os
@@ -107,6 +108,9 @@ def run() -> Iterator[Figure]:
         yield Figure(name="import_rate", value=bare / first, goal=0.15, better="higher", detail=rates)
         detail = f"{again * 1000:.0f} ms after {first:.1f} s"
         yield Figure(name="import_again", value=again / first, goal=0.02, better="lower", detail=detail)
+        kept = sum(path.stat().st_size for path in (place / "state").rglob("*") if path.is_file())
+        detail = f"{kept / 1e6:.1f} MB for {size / 1e6:.1f} MB of lines"
+        yield Figure(name="import_state", value=kept / size, goal=1.4, better="lower", detail=detail)
     with folder() as place, daemon(place / "ctxd.sock", place / "state") as process:
         (place / "sources").mkdir()
         size = write_session(place / "sources", FILE_BYTES // 20 if quick() else FILE_BYTES)
