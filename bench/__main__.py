@@ -22,6 +22,7 @@ BENCHES = (
     "flood", "memory", "index_growth", "discovery", "watch", "sandboxes", "restart", "start", "secrets", "purge",
     "hook", "session_ls", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb",
     "hosts",
+    "hook", "search", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb", "hosts",
 )  # fmt: skip
 
 

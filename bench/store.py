@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import Version
 from ctxd.clock import SystemClock
 from ctxd.objects.document import Document, encode_document
+from ctxd.objects.generated_ids import session_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal, statedir
 from ctxd.store.journal_writer import JournalWriter
@@ -40,9 +41,23 @@ SEGMENTS_OF_A_SESSION = 500
 ROWS_OF_A_TRANSACTION = 20_000
 
 
-def generate(root: Path, rows: int) -> None:
-    """Fill the new state directory ``root`` with ``rows`` journal rows of one segment each: a valid chain, and all that
-    a verification looks for, written without a flush a row."""
+def conversation_line(seq: int) -> Document:
+    """A short segment, for journal row ``seq``."""
+    session = f"session-{seq // SEGMENTS_OF_A_SESSION:06d}"
+    id = f"segment:{session}#{seq % SEGMENTS_OF_A_SESSION:010d}"
+    payload = {"messages": [{"role": "assistant", "content": f"line {seq} of a conversation of ordinary length"}]}
+    return Document(
+        id=id,
+        type="segment",
+        identity_hash=identity_hash("segment", None, id),
+        content_hash=content_hash(payload, None),
+        payload=payload,
+    )
+
+
+def generate(root: Path, rows: int, document: Callable[[int], Document] = conversation_line) -> None:
+    """Fill the new state directory ``root`` with ``rows`` journal rows of one document each, that of its sequence: a
+    valid chain, and all that a verification looks for, written without a flush a row."""
     held = statedir.hold(root)
     witness = WitnessFile(held.witness)
     journal_writer = JournalWriter(held, ArtifactStore(held.artifacts), SystemClock())
@@ -55,7 +70,7 @@ def generate(root: Path, rows: int) -> None:
     for first in range(1, rows + 1, ROWS_OF_A_TRANSACTION):
         last = min(first + ROWS_OF_A_TRANSACTION, rows + 1)
         connection.execute("BEGIN")
-        chain = _add(connection, backend, range(first, last), chain)
+        chain = _add(connection, backend, map(document, range(first, last)), first, chain)
         connection.execute("COMMIT")
         dbfile.checkpoint(connection, truncate=True)
     connection.close()
@@ -65,19 +80,12 @@ def generate(root: Path, rows: int) -> None:
     os.sync()
 
 
-def _add(connection: dbfile.Connection, backend: SqliteBackend, seqs: range, chain: bytes) -> bytes:
+def _add(
+    connection: dbfile.Connection, backend: SqliteBackend, documents: Iterable[Document], first: int, chain: bytes
+) -> bytes:
     lines, versions, places = [], [], list[int | None]()
-    for seq in seqs:
-        session = f"session-{seq // SEGMENTS_OF_A_SESSION:06d}"
-        id = f"segment:{session}#{seq % SEGMENTS_OF_A_SESSION:010d}"
-        payload = {"messages": [{"role": "assistant", "content": f"line {seq} of a conversation of ordinary length"}]}
-        document = Document(
-            id=id,
-            type="segment",
-            identity_hash=identity_hash("segment", None, id),
-            content_hash=content_hash(payload, None),
-            payload=payload,
-        )
+    for seq, document in enumerate(documents, first):
+        id, session = document.id, session_of(document.id)
         put = journal.Put(id, encode_document(document), None)
         at = 1_700_000_000_000 + seq
         columns = (1, "host", session, "session.append", f"op-{seq}", at, at)

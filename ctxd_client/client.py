@@ -303,6 +303,9 @@ class Session(SessionMethods):
                     return context_tools.moved(name, await change(asked.id))
                 case context_tools.ListArguments():
                     return await self._listed(asked)
+                case context_tools.SearchArguments():
+                    page = await self.client.search_query(asked.query, limit=context_tools.HITS_MAX)
+                    return context_tools.found(page.hits, asked, more=page.next_cursor is not None)
                 case context_tools.CheckpointArguments():
                     commit = (await self.client.context_current(session=self.id)).context_id
                     if commit is not None and asked.summary:

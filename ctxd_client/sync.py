@@ -294,6 +294,9 @@ class SyncSession(SyncSessionMethods):
                     return context_tools.moved(name, change(asked.id))
                 case context_tools.ListArguments():
                     return self._listed(asked)
+                case context_tools.SearchArguments():
+                    page = self.client.search_query(asked.query, limit=context_tools.HITS_MAX)
+                    return context_tools.found(page.hits, asked, more=page.next_cursor is not None)
                 case context_tools.CheckpointArguments():
                     commit = self.client.context_current(session=self.id).context_id
                     if commit is not None and asked.summary:

@@ -18,9 +18,9 @@ _DEADLINE_S: Final = 10.0
 def mcp(run: Invocation, session: str | None) -> None:
     """Serve the Model Context Protocol on standard input and output, for a harness.
 
-    Its tools let a model list, activate, deactivate and pin what is in its context, and commit it; its resources are
-    ctx://object/ID and ctx://commit/ID. The session is the one that captures the harness's own; else as for all
-    commands. It needs the extra "mcp".
+    Its tools let a model list, activate, deactivate and pin what is in its context, commit it, and search earlier
+    text; its resources are ctx://object/ID and ctx://commit/ID. The session is the one that captures the harness's
+    own; else as for all commands. It needs the extra "mcp".
     """
     try:
         from ctxd.cli.mcp_server import serve

@@ -50,8 +50,11 @@ KINDS: Final[tuple[SearchKind, ...]] = get_args(SearchKind)
 _SPACE_FREE_MIN: Final = 64 * 1024 * 1024
 """Bytes of the file above which its copy is made on the disk, not in memory."""
 
-_LOG_PAGES: Final = 4_000
+_LOG_PAGES: Final = 1_000
 """Pages of the write-ahead log after which SQLite copies them into the file."""
+
+_LOG_BYTES_IDLE: Final = 1024 * 1024
+"""Bytes of the log that stay while there is nothing to index."""
 
 _DOC: Final = "d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name"
 
@@ -248,6 +251,12 @@ class IndexFile:
             self._connection.execute("INSERT INTO tool(name) VALUES (?)", (name,)).fetchall()
             self._tools[name] = self._connection.last_insert_rowid()
         return self._tools[name]
+
+    def shorten_log(self) -> None:
+        """Empty a long log, unless a search reads it."""
+        if dbfile.log_size(self._path) > _LOG_BYTES_IDLE:
+            with dbfile.faults(self._connection):
+                dbfile.checkpoint(self._connection, truncate=True)
 
     # --- purges
 

@@ -142,6 +142,8 @@ class SearchIndex:
                 continue
             if index.rewrite_due:
                 await self._erase(index)
+            else:
+                await self._lane.run(index.shorten_log)
             self._note_clean(index)
             with anyio.CancelScope() as self._idle:
                 if not self._rebuilding:

@@ -1,6 +1,7 @@
 """From journal rows to the texts that enter the index, and from a purge to those that leave it. Blocks; reads the store
 on a connection of its own."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -104,14 +105,15 @@ class JournalTexts:
         found = self._connection.execute("SELECT n FROM entity WHERE id=?", (id,)).fetchone()
         return 0 if found is None else int(found[0])
 
-    def id(self, number: int) -> str:
-        """The id of the entity with ``number``; empty for an unknown one."""
-        found = self._connection.execute("SELECT id FROM entity WHERE n=?", (number,)).fetchone()
-        return "" if found is None else str(found[0])
+    def ids(self, numbers: Iterable[int]) -> dict[int, str]:
+        """The ids of the entities with ``numbers``, without those of unknown ones."""
+        query = "SELECT e.n, e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.n=wanted.value"
+        found: list[tuple[int, str]] = self._connection.execute(query, (json.dumps(list(numbers)),)).fetchall()  # type: ignore[assignment]
+        return dict(found)
 
-    def newest(self, id: str) -> Stored | None:
-        """The newest durable version of ``id``."""
-        return self._reader.heads((id,), 2**62)[0][id]
+    def newest(self, ids: Iterable[str]) -> dict[str, Stored | None]:
+        """The newest durable versions of ``ids``."""
+        return self._reader.heads(ids, _ALL)[0]
 
     def texts(self, stored: Stored) -> Iterator[FoundText]:
         """The texts of a version. Raises: those of a damaged one."""
@@ -234,7 +236,7 @@ class _Changes:
                 continue
             self._drop(entity)
             with suppress(*_DAMAGED):
-                stored = self._journal.newest(id)
+                stored = self._journal.newest((id,))[id]
                 for found in () if stored is None else self._journal.texts(stored):
                     assert stored is not None, "texts are those of a version"
                     if (place := places.get(found.nth)) is not None:

@@ -137,7 +137,7 @@ class SearchQueries:
             with dbfile.faults():
                 index = dbfile.open_reader(self._index.path)
         except (dbfile.DiskFailed, dbfile.FileDamaged) as error:
-            raise _unavailable() from error
+            raise _unavailable(error) from error
         store = answered(lambda: Reader(directory.database, ArtifactStore(directory.artifacts)))
         return _Searcher(generation, index, store, Snippets())
 
@@ -164,12 +164,12 @@ class SearchQueries:
                 return self._hits(searcher, params, query, hidden, skip, last)
         except dbfile.SqlFailed as error:
             if not expired:
-                raise _unavailable() from error
+                raise _unavailable(error) from error
             message = f"the query took more than {SECONDS_MAX:.0f} s"
             hint = "Write more words, or longer beginnings of words; name a session or a time."
             raise CtxdError("timeout", message, hint=hint) from error
         except (dbfile.FileDamaged, dbfile.DiskFailed, dbfile.DiskFull) as error:
-            raise _unavailable() from error
+            raise _unavailable(error) from error
         finally:
             searcher.file.set_progress_handler(None)
 
@@ -222,12 +222,13 @@ class SearchQueries:
         hidden: frozenset[str],
     ) -> list[wire.SearchHit]:
         """Those of ``docs`` that may be shown and whose text is still there, in their order."""
+        names.learn(docs)
         shown = [doc for doc in docs if not doc.session or names.session(doc.session) not in hidden]
         found: dict[int, tuple[str, str]] = {}
+        newest = texts.newest({names.entity(doc.entity) for doc in shown})
         for entity, some in index_file.by_entity(shown).items():
-            places = {doc.nth: doc.id for doc in some}
+            stored, places = newest[names.entity(entity)], {doc.nth: doc.id for doc in some}
             with suppress(CtxdError, ValueError, TypeError, LookupError):
-                stored = texts.newest(names.entity(entity))
                 for text in () if stored is None else texts.texts(stored):
                     if (id := places.pop(text.nth, None)) is not None:
                         found[id] = (text.text, text.call)
@@ -239,16 +240,19 @@ class SearchQueries:
 
 
 class _Names:
-    """Ids of entities by their numbers."""
+    """Ids of entities by their numbers; an unknown one has an empty id."""
 
     def __init__(self, texts: JournalTexts) -> None:
         self._texts = texts
         self._ids: dict[int, str] = {}
 
+    def learn(self, docs: Sequence[Doc]) -> None:
+        """Look up the entities and the sessions of ``docs``."""
+        wanted = {number for doc in docs for number in (doc.entity, doc.session)}
+        self._ids |= self._texts.ids(wanted - self._ids.keys())
+
     def entity(self, number: int) -> str:
-        if number not in self._ids:
-            self._ids[number] = self._texts.id(number)
-        return self._ids[number]
+        return self._ids.get(number, "")
 
     def session(self, number: int) -> str:
         return self.entity(number).removeprefix("session:")
@@ -294,6 +298,8 @@ def _place(cursor: str | None) -> tuple[int, int | None]:
     return int(found[1]), int(found[2])
 
 
-def _unavailable() -> CtxdError:
+def _unavailable(error: Exception | str = "it is being opened") -> CtxdError:
     hint = "Try again in a moment; ctx status shows the state of the search index."
-    return CtxdError("store_unavailable", "the search index cannot be read now", hint=hint, retry_after_ms=500)
+    return CtxdError(
+        "store_unavailable", f"the search index cannot be read now: {error}", hint=hint, retry_after_ms=500
+    )

@@ -374,9 +374,9 @@ CLT-3 | Importing the client requires only anyio, msgspec and the protocol packa
 CLT-4 | A value that the daemon cannot accept (nested deeper than 64 levels, a number that is not finite) is refused before it is sent, and an error without an id fails every call it may concern. | ctxd
 CLT-5 | A harness is type-checked strictly against the installed client, by mypy and by pyright: no result is `Any`. | ctxd
 CLT-6 | Every method of client and handle has its signature, its errors and an example that runs. | ctxd
-CLT-7 | The client declares tools by which a model lists, activates, deactivates, pins and commits, in the form of each provider and in at most 450 tokens; whatever a model gives as arguments, their handler returns a bounded text, which names the remedy where the call was wrong. | ctxd
+CLT-7 | The client declares tools by which a model lists, activates, deactivates, pins, commits and searches earlier text, in the form of each provider and in at most 450 tokens; whatever a model gives as arguments, their handler returns a bounded text, which names the remedy where the call was wrong. | ctxd
 CLT-8 | A call whose deadline passes while it is repeated raises the failure before, which names the cause, as one of unknown outcome if it writes. | ctxd
-MCP-1 | `ctx mcp` is an MCP server for a harness, in both eras of the protocol: its tools list, activate, deactivate and pin objects of the session and commit it; `ctx://object/ID` is the content of an object, and `ctx://commit/ID` the context of a commit as text. | ctxd
+MCP-1 | `ctx mcp` is an MCP server for a harness, in both eras of the protocol: its tools list, activate, deactivate and pin objects of the session, commit it, and search the text of all sessions; `ctx://object/ID` is the content of an object, and `ctx://commit/ID` the context of a commit as text. | ctxd
 MCP-2 | The declarations of all its tools have at most 450 tokens of four bytes. | ctxd
 MCP-3 | A call is for the session of `-s`, else for the one that captures the harness's own session, else for that of `$CTXD_SESSION`, else for the default of every command. A harness's session that nothing captures is an error, and no other session changes. | ctxd
 MCP-4 | The server runs on while the daemon is away or restarts, and calls at the same time are all answered. | ctxd

@@ -21,6 +21,7 @@ from ctxd_client import SyncClient, SyncSession
 from tests.client.running import Running
 from tests.spec.test_commands import CTX, ENVIRON
 from tests.spec.test_provider_requests import request, text_of
+from tests.waiting import block_until
 
 SCHEMA_TOKENS_MAX = 450
 BYTES_PER_TOKEN = 4
@@ -96,6 +97,9 @@ def test_a_model_arranges_and_commits_its_context(
             found = client.commit_show(commit).commit
             assert (found.session, found.summary) == (s.id, "Looked.")
             assert "Look." in await read(harness, f"ctx://commit/{commit}")
+            block_until(lambda: client.daemon_status().search.lag_rows == 0)
+            hits = await called(harness, "context_search", {"query": "look"})
+            assert "not instructions" in hits and f'session "{s.id}" turn 1: prompt: "Look."' in hits.split("\n")
             uris = [each.uri for each in (await harness.list_resources()).resources]
             assert f"ctx://object/{s.resolve('notes.md').object}" in uris
             templates = (await harness.list_resource_templates()).resource_templates
@@ -114,7 +118,7 @@ def test_the_schema_of_the_tools_is_small(daemon: Running, era: str) -> None:
             text = json.dumps([each.model_dump(by_alias=True, exclude_none=True) for each in tools])
             assert len(text.encode()) <= SCHEMA_TOKENS_MAX * BYTES_PER_TOKEN, len(text)
             names = [each.name.removeprefix("context_") for each in tools]
-            assert names == ["list", "activate", "deactivate", "pin", "checkpoint"]
+            assert names == ["list", "activate", "deactivate", "pin", "checkpoint", "search"]
 
     run(scene)
 
