@@ -309,7 +309,7 @@ def test_after_a_purge_nothing_finds_a_word_of_it_and_no_file_has_one(kept: Runn
 async def test_a_kill_while_the_index_forgets_leaves_nothing_behind(tmp_path: Path, point: str) -> None:
     with daemon_process(tmp_path) as daemon:
         await daemon.start(failpoints=f"{point}=kill")
-        with connect_sync(str(daemon.socket), deadline_s=20) as client, suppress(CallFailed):
+        with connect_sync(str(daemon.socket), deadline_s=5) as client, suppress(CallFailed):
             s = client.session("s", agent="a")
             s.user("a filler")
             client.toolcall_record("s", "c", "bash", " ".join(GONE))
