@@ -23,6 +23,8 @@ BENCHES = (
     "hook", "session_ls", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb",
     "hosts",
     "hook", "search", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb", "hosts",
+    "hook", "search", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb",
+    "hosts",
 )  # fmt: skip
 
 
