@@ -175,7 +175,7 @@ def test_a_daemon_that_is_away_or_restarts_ends_no_server(daemon: Running, clien
     async def scene() -> None:
         daemon.kill()
         async with connected(daemon, "-s", s.id) as harness:
-            assert len((await harness.list_tools()).tools) == 5
+            assert len((await harness.list_tools()).tools) == 6
             text = await called(harness, "context_list")
             assert daemon.socket in text and "ctxd run" in text
             daemon.start()
