@@ -20,11 +20,8 @@ from bench.figures import Figure
 BENCHES = (
     "rpc", "store", "assembly", "window", "window_replay", "tokens", "requests", "resume", "durable", "isolation",
     "flood", "memory", "index_growth", "discovery", "watch", "sandboxes", "restart", "start", "secrets", "purge",
-    "hook", "session_ls", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb",
-    "hosts",
-    "hook", "search", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb", "hosts",
-    "hook", "search", "forks", "commits", "adapters", "materialize", "artifacts", "imports", "state_size", "xtdb",
-    "hosts",
+    "hook", "search", "session_ls", "forks", "commits", "adapters", "materialize", "artifacts", "imports",
+    "state_size", "xtdb", "hosts",
 )  # fmt: skip
 
 
