@@ -151,6 +151,8 @@ class Catalog:
         self._heads: dict[str, tuple[SessionHead, int]] = {}
         self._names: list[str] = []
         self._index = SessionIndex()
+        # Sessions whose heads are newer than their places in the index, which nothing but a listing needs.
+        self._unindexed: dict[str, None] = {}
         self._open: dict[str, None] = {}
         self._forks: dict[str, dict[str, None]] = {}
 
@@ -209,8 +211,7 @@ class Catalog:
         if session not in self._heads:
             insort(self._names, session)
         self._heads[session] = (head, valid_time)
-        place = ListPlace(began_at(settings), settings.ordinal, session)
-        self._index.put(IndexedSession(place, _group_of(settings), _last_event(head, valid_time), _keys_of(settings)))
+        self._unindexed[session] = None
         if settings.state in ("closed", "removed"):
             self._open.pop(session, None)
         else:
@@ -221,6 +222,7 @@ class Catalog:
         known = self._heads.pop(session, None)
         if known is not None:
             self._index.discard(session)
+            self._unindexed.pop(session, None)
             del self._names[bisect_left(self._names, session)]
             self._open.pop(session, None)
             if (base := known[0].settings.base) is not None:
@@ -284,10 +286,21 @@ class Catalog:
     @property
     def listed_count(self) -> int:
         """Number of sessions that are neither archived nor in the trash."""
-        return self._index.keyed("listed", [()]).size
+        return self.indexed().keyed("listed", [()]).size
+
+    def indexed(self) -> SessionIndex:
+        """The index, with every head that is known. Cost: the number of heads that have changed."""
+        for session in self._unindexed:
+            head, valid_time = self._heads[session]
+            settings = head.settings
+            place = ListPlace(began_at(settings), settings.ordinal, session)
+            keys = _keys_of(settings)
+            self._index.put(IndexedSession(place, _group_of(settings), _last_event(head, valid_time), keys))
+        self._unindexed.clear()
+        return self._index
 
     def _candidates(self, filters: Filters, group: Group) -> list[Candidates]:
-        index = self._index
+        index = self.indexed()
         found = [index.keyed(group, [()]), *(index.keyed(group, keys) for keys in filters.keys())]
         if filters.times is not None:
             found.append(index.within(group, *filters.times))

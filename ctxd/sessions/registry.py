@@ -96,6 +96,8 @@ class Sessions:
             self.catalog.put(stored.document.id.removeprefix(_HEADS), head, stored.valid_time)
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
                 sandboxed.append(mount_table(head.settings, self.host_filesystem_id))
+        # Now, since the first listing would hold everybody up.
+        self.catalog.indexed()
         return sandboxed
 
     async def project_at(self, directory: str, *, package: bool = False) -> Project:
