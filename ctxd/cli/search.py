@@ -11,6 +11,7 @@ from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import sessions as complete_sessions
 from ctxd.cli.revision_lookup import session_id
 from ctxd.cli.revisions import moment_ms
+from ctxd.cli.session_list import project_place
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, moment
@@ -30,6 +31,8 @@ _PROGRESS_S: Final = 0.2
 )
 @click.argument("words", nargs=-1, metavar="WORDS...")
 @click.option("-s", "--session", metavar="SESSION", shell_complete=complete_sessions, help="Only text of this session.")
+@click.option("--project", metavar="PATH|NAME", help="Only sessions of this project; see ctx session ls --help.")
+@click.option("--harness", metavar="HARNESS", help="Only sessions of this harness: claude-code, codex, pi, opencode, …")
 @click.option("--tool", metavar="TOOL", help="Only calls of this tool, and their output.")
 @click.option("--file", metavar="PATH", help="Only tool calls whose arguments name this file.")
 @click.option("--kind", type=click.Choice(get_args(SearchKind)), help="Only text of this kind.")
@@ -46,6 +49,7 @@ def search(
     /,
     words: tuple[str, ...],
     session: str | None,
+    project: str | None,
     since: str | None,
     until: str | None,
     newest: bool,
@@ -69,6 +73,7 @@ def search(
             " ".join(words),
             session=None if session is None else session_id(client, session),
             since=None if since is None else moment_ms(since, now),
+            project=project_place(project),
             until=None if until is None else moment_ms(until, now),
             order="newest" if newest else "best",
             cursor=cursor,

@@ -84,7 +84,7 @@ def ls(
             label=label,
             text=text,
             archived=archived,
-            project=_project(project),
+            project=project_place(project),
             file=None if file is None else os.path.abspath(os.path.expanduser(file)),
             since=None if since is None else moment_ms(since, now),
             until=None if until is None else moment_ms(until, now),
@@ -119,7 +119,8 @@ def ls(
     note_next_page(run, page.next_cursor)
 
 
-def _project(given: str | None) -> str | None:
+def project_place(given: str | None) -> str | None:
+    """The project that the option ``--project`` names, a path as an absolute one."""
     if given is None or not given.startswith((".", "/", "~")):
         return given
     return os.path.abspath(os.path.expanduser(given))

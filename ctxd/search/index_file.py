@@ -9,6 +9,7 @@ removes is first hidden, then ``rewrite`` merges all segments, makes the file an
 mark in the file remains, also after a kill.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -100,9 +101,10 @@ class Doc(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """Conditions on a text, all of which hold. ``last``: the greatest ``Doc.id``."""
+    """Conditions on a text, all of which hold. ``sessions``: the numbers of those that it may be of. ``last``: the
+    greatest ``Doc.id``."""
 
-    session: int | None = None
+    sessions: Sequence[int] | None = None
     tool: str | None = None
     kind: SearchKind | None = None
     failed: bool = False
@@ -324,7 +326,11 @@ def matches(
 def _conditions(wanted: Conditions) -> tuple[list[str], dict[str, Any]]:
     where, values = [], dict[str, Any]()
     conditions = (
-        ("d.session=:session", "session", wanted.session),
+        (
+            "d.session IN (SELECT value FROM json_each(:sessions))",
+            "sessions",
+            None if wanted.sessions is None else json.dumps(list(wanted.sessions)),
+        ),
         ("d.tool=(SELECT n FROM tool WHERE name=:tool)", "tool", wanted.tool),
         ("d.kind/2=:kind", "kind", None if wanted.kind is None else KINDS.index(wanted.kind)),
         ("d.kind%2=:failed", "failed", 1 if wanted.failed else None),

@@ -105,6 +105,11 @@ class JournalTexts:
         found = self._connection.execute("SELECT n FROM entity WHERE id=?", (id,)).fetchone()
         return 0 if found is None else int(found[0])
 
+    def numbers(self, ids: Iterable[str]) -> list[int]:
+        """The numbers of the entities ``ids``, without those of unknown ones."""
+        query = "SELECT e.n FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value"
+        return [n for (n,) in self._connection.execute(query, (json.dumps(list(ids)),))]
+
     def ids(self, numbers: Iterable[int]) -> dict[int, str]:
         """The ids of the entities with ``numbers``, without those of unknown ones."""
         query = "SELECT e.n, e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.n=wanted.value"

@@ -21,6 +21,7 @@ from ctxd.search.index_file import Conditions, Doc
 from ctxd.search.journal_follower import SearchIndex
 from ctxd.search.journal_texts import JournalTexts
 from ctxd.search.snippets import Snippet, Snippets
+from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.registry import Sessions
 from ctxd.store.reads import Reader, answered
 from ctxd_protocol.ids import session_object_id
@@ -95,9 +96,28 @@ class SearchQueries:
         hidden = frozenset(
             session for session, state in self._sessions.catalog.states().items() if state == "removed"
         ).union(self._sessions.emptied)
-        found = await self._lane.run(self._found, params, query, hidden, skip, last)
+        sessions = await self._sessions_of(params)
+        found = await self._lane.run(self._found, params, query, hidden, sessions, skip, last)
         cursor = None if found.skip is None else f"{found.skip}.{found.last}"
         return wire.SearchQueryResult(hits=tuple(found.hits), next_cursor=cursor, behind=self._index.status().lag_rows)
+
+    async def _sessions_of(self, params: wire.SearchQueryParams) -> list[str] | None:
+        """The sessions that may be searched; None for all. Raises: CtxdError of a project's directory."""
+        if params.session is None and params.harness is None and params.project is None:
+            return None
+        project: ProjectFilter | None = None
+        if params.project is not None and params.project.startswith("/"):
+            project = ProjectFilter(await self._sessions.project_at(params.project, package=True))
+        elif params.project is not None:
+            project = ProjectFilter(name=params.project)
+        catalog = self._sessions.catalog
+        names = catalog.names("", len(catalog)) if params.session is None else [params.session]
+        return [
+            name
+            for name, settings in ((name, catalog.settings(name)) for name in names)
+            if params.harness in (None, settings.labels.get("harness"))
+            and (project is None or project.passes(settings.project))
+        ]
 
     async def rebuild(self) -> wire.SearchRebuildResult:
         """Begin to make the index anew. Cancel: safe; it goes on."""
@@ -113,12 +133,13 @@ class SearchQueries:
         params: wire.SearchQueryParams,
         query: query_language.Query,
         hidden: frozenset[str],
+        sessions: Sequence[str] | None,
         skip: int,
         last: int | None,
     ) -> FoundPage:
         searcher = self._searcher()
         try:
-            found = self._page(searcher, params, query, hidden, skip, last)
+            found = self._page(searcher, params, query, hidden, sessions, skip, last)
         except BaseException:
             searcher.close()
             raise
@@ -147,6 +168,7 @@ class SearchQueries:
         params: wire.SearchQueryParams,
         query: query_language.Query,
         hidden: frozenset[str],
+        sessions: Sequence[str] | None,
         skip: int,
         last: int | None,
     ) -> FoundPage:
@@ -161,7 +183,7 @@ class SearchQueries:
         searcher.file.set_progress_handler(is_late, _CHECKED_STEPS)
         try:
             with dbfile.faults():
-                return self._hits(searcher, params, query, hidden, skip, last)
+                return self._hits(searcher, params, query, hidden, sessions, skip, last)
         except dbfile.SqlFailed as error:
             if not expired:
                 raise _unavailable(error) from error
@@ -179,6 +201,7 @@ class SearchQueries:
         params: wire.SearchQueryParams,
         query: query_language.Query,
         hidden: frozenset[str],
+        sessions: Sequence[str] | None,
         skip: int,
         last: int | None,
     ) -> FoundPage:
@@ -186,7 +209,7 @@ class SearchQueries:
         # Texts that come between two pages are left out, so that no page repeats another's.
         bound = index_file.last_id(searcher.file) if last is None else last
         wanted = Conditions(
-            session=None if params.session is None else texts.number(session_object_id(params.session)),
+            sessions=None if sessions is None else texts.numbers(map(session_object_id, sessions)),
             tool=params.tool,
             kind=params.kind,
             failed=params.error,

@@ -1810,6 +1810,8 @@ class SyncClientMethods(ABC):
         query: str,
         session: str | None = None,
         *,
+        project: str | None = None,
+        harness: str | None = None,
         tool: str | None = None,
         file: str | None = None,
         kind: Literal[
@@ -1831,12 +1833,14 @@ class SyncClientMethods(ABC):
 
         ``query``: words, all of which the text contains, in any order and case; ``"two words"`` is a phrase and
         ``pars*`` the beginning of a word. Every other character separates words, so that ``a.b`` means the phrase "a
-        b". Accents are ignored. ``session`` limits the search to what was written in that session, ``tool`` to calls of
-        that tool and their output, ``file`` to tool calls whose arguments name that file, with or without the folders
-        above it, ``kind`` to texts in such places. ``error``: only output of tool calls that failed. ``since`` and
-        ``until``: when the text was written, in ms since 1970. ``order``: the best match first, or the newest text.
+        b". Accents are ignored. ``session`` limits the search to text written in that session, ``project`` to sessions
+        of a project, named as in ``session.list``, ``harness`` to sessions with that value of the label ``harness``,
+        ``tool`` to calls of that tool and their output, ``file`` to tool calls whose arguments name that file, with or
+        without the folders above it, ``kind`` to texts in such places. ``error``: only output of tool calls that
+        failed. ``since`` and ``until``: when the text was written, in ms since 1970. ``order``: the best match first,
+        or the newest text. A sandbox gives no ``project``.
 
-        Raises: ``NotFound`` (session_not_found); ``Unavailable`` (store_unavailable).
+        Raises: ``NotFound`` (session_not_found); ``InvalidCall`` (invalid_path); ``Unavailable`` (store_unavailable).
 
         Example: ``client.search_query("parser tabs").hits``
         """
@@ -1846,6 +1850,8 @@ class SyncClientMethods(ABC):
                 SearchQueryParams(
                     query=query,
                     session=session,
+                    project=project,
+                    harness=harness,
                     tool=tool,
                     file=file,
                     kind=kind,

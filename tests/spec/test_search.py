@@ -54,13 +54,14 @@ def test_every_kind_of_text_is_found_and_no_content_of_files(s: SyncSession, cli
     )
     client.toolcall_record(s.id, f"{s.id}-c", "bash", "quokka7 printed\n", args={"command": "echo quokka8"})
     labelled = client.session_create("spec", session=f"{s.id}-l", workdir=str(tree), labels={"title": "quokka9 work"})
+    client.session_annotate(s.id, title="quokka13 titled")
     delta = LINE % ("u1", "quokka10 was imported")
     client.commit_checkpoint("claude-code-v1", delta, session=s.id, summary="quokka11 summed up")
     (tree / "a.txt").write_text("quokka12 in a file\n")
     s.read("a.txt")
     expected = {
         1: "prompt", 2: "response", 3: "thinking", 4: "tool_call tool_result", 5: "tool_result", 6: "compaction",
-        7: "tool_call", 8: "tool_call", 9: "session", 10: "prompt", 11: "summary",
+        7: "tool_call", 8: "tool_call", 9: "session", 10: "prompt", 11: "summary", 13: "session",
     }  # fmt: skip
     for number, kind in expected.items():
         assert kinds(client, f"quokka{number}") == {*kind.split()}, number
@@ -108,7 +109,7 @@ def test_a_query_is_words_phrases_and_beginnings_and_nothing_else_has_a_meaning(
 
 
 @pytest.mark.requirement("SRC-3")
-def test_a_search_can_be_limited_in_every_way(s: SyncSession, client: SyncClient, start: Any) -> None:
+def test_a_search_can_be_limited_in_every_way(s: SyncSession, client: SyncClient, start: Any, tree: Path) -> None:
     other = start()
     other.user("bilby elsewhere")
     s.user("bilby asked")
@@ -136,6 +137,13 @@ def test_a_search_can_be_limited_in_every_way(s: SyncSession, client: SyncClient
     assert places(since=1001) == {"prompt", "tool_result", two}
     assert places(kind="prompt") == {"prompt"}
     assert places(tool="nothing") == set()
+    labelled = start(labels={"harness": "codex"})
+    labelled.user("bilby by codex")
+    assert {hit.session for hit in found(client, "bilby", harness="codex")} == {labelled.id}
+    assert found(client, "bilby", harness="codex", session=s.id) == found(client, "bilby", harness="none") == []
+    assert {hit.session for hit in found(client, "bilby", project=str(tree))} == {s.id, other.id, labelled.id}
+    assert {hit.session for hit in found(client, "bilby codex", project=tree.name)} <= {labelled.id}
+    assert found(client, "bilby", project="/nowhere/else") == []
     with pytest.raises(NotFound):
         client.search_query("bilby", session="no-such")
     with pytest.raises(InvalidCall):
@@ -353,6 +361,17 @@ def test_sessions_in_the_trash_are_found_again_once_they_are_restored(s: SyncSes
     assert len(found(client, "bettong")) == 2
 
 
+@pytest.mark.own_daemon
+@pytest.mark.requirement("SRC-7")
+def test_a_session_that_was_emptied_leaves_nothing_to_find(client: SyncClient, s: SyncSession) -> None:
+    s.user("kultarr")
+    client.toolcall_record(s.id, "c", "bash", "kultarr")
+    assert len(found(client, "kultarr")) == 2
+    s.remove()
+    assert [each.action for each in client.session_gc(keep_ms=0, force=True).sessions] == ["emptied"]
+    assert found(client, "kultarr") == []
+
+
 @pytest.mark.requirement("SRC-8")
 def test_a_snippet_is_one_plain_line_whatever_the_text_holds(
     daemon: Running, s: SyncSession, client: SyncClient
@@ -392,6 +411,8 @@ def test_a_sandbox_searches_its_own_sessions_only(
             with pytest.raises(NotFound) as refused:
                 within.search_query("boodie", session=name)
             assert refused.value.code == "session_not_found" and name not in refused.value.message
+        with pytest.raises(InvalidCall, match="project"):
+            within.search_query("boodie", project="/")
         with pytest.raises(InvalidCall) as unknown:
             within.search_rebuild()
         assert unknown.value.code == "method_not_found"

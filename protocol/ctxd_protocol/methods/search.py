@@ -39,14 +39,18 @@ class SearchQueryParams(Params, frozen=True, kw_only=True):
 
     ``query``: words, all of which the text contains, in any order and case; ``"two words"`` is a phrase and ``pars*``
     the beginning of a word. Every other character separates words, so that ``a.b`` means the phrase "a b". Accents are
-    ignored. ``session`` limits the search to what was written in that session, ``tool`` to calls of that tool and
-    their output, ``file`` to tool calls whose arguments name that file, with or without the folders above it, ``kind``
-    to texts in such places. ``error``: only output of tool calls that failed. ``since`` and ``until``: when the text
-    was written, in ms since 1970. ``order``: the best match first, or the newest text.
+    ignored. ``session`` limits the search to text written in that session, ``project`` to sessions of a project, named
+    as in ``session.list``, ``harness`` to sessions with that value of the label ``harness``, ``tool`` to calls of that
+    tool and their output, ``file`` to tool calls whose arguments name that file, with or without the folders above it,
+    ``kind`` to texts in such places. ``error``: only output of tool calls that failed. ``since`` and ``until``: when
+    the text was written, in ms since 1970. ``order``: the best match first, or the newest text. A sandbox gives no
+    ``project``.
     """
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=QUERY_CHARS_MAX)]
     session: SessionIdText | None = None
+    project: PathText | None = None
+    harness: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     tool: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     file: PathText | None = None
     kind: SearchKind | None = None
@@ -107,7 +111,7 @@ ROWS: Final = (
         description="Found are prompts, responses, reasoning, tool calls with arguments and output, compactions, "
         "summaries of commits and labels of sessions, also within captured and imported commits; not the content of "
         "files. What was purged, and sessions in the trash, are not found. A sandbox searches one of its own sessions.",
-        errors=("session_not_found", "store_unavailable"),
+        errors=("session_not_found", "invalid_path", "store_unavailable"),
         example={"query": "parser tabs"},
         shows=".hits",
         positional=("session",),
