@@ -28,8 +28,8 @@ from ctxd.assembly.render import (
 from ctxd.assembly.token_budget import DropReason, Piece, TokenCounter, plan, size_bytes
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
-from ctxd.objects.document import Content, Document, Stored, text_of
-from ctxd.objects.kinds import is_binary, state_of
+from ctxd.objects.document import Content, Document, Stored, is_binary, text_of
+from ctxd.objects.kinds import state_of
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.state import SessionState

@@ -29,9 +29,9 @@ from ctxd.assembly.window_items import (
     WindowItem,
 )
 from ctxd.epochs.epoch_state import PURGED_PART, ComponentChange, ComponentText, EpochEvent
-from ctxd.objects.document import Content, Stored
+from ctxd.objects.document import Content, Stored, is_binary
 from ctxd.objects.generated_ids import is_hash
-from ctxd.objects.kinds import is_binary, is_purged
+from ctxd.objects.kinds import is_purged
 from ctxd_protocol.event_types import (
     Attachment,
     CompactionEvent,

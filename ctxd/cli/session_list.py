@@ -211,7 +211,7 @@ def _annotated(run: Invocation, names: tuple[str, ...], what: str, **changes: An
         run.screen.line(f"{each.session.session} is {what}")
 
 
-@click.command(cls=Command, examples="ctx session moved ~/old-name ~/work/new-name")
+@click.command(cls=Command, examples="ctx session moved ~/old-name .")
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW", type=click.Path(exists=True, file_okay=False, resolve_path=True))
 @common

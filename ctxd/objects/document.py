@@ -224,6 +224,11 @@ def media_type(raw: bytes) -> str:
     return next((type for magic, type in _MEDIA_TYPES if raw.startswith(magic)), UNKNOWN_MEDIA)
 
 
+def is_binary(document: Document) -> bool:
+    """True if the content of the version is bytes that are no text."""
+    return document.payload.get("encoding") == BASE64
+
+
 def file_binary(id: str, source: Source, source_hash: str, raw: bytes, secrets: Secrets | None = None) -> Document:
     """A file whose bytes are no text; of bytes that its policy on secrets does not keep, the hash."""
     type = media_type(raw)

@@ -6,7 +6,6 @@ A new kind of entity is one row of ``KINDS``: the prefixes, caches and rules tha
 from typing import Final, Literal, NamedTuple, cast
 
 from ctxd.objects.document import Document
-from ctxd.objects.hashing import BASE64
 from ctxd_protocol.object_types import ObjectState, ObjectType
 
 
@@ -79,11 +78,6 @@ def is_unread(document: Document) -> bool:
         and not is_deleted(document)
         and not is_purged(document)
     )
-
-
-def is_binary(document: Document) -> bool:
-    """True if the content of the version is bytes that are no text."""
-    return document.payload.get("encoding") == BASE64
 
 
 def is_deleted(document: Document) -> bool:

@@ -17,7 +17,7 @@ README = Path(__file__).parents[2] / "ctxd" / "README.md"
 RECORD = (30, 90)
 """Modules and functions from bytes to the acknowledged ``toolcall.record``."""
 
-ASSEMBLE = (36, 130)
+ASSEMBLE = (35, 130)
 """The same of ``context.assemble``."""
 
 NOTICE = (38, 178)

@@ -78,6 +78,8 @@ SAMPLES: dict[str, Any] = {
     "format": "claude-code-v1",
     "delta": "{}\n",
     "commit": "ctx-00000000",
+    "commits": ["ctx-00000000"],
+    "query": "foreign",
     "summary": "It works.",
     "tag": "works",
     "upload": "u",

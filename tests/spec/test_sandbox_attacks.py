@@ -364,6 +364,7 @@ def test_no_answer_of_any_method_names_the_host_or_another_session(kept: Running
                     variants += [{**base, "object": id} for id in (*known, called) if "object" in base]
                     variants += [{**base, "commit": id} for id in commits if "commit" in base]
                     variants += [{**base, "objects": known}] if "objects" in base else []
+                    variants += [{**base, "commits": [id]} for id in commits if "commits" in base]
                     paths = ("a.py", "/w/link", "/cache/a.py", "/none", str(w / "a.py"), "../../etc/passwd")
                     variants += [{**base, "path": path} for path in paths if "path" in base]
                     variants += [{**base, "paths": list(paths)}] if "paths" in base else []

@@ -11,8 +11,8 @@ from typing import Any, cast
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf, Page, Stored, encode_content
-from ctxd.objects.kinds import is_binary, state_of
+from ctxd.objects.document import AsOf, Page, Stored, encode_content, is_binary
+from ctxd.objects.kinds import state_of
 from ctxd.rpc.caller import Caller
 from ctxd.secrets.policy import rules_found
 from ctxd.sessions.loading import batched
