@@ -33,11 +33,12 @@ def test_sessions_are_made_listed_shown_paused_resumed_and_closed(real, tmp_path
     assert (made.code, id) == (0, f"cli-{tmp_path.name}")
     assert real("session", "new", "cli", "--id", id).code == 4
     listed = real("session", "ls", "--agent", "cli", "--json").json
-    assert set(listed) == {"items", "next_cursor"}
+    assert set(listed) == {"items", "next_cursor", "total"}
     assert [item["session"] for item in listed["items"]] == [id]
     assert real("session", "ls", "--agent", "cli", "-q").out == f"{id}\n"
     table = real("session", "ls", "--agent", "cli").out.splitlines()
-    assert table[0].split() == ["SESSION", "AGENT", "STATE", "TURNS", "ACTIVE", "INDEX", "UPDATED", "LAST", "MESSAGE"]
+    columns = ["SESSION", "AGENT", "STATE", "PROJECT", "TURNS", "ACTIVE", "INDEX", "UPDATED", "TITLE"]
+    assert table[0].split() == columns
     assert table[1].split()[:3] == [id, "cli", "active"]
     shown = real("session", "show", id)
     assert "budget    100 tokens\nlabel     k=v\n" in shown.out

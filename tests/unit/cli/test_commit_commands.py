@@ -1,12 +1,14 @@
 """Commands on context commits, against a real daemon."""
 
 import json
+import time
 
 import cbor2
 import pytest
 
 from ctxd.cli.commit import drawn
 from ctxd.cli.commit_lookup import instant
+from ctxd.clock import SystemClock
 from ctxd_client import CallFailed, connect_sync
 from ctxd_protocol.methods.commits import Commit
 
@@ -357,6 +359,8 @@ def test_the_commit_before_an_assembly_is_the_one_the_journal_has_before_it(real
     before = real("current", "-s", own.id).out.strip()
     assembled = own.assemble()
     given = {"session": own.id, "parent": before}
+    while SystemClock().wall_ms() <= assembled.assembled_at:
+        time.sleep(0.001)
     client.commit_checkpoint(LINES, line("later"), valid_time=assembled.assembled_at, **given)
     own.user("second")
     after = real("current", "-s", own.id).out.strip()
