@@ -45,6 +45,9 @@ BY_A_PURGE = {"purge.rewrite", "purge.unlink", "purge.snapshot", "purge.truncate
 """Passed only by a purge: tests/unit/store/test_purge.py, tests/unit/artifacts/test_kill.py and
 tests/crash/test_commit_kill.py kill it there."""
 
+BY_A_PURGE_OF_WORDS = {"search.rewrite", "search.rewritten"}
+"""Passed only by a purge of text that the search index has: tests/spec/test_search.py kills it there."""
+
 BY_AN_ARTIFACT = {"art.repack", "upload.write"}
 """Passed only by ``artifact.gc`` and ``artifact.upload``: tests/unit/artifacts/test_kill.py and
 tests/spec/test_artifacts.py kill them there."""
@@ -53,7 +56,13 @@ BY_THE_TRASH = {"trash.begun", "trash.purge"}
 """Passed only by ``session.gc``: tests/spec/test_removal.py kills it there."""
 
 IN_THE_DAEMON = sorted(
-    failpoints.NAMES - IN_ANOTHER_PROCESS - BESIDE_A_NODE - BY_A_PURGE - BY_AN_ARTIFACT - BY_THE_TRASH
+    failpoints.NAMES
+    - IN_ANOTHER_PROCESS
+    - BESIDE_A_NODE
+    - BY_A_PURGE
+    - BY_A_PURGE_OF_WORDS
+    - BY_AN_ARTIFACT
+    - BY_THE_TRASH
 )
 
 pytestmark = [pytest.mark.timeout(420), pytest.mark.slow]
