@@ -14,7 +14,7 @@ from ctxd.sessions.session_index import Candidates, Group, IndexedSession, ListP
 from ctxd.sessions.settings import SessionSettings, title_of
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.listing import SessionListParams
-from ctxd_protocol.session_types import SessionStatus, SessionSummary
+from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
 
 NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)
 """The current context when no session is meant."""
@@ -97,19 +97,14 @@ class Filters:
         if not equals:
             raise CtxdError("invalid_params", f"label {params.label!r} is not of the form key=value")
         self._text = (params.text or "").casefold()
-
-    @property
-    def group(self) -> Group:
-        """The sessions that are listed."""
-        if self._params.state == "removed":
-            return "removed"
-        return "archived" if self._params.archived else "listed"
-
-    @property
-    def times(self) -> tuple[int, int] | None:
+        since, until = params.since, params.until
+        self.times = None if since is until is None else (since or 0, _TIME_MAX if until is None else until)
         """The first and the last time of the last event; None for any."""
-        since, until = self._params.since, self._params.until
-        return None if since is until is None else (since or 0, _TIME_MAX if until is None else until)
+        self.group: Group = "removed" if params.state == "removed" else "archived" if params.archived else "listed"
+        """The sessions that are listed."""
+        self._projects: dict[Project | None, bool] = {}
+        self.is_keyed = project is None and knowing is None and self.times is None and not self._text
+        """True if ``keys`` alone decide, so that a session with a key of each list passes."""
 
     def keys(self) -> Iterator[list[Key]]:
         """Lists of keys; each session that passes has a key of each list."""
@@ -138,14 +133,22 @@ class Filters:
             return False
         if self.knowing is not None and row.session not in self.knowing:
             return False
-        if self.project is not None and not self.project.passes(row.project):
+        if self.project is not None and not self._is_of_project(row.project):
             return False
-        parts = (row.preview, row.session, row.agent, row.title)
-        return not self._text or any(self._text in part.casefold() for part in parts)
+        if not self._text:
+            return True
+        return any(self._text in part.casefold() for part in (row.preview, row.session, row.agent, row.title))
+
+    def _is_of_project(self, project: Project | None) -> bool:
+        assert self.project is not None, "only then it is asked for"
+        known = self._projects.get(project)
+        if known is None:
+            known = self._projects[project] = self.project.passes(project)
+        return known
 
 
 class Catalog:
-    """Session id to head. About 2 KiB a session."""
+    """Session id to head, and the rows that have been shown. About 2 KiB a session."""
 
     def __init__(self) -> None:
         self._heads: dict[str, tuple[SessionHead, int]] = {}
@@ -153,6 +156,7 @@ class Catalog:
         self._index = SessionIndex()
         # Sessions whose heads are newer than their places in the index, which nothing but a listing needs.
         self._unindexed: dict[str, None] = {}
+        self._rows: dict[str, SessionSummary] = {}
         self._open: dict[str, None] = {}
         self._forks: dict[str, dict[str, None]] = {}
 
@@ -212,6 +216,7 @@ class Catalog:
             insort(self._names, session)
         self._heads[session] = (head, valid_time)
         self._unindexed[session] = None
+        self._rows.pop(session, None)
         if settings.state in ("closed", "removed"):
             self._open.pop(session, None)
         else:
@@ -223,6 +228,7 @@ class Catalog:
         if known is not None:
             self._index.discard(session)
             self._unindexed.pop(session, None)
+            self._rows.pop(session, None)
             del self._names[bisect_left(self._names, session)]
             self._open.pop(session, None)
             if (base := known[0].settings.base) is not None:
@@ -242,9 +248,11 @@ class Catalog:
         return self._heads[session][0].settings
 
     def summary(self, session: str) -> SessionSummary:
-        """One row of a listing."""
-        head, valid_time = self._heads[session]
-        return summary_of(session, head, valid_time)
+        """One row of a listing, built once for each head."""
+        row = self._rows.get(session)
+        if row is None:
+            row = self._rows[session] = summary_of(session, *self._heads[session])
+        return row
 
     def current(self, session: str | None) -> CurrentContext:
         """Return the current context of ``session``; None: of the only session that is open, if any.
@@ -309,10 +317,12 @@ class Catalog:
         return found
 
     def _passing(self, filters: Filters, group: Group, before: tuple[int, int] | None) -> Iterator[ListPlace]:
-        fewest = min(self._candidates(filters, group), key=lambda candidates: candidates.size)
-        for place in self._index.walk(group, fewest, before):
-            if filters.passes(self.summary(place.session), group):
-                yield place
+        candidates = self._candidates(filters, group)
+        fewest = min(candidates, key=lambda each: each.size)
+        places = self._index.walk(group, fewest, before)
+        if filters.is_keyed and len(candidates) <= 2:
+            return places
+        return (place for place in places if filters.passes(self.summary(place.session), group))
 
     def _left_out(self, filters: Filters, group: Group) -> int:
         """The number of sessions of ``group`` that pass, of the first ``COUNTED_MAX``."""

@@ -25,17 +25,16 @@ class SessionLists:
         filters = await self.filters(params)
         catalog = self._sessions.catalog
         found = catalog.page(filters, params.limit, params.cursor)
-        rows = [self._sessions.summary(session) for session in found.sessions]
-        barriers = [barrier for _, barrier in rows if barrier is not None]
+        rows, barrier = self._sessions.summaries(found.sessions)
         result = SessionListResult(
-            sessions=tuple(row for row, _ in rows),
+            sessions=tuple(rows),
             next_cursor=found.cursor,
             total=catalog.listed_count if params.cursor is None else None,
             archived=found.archived,
             removed=found.removed,
             forks=found.forks,
         )
-        return Accepted(max(barriers, key=lambda barrier: barrier.seq, default=None), lambda _: result)
+        return Accepted(barrier, lambda _: result)
 
     async def filters(self, params: SessionListParams) -> Filters:
         """The filters that ``params`` mean on this host. Raises and cancel: as ``page``."""

@@ -5,7 +5,7 @@ A session is loaded once, however many callers need it at the same time, and unl
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -324,6 +324,20 @@ class Sessions:
             first_prompt=live.first_prompt,
         )
         return summary_of(session, head, live.updated_at), live.barrier
+
+    def summaries(self, sessions: Iterable[str]) -> tuple[list[SessionSummary], Pending | None]:
+        """Rows of a listing, and the write they have to wait for; see ``summary``."""
+        rows: list[SessionSummary] = []
+        last: Pending | None = None
+        for session in sessions:
+            if session not in self._live:
+                rows.append(self.catalog.summary(session))
+                continue
+            row, barrier = self.summary(session)
+            rows.append(row)
+            if barrier is not None and (last is None or barrier.seq > last.seq):
+                last = barrier
+        return rows, last
 
     async def knowing(self, object_id: str) -> list[str]:
         """The ids of the sessions in whose index the object is, sorted. Cancel: safe."""

@@ -7,6 +7,7 @@ with the number of sessions. Pure.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
+from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 from ctxd.sessions.project_match import Key
@@ -108,12 +109,8 @@ class SessionIndex:
         if candidates.times is not None:
             start, end = candidates.times
             lists = (sorted(place for _, place in self._by_time[group][start:end]),)
-        last: ListPlace | None = None
         walks = [_backwards(each, before) for each in lists]
-        for place in walks[0] if len(walks) == 1 else merge(*walks, reverse=True):
-            if place != last:
-                yield place
-            last = place
+        return walks[0] if len(walks) == 1 else (place for place, _ in groupby(merge(*walks, reverse=True)))
 
     def _enter(self, group: Group, place: ListPlace, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -134,7 +131,7 @@ def counted(places: Iterator[ListPlace], passes: Callable[[str], bool], most: in
 
 def _backwards(places: list[ListPlace], before: tuple[int, int] | None) -> Iterator[ListPlace]:
     end = len(places) if before is None else bisect_left(places, before)
-    return (places[number] for number in range(end - 1, -1, -1))
+    return map(places.__getitem__, range(end - 1, -1, -1))
 
 
 def _remove(ordered: list[tuple[int, ListPlace]], item: tuple[int, ListPlace]) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.sessions.catalog import Catalog, Filters
+from ctxd.sessions.catalog import Catalog, Filters, summary_of
 from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.segments import SessionHead
 from ctxd.sessions.settings import SessionSettings
@@ -83,6 +83,7 @@ def test_the_pages_of_a_list_are_the_sessions_that_pass_in_order(changes, params
         ordinal = known[name][0] if name in known else number
         head = msgspec.structs.replace(head, settings=msgspec.structs.replace(head.settings, ordinal=ordinal))
         catalog.put(name, head, at)
+        assert catalog.summary(name) == summary_of(name, head, at), "also if the row was built of an older head"
         known[name] = (ordinal, at, head)
     wanted = Filters(params, project, knowing)
 
@@ -135,6 +136,28 @@ def test_a_page_looks_at_no_more_sessions_than_the_narrowest_filter_has(monkeypa
     assert page(here, harness="pi") == [] and len(looked) <= 20, "the project has 20 sessions, the harness 1,000"
     assert page(since=1990, label="team=t3") == ["s1993"] and len(looked) <= 10
     assert page(ProjectFilter(name="nothing")) == [] and looked == []
+
+
+@pytest.mark.requirement("LST-6")
+def test_the_row_of_a_session_is_built_once_for_each_head(monkeypatch):
+    built: list[str] = []
+
+    def counting(session, *rest, **more):
+        built.append(session)
+        return summary_of(session, *rest, **more)
+
+    monkeypatch.setattr("ctxd.sessions.catalog.summary_of", counting)
+    catalog = Catalog()
+    made = SessionSettings(agent="a", principal="p", created_at=1, ordinal=1, filesystem_id="f")
+    for n in range(3):
+        catalog.put(f"s{n}", SessionHead(settings=msgspec.structs.replace(made, ordinal=n)), n)
+    for _ in range(4):
+        page = catalog.page(Filters(SessionListParams(text="s")), 10, None).sessions
+        assert [catalog.summary(session).session for session in page] == ["s2", "s1", "s0"]
+    assert sorted(built) == ["s0", "s1", "s2"]
+    catalog.put("s1", SessionHead(settings=msgspec.structs.replace(made, title="new")), 9)
+    assert [catalog.summary(f"s{n}").title for n in range(3)] == ["", "new", ""]
+    assert built.count("s1") == 2 and len(built) == 4
 
 
 @pytest.mark.requirement("LST-5")
