@@ -19,7 +19,7 @@ from ctxd.capture.checkpoints import Trigger
 from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.formats.delta_formats import measured, tokens_of
 from ctxd.transcripts.files import LINE_READERS, Format
-from ctxd.transcripts.records import Line, Record, record_of, records_of, text_of
+from ctxd.transcripts.records import Line, Record, number_of, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -500,8 +500,8 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
         yield plan._cut(main, "explicit")
     if payload.get("type") != "thread_rolled_back":
         return
-    turns = payload.get("num_turns")
-    if not isinstance(turns, int) or turns < 1 or not plan._turns:
+    turns = number_of(payload.get("num_turns"))
+    if turns is None or turns < 1 or not plan._turns:
         return
     if main.lines:
         yield plan._cut(main, "turn_boundary")

@@ -29,6 +29,7 @@ from ctxd.transcripts.discovery import (
     Transcript,
     can_go_on,
     candidates,
+    lines_at,
     lines_of,
     stat_of,
     transcripts,
@@ -436,14 +437,11 @@ class TranscriptImport:
 
     def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
         """Yield lines that another delta has too."""
-        places = {(each.source, each.start) for each in wanted}
         for path in dict.fromkeys(each.source for each in wanted):
             source = self._found_again(path)
-            start = 0
-            for line in lines_of(source) if source is not None else ():
-                if (path, start) in places:
-                    yield line.kept
-                start = line.end
+            if source is not None:
+                starts = (each.start for each in wanted if each.source == path)
+                yield from (line.kept for line in lines_at(source, starts))
 
     async def _create(self, source: Transcript) -> None:
         """Create the session of a source, set aside, unless it is there. Raises: CallFailed."""

@@ -15,6 +15,7 @@ from ctxd.transcripts.records import (
     attachment_of,
     damaged,
     milliseconds,
+    number_of,
     opaque,
     record_of,
     records_of,
@@ -126,7 +127,7 @@ class _Reader:
             return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
         found = record_of(record.get("compactMetadata") or record.get("compact_metadata"))
         tokens = found.get("preTokens", found.get("pre_tokens"))
-        self._tokens_before = tokens if isinstance(tokens, int) else None
+        self._tokens_before = number_of(tokens)
         if "uuid" in record and "sessionId" in record:
             # In a session file the summary is the next user record.
             return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)

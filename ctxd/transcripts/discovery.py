@@ -3,16 +3,16 @@
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from ctxd.transcripts.files import Format, format_of
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, folder_sessions, stored_sessions
-from ctxd.transcripts.records import Record, decoded, record_of, text_of
+from ctxd.transcripts.records import Record, decoded, number_of, record_of, text_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
 from ctxd_protocol.ids import captured_session_id
 
@@ -20,6 +20,9 @@ Harness = Literal["claude", "codex", "pi", "opencode"]
 
 _PEEKED: Final = 40
 _PEEKED_BYTES: Final = 4 * 1024 * 1024
+_SEARCHED_BYTES: Final = 256 * 1024 * 1024
+"""Bytes in which the first record of a transcript has to begin."""
+
 _TAIL_BYTES: Final = 256 * 1024
 _SUFFIXES: Final[dict[Harness, tuple[str, ...]]] = {
     "claude": (".jsonl",),
@@ -204,6 +207,58 @@ def lines_of(source: Transcript, start: int = 0) -> Iterator[SourceLine]:
         yield SourceLine(end, raw, dict(record), raw)
 
 
+def lines_at(source: Transcript, starts: Iterable[int]) -> Iterator[SourceLine]:
+    """Yield the lines that begin at the bytes ``starts``, in the order of the source. Cost: of a plain file those lines
+    alone, otherwise all up to the last of them. Raises: as ``lines_of``."""
+    wanted = sorted(set(starts))
+    if source.stored is not None or source.file.suffix == ".zst":
+        yield from _chosen(lines_of(source), 0, wanted)
+        return
+    with open_source(source.file) as file:
+        for run in _runs(wanted):
+            # A part of a long line can be read with the parts before it alone.
+            begin = _line_start(file, run[0])
+            file.seek(begin)
+            yield from _chosen(source_lines(file, begin), begin, run)
+
+
+_NEAR_BYTES: Final = 1024 * 1024
+
+
+def _runs(starts: Sequence[int]) -> Iterator[list[int]]:
+    """Yield ``starts`` in runs that are read in one go, as little lies between them."""
+    run: list[int] = []
+    for start in starts:
+        if run and start - run[-1] > _NEAR_BYTES:
+            yield run
+            run = []
+        run.append(start)
+    if run:
+        yield run
+
+
+def _chosen(lines: Iterable[SourceLine], start: int, wanted: Sequence[int]) -> Iterator[SourceLine]:
+    left = deque(wanted)
+    found = iter(lines)
+    while left and (line := next(found, None)) is not None:
+        if start == left[0]:
+            left.popleft()
+            yield line
+        start = line.end
+
+
+def _line_start(file: IO[bytes], place: int) -> int:
+    """Return where the line with the byte ``place`` begins."""
+    while place:
+        piece = min(place, _TAIL_BYTES)
+        file.seek(place - piece)
+        found = file.read(piece).rfind(b"\n")
+        if found >= 0:
+            return place - piece + found + 1
+        place -= piece
+    return 0
+
+
 def _session(harness: Harness, native: str, path: Path) -> str:
     """Return the session of ``native``, the same as that of the harness's hooks; of a file without one its own."""
     return captured_session_id(AGENTS[harness], native or f"file-{path}")
@@ -236,16 +291,20 @@ def _document(path: Path) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
-    found: list[SourceLine] = []
+    records: list[Record] = []
+    is_empty = True
     with open_source(path) as file:
-        for line in islice(source_lines(file), _PEEKED):
-            if line.kept:
-                found.append(line)
-            if line.end > _PEEKED_BYTES:
+        for number, line in enumerate(source_lines(file), 1):
+            is_empty = is_empty and not line.kept
+            if line.record is not None:
+                records.append(line.record)
+            # Damaged lines and a long one may stand before the first record.
+            if records and (number >= _PEEKED or line.end > _PEEKED_BYTES):
                 break
-    records = [line.record for line in found if line.record is not None]
+            if line.end > _SEARCHED_BYTES:
+                break
     format = format_of(records)
-    if not found:
+    if is_empty:
         return Skipped(str(path), "no complete line")
     if format is None or format not in _FORMATS[harness]:
         return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
@@ -318,24 +377,22 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
     native = text_of(meta.get("id")) or text_of(meta.get("session_id"))
     id = _session("codex", native, path)
     base = record_of(meta.get("history_base"))
-    end = base.get("end_byte_offset")
     spawner = text_of(record_of(source.get("thread_spawn")).get("parent_thread_id"))
     parent = text_of(base.get("thread_id")) or text_of(meta.get("forked_from_id")) or spawner
     parent = parent or text_of(meta.get("parent_thread_id"))
     if not parent and len(metas) > 1 and text_of(metas[1].get("id")) not in ("", native):
         parent = text_of(metas[1].get("id"))
-    own = meta.get("subagent_history_start_ordinal")
     return known._replace(
         session=id,
         native=native,
         workdir=text_of(meta.get("cwd")),
         root=id if not base else "",
         parent=_session("codex", parent, path) if parent else "",
-        base=end if isinstance(end, int) else None,
+        base=number_of(base.get("end_byte_offset")),
         is_spawned=bool(source),
         is_copy=bool(parent),
         hidden=", ".join(sorted(hidden)),
-        first_own=own if isinstance(own, int) else 0,
+        first_own=number_of(meta.get("subagent_history_start_ordinal")) or 0,
     )
 
 

@@ -13,6 +13,7 @@ from ctxd.transcripts.records import (
     attachment_of,
     damaged,
     milliseconds,
+    number_of,
     opaque,
     record_of,
     records_of,
@@ -176,8 +177,8 @@ def _usage(tokens: object) -> typed.Usage | None:
     found, cache = record_of(tokens), record_of(record_of(tokens).get("cache"))
     flat = {**found, "cache_read": cache.get("read"), "cache_write": cache.get("write")}
     usage = usage_of(flat, input="input", output="output", cache_read="cache_read", cache_write="cache_write")
-    reasoning = found.get("reasoning")
-    if usage is None or not isinstance(reasoning, int):
+    reasoning = number_of(found.get("reasoning"))
+    if usage is None or reasoning is None:
         return usage
     # Reasoning is billed as output and counted beside it.
     return typed.Usage(

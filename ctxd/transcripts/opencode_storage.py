@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from ctxd.transcripts.records import DAMAGED, Line, Record, decoded, record_of, records_of, text_of
+from ctxd.transcripts.records import DAMAGED, Line, Record, decoded, number_of, record_of, records_of, text_of
 
 _LOCKED_S: Final = 5.0
 """Seconds to wait for a writer's lock."""
@@ -153,8 +153,7 @@ def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
     messages = [(path, _document(path)) for path in sorted((storage / "message" / file.stem).glob("*.json"))]
 
     def created(found: tuple[Path, Record]) -> tuple[int, str]:
-        time: Any = record_of(found[1].get("time")).get("created")
-        return (time if isinstance(time, int) else 0), found[0].stem
+        return number_of(record_of(found[1].get("time")).get("created")) or 0, found[0].stem
 
     for path, info in sorted(messages, key=created):
         parts = sorted((storage / "part" / path.stem).glob("*.json"))

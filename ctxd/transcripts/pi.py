@@ -13,6 +13,7 @@ from ctxd.transcripts.records import (
     attachment_of,
     damaged,
     milliseconds,
+    number_of,
     opaque,
     record_of,
     rest,
@@ -70,11 +71,10 @@ def _entry_events(record: Record) -> list[typed.Event]:
 
 
 def _compaction(record: Record, place: dict[str, Any]) -> typed.CompactionEvent:
-    tokens = record.get("tokensBefore")
     return typed.CompactionEvent(
         summary=text_of(record.get("summary")),
         kept_from=text_of(record.get("firstKeptEntryId")) or None,
-        tokens_before=tokens if isinstance(tokens, int) else None,
+        tokens_before=number_of(record.get("tokensBefore")),
         meta=rest(record, *_ENTRY, "summary", "tokensBefore"),
         **place,
     )

@@ -8,6 +8,7 @@ import json
 import re
 from base64 import b64decode
 from binascii import Error as Base64Error
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from math import isfinite
@@ -53,7 +54,7 @@ class Entry(NamedTuple):
 
 
 def lines(file: BinaryIO) -> Iterator[Line]:
-    """Yield the complete lines of ``file``, blank ones left out.
+    """Yield the complete lines of ``file``, blank ones and a byte order mark left out.
 
     A last line without a line feed is yielded only if it is valid: a harness may still be writing it. Memory: one line.
     Raises: ValueError for a line of more than ``LINE_BYTES_MAX``.
@@ -61,6 +62,8 @@ def lines(file: BinaryIO) -> Iterator[Line]:
     for number, raw in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX + 1), b""), 1):
         if len(raw) > LINE_BYTES_MAX:
             raise ValueError(f"line {number} has more than {LINE_BYTES_MAX >> 20} MiB")
+        if number == 1:
+            raw = raw.removeprefix(BOM_UTF8)
         if not raw.strip():
             continue
         try:
@@ -181,6 +184,11 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def number_of(value: object) -> int | None:
+    """Return ``value`` if it is a whole number, which ``true`` is not."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def record_of(value: object) -> Record:
     """Return ``value`` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
@@ -194,12 +202,11 @@ def records_of(value: object) -> list[Record]:
 def usage_of(found: object, *, input: str, output: str, cache_read: str, cache_write: str = "") -> Usage | None:
     """Return token counts under the names that a format gives them; None where it recorded no count."""
     counts = record_of(found)
-    if not any(isinstance(counts.get(name), int) for name in (input, output)):
+    if not any(number_of(counts.get(name)) is not None for name in (input, output)):
         return None
 
     def count(name: str) -> int:
-        value = counts.get(name)
-        return value if isinstance(value, int) and value > 0 else 0
+        return max(0, number_of(counts.get(name)) or 0)
 
     return Usage(input=count(input), output=count(output), cache_read=count(cache_read), cache_write=count(cache_write))
 

@@ -116,8 +116,10 @@ class SessionFacts:
     def _grant(self, name: str, value: object) -> None:
         if value is None or value in ("", [], {}):
             return
-        size = len(msgspec.json.encode(value))
-        self._permissions[name] = value if size <= _GRANT_BYTES_MAX else f"[{size:,} bytes, in the transcript]"
+        encoded = msgspec.json.encode(value)
+        size = len(encoded)
+        is_long = size > _GRANT_BYTES_MAX
+        self._permissions[name] = f"[{size:,} bytes, in the transcript]" if is_long else decoded(encoded)
 
 
 def _short(text: str) -> str:

@@ -7,6 +7,7 @@ the last line feed is left for the next time unless it is a whole JSON object: t
 import os
 import stat
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from hashlib import blake2b
 from io import BufferedReader
@@ -54,12 +55,25 @@ def open_source(path: Path) -> IO[bytes]:
         file.close()
         raise OSError(0, "not a regular file", str(path))
     if path.suffix == ".zst":
-        return BufferedReader(zstd.ZstdFile(file))
+        return _Unpacked(file)
     return file
 
 
+class _Unpacked(BufferedReader):
+    """The content of a compressed file, which is closed with it."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        super().__init__(zstd.ZstdFile(packed))
+        self._packed = packed
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
+
+
 def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
-    """Yield the complete lines of ``file`` from byte ``start`` on, where one begins. Blank ones have nothing to keep.
+    """Yield the complete lines of ``file`` from byte ``start`` on, where one begins. Blank ones have nothing to keep;
+    a byte order mark before the first one is no part of it.
 
     Memory: a few times ``LINE_BYTES_MAX``. Raises: OSError, EOFError or zstd's error for a damaged file.
     """
@@ -79,7 +93,7 @@ def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
 
 def _line(raw: bytes, end: int) -> SourceLine | None:
     """Return the line ``raw``; None for the beginning of one that is still being written."""
-    text = raw.strip()
+    text = (raw.removeprefix(BOM_UTF8) if end == len(raw) else raw).strip()
     if not text:
         return SourceLine(end, b"", None, raw)
     is_plain = True

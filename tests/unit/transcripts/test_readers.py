@@ -79,6 +79,20 @@ def test_a_value_that_is_nested_too_deeply_is_not_json():
         decoded(b"[" * 100_000)
 
 
+def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_a_line():
+    found = list(lines(io.BytesIO(b'\xef\xbb\xbf{"a":1}\r\n\r\n{"b":2}\r\n')))
+    assert [line.record for line in found] == [{"a": 1}, {"b": 2}]
+
+
+@pytest.mark.parametrize("odd", [True, "5", None, [], -3])
+def test_counts_that_are_no_whole_numbers_are_none(odd):
+    usage = {"input_tokens": 4, "output_tokens": odd, "cache_read_input_tokens": odd}
+    (event,) = events(claude_code.read_session, assistant({"type": "text", "text": "x"}, **usage))
+    assert event.usage == Usage(input=4)
+    (compaction,) = events(pi.read_session, {"type": "compaction", "summary": "s", "tokensBefore": True})
+    assert compaction.tokens_before is None
+
+
 def test_times_are_milliseconds_or_iso_8601_and_utc_by_default():
     assert [milliseconds(value) for value in (1793527200000, "2026-11-01T10:00:00.250Z", "2026-11-01T10:00:00")] == [
         1793527200000, 1793527200250, 1793527200000,

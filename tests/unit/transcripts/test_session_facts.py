@@ -82,6 +82,12 @@ def test_opencode_and_pi():
     assert facts("pi", {"type": "session_info", "id": "1", "name": "Named"}).title == "Named"
 
 
+def test_numbers_that_no_double_holds_are_text_in_a_grant():
+    facts = SessionFacts("codex")
+    facts.add({"type": "turn_context", "payload": {"sandbox_policy": {"limit": 2**60, "low": -5}}})
+    assert facts.recorded().permissions == {"sandbox_policy": {"limit": str(2**60), "low": -5}}
+
+
 def test_a_long_grant_is_named_and_a_long_text_cut():
     found = facts("codex", {"type": "turn_context", "payload": {"sandbox_policy": {"roots": ["/x" * 9000]}}})
     assert found.permissions["sandbox_policy"].endswith("bytes, in the transcript]")

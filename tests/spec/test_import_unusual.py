@@ -1,0 +1,29 @@
+"""IMP: transcripts of unusual forms."""
+
+from pathlib import Path
+
+import pytest
+
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+from tests.spec.test_import import Claude, Codex, imported, views, write
+
+
+@pytest.mark.requirement("IMP-6")
+def test_a_transcript_is_known_by_its_records_behind_a_mark_garbage_and_a_long_line(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    claude = Claude()
+    records = claude.turn("a", "b")
+    records[0]["message"]["content"] = "word " * 1_400_000
+    path = write(tmp_path / f"{claude.session}.jsonl", [*records, claude("c")])
+    path.write_bytes(b"\xef\xbb\xbf" + b"garbage\r\n" * 50 + path.read_bytes())
+    rollout = Codex()
+    rollout.turn("a", "b")
+    file = rollout.write(tmp_path / "codex")
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert imported(daemon, "claude", path)["sessions"] == [claude.id]
+    (tip,) = client.commit_list(session=claude.id, tips=True).commits
+    assert client.commit_materialize(tip.commit, stop="root", format="narrative-v1", content=False).message_count == 3
+    assert imported(daemon, "codex", file)["sessions"] == [rollout.id]
+    assert views(client, rollout.id) == ["mab"]
