@@ -2,8 +2,9 @@
 
 Each transcript is recorded as a harness does: a session, its messages in turns, and each tool call with its arguments
 and its output. Recorded bytes are those of the texts, the arguments as JSON and the outputs, in UTF-8. The directory is
-measured after a tidy end, so that no write-ahead log is left; durability as shipped (``synchronous=FULL``). Expected
-order of growth: O(n) in what is recorded. Without transcripts nothing is measured.
+measured after a tidy end, so that no write-ahead log is left; durability as shipped (``synchronous=FULL``). The search
+index, which can be made again, is in the cache directory and not counted. Expected order of growth: O(n) in what is
+recorded. Without transcripts nothing is measured.
 """
 
 from collections.abc import Iterator

@@ -59,6 +59,7 @@ class Config:
     socket_group: str | None
     socket_group_as_root: bool
     state_dir: Path
+    cache_dir: Path
     metrics_socket: Path | None
     log_level: LogLevel
     log_format: LogFormat
@@ -146,6 +147,14 @@ def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
     return Path(default_paths.SYSTEM_STATE_DIR if root else default_paths.user_state_dir(environ))
 
 
+def _default_cache_dir(environ: Mapping[str, str], *, root: bool) -> Path:
+    """Return the default cache directory; systemd's ``CacheDirectory=`` comes first."""
+    if managed := environ.get("CACHE_DIRECTORY"):
+        return Path(managed.split(":")[0])
+    user = environ.get("XDG_CACHE_HOME") or os.path.join(default_paths.home(environ), ".cache")
+    return Path("/var/cache/ctxd" if root else os.path.join(user, "ctxd"))
+
+
 # --- what each setting may be ---
 
 
@@ -220,6 +229,7 @@ SETTINGS: Final = (
         "socket_group_as_root", False, "let socket_group read every file through a daemon that runs as root", *_FLAG
     ),
     Setting("state_dir", None, "directory of the journal and the artifacts", *_PATH),
+    Setting("cache_dir", None, "directory of the search index, which can be made again from the journal", *_PATH),
     Setting("metrics.socket", "", "path of a socket that serves Prometheus metrics over HTTP; empty: none", *_PATH),
     Setting("log.level", "info", "minimum log level", *_one_of("debug", "info", "warning", "error")),
     Setting(
@@ -366,9 +376,11 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
     values.setdefault("store.url", store_url_beside(Path(str(values["socket"]))))
     values.setdefault("models.file", _models_file(environ))
     values.setdefault("state_dir", str(default_state_dir(environ, root=root)))
+    values.setdefault("cache_dir", str(_default_cache_dir(environ, root=root)))
     _require_apart(values, origins)
     fields: dict[str, Any] = {field_of(key): value for key, value in values.items()}
-    fields["socket"], fields["state_dir"] = Path(fields["socket"]), Path(fields["state_dir"])
+    for key in ("socket", "state_dir", "cache_dir"):
+        fields[key] = Path(fields[key])
     fields["metrics_socket"] = Path(fields["metrics_socket"]) if fields["metrics_socket"] else None
     fields["socket_group"] = fields["socket_group"] or None
     fields["models_file"] = Path(fields["models_file"]) if fields["models_file"] else None
@@ -381,7 +393,7 @@ def _require_apart(values: Mapping[str, Value], origins: Mapping[str, str]) -> N
     above, name = os.path.split(str(values["socket"]))
     folder = os.path.join(above, default_paths.sandboxes_name(name))
     sandboxes = os.path.realpath(folder)
-    for key in ("socket", "state_dir", "metrics.socket", "store.url"):
+    for key in ("socket", "state_dir", "cache_dir", "metrics.socket", "store.url"):
         path = str(values[key]).removeprefix("unix:")
         if path.startswith("/") and Path(os.path.realpath(path)).is_relative_to(sandboxes):
             message = f"{_place(origins[key])}: {key} = {values[key]!r} is where the directories of sandboxes are"

@@ -156,7 +156,7 @@ class Daemon:
             store.on_fault(lambda fault: log.error("store.callback_failed", exc_info=fault))
             ownership = Ownership(store.heads)
             projection = self._projected(store, ownership)
-            store.attach((search := SearchIndex(clock)).serve)
+            store.attach((search := SearchIndex(clock, options.cache_dir)).serve)
             await running.enter_async_context(part(store.run))
 
             substitute = None if options.state_dir is None else options.state_dir / "machine-id"
@@ -179,7 +179,7 @@ class Daemon:
             directories = Directories(options.socket.with_name(sandboxes_name(options.socket.name)))
             sandboxes = Sandboxes(
                 sessions, checkpoints, files.confinement, clock, listeners, directories, log,
-                state_dir=options.state_dir,
+                not_mounted=[each for each in (options.state_dir, options.cache_dir) if each is not None],
             )  # fmt: skip
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
             stored = Artifacts(sessions, clock, policy=options.secrets, bytes_max=options.artifacts_bytes_max)

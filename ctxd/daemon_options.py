@@ -42,7 +42,8 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of one daemon. ``state_dir`` None: a temporary directory; ``socket_gid`` None: mode 0600.
+    """Options of one daemon. ``state_dir`` None: a temporary directory; ``cache_dir`` None: the state directory;
+    ``socket_gid`` None: mode 0600.
 
     ``metrics``: path of the HTTP metrics socket, or None. ``collapse``, ``secrets``: defaults of sessions.
     ``watcher``: kind of the file watcher, or None. ``store``: the XTDB node to project to, or None.
@@ -53,6 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     socket: Path
     state_dir: Path | None
+    cache_dir: Path | None = None
     socket_gid: int | None = None
     metrics: Path | None = None
     limits: Limits = Limits()
@@ -84,6 +86,7 @@ def options_of(config: Config, scanner: Scanner, *, ephemeral: bool) -> Options:
     return Options(
         socket=config.socket,
         state_dir=None if ephemeral else config.state_dir,
+        cache_dir=None if ephemeral else config.cache_dir,
         socket_gid=None if config.socket_group is None else _gid(config.socket_group),
         metrics=config.metrics_socket,
         limits=Limits(frame_bytes=config.frame_bytes, in_flight=config.in_flight),

@@ -1,8 +1,10 @@
 """The order of all tests, and what several folders need of the machine."""
 
+import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell that starts the tests in its background ignores it, and every process inherits that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        # Daemons that tests start keep their search indexes there, not among those of whoever runs the tests. Workers
+        # inherit it.
+        cache = tempfile.TemporaryDirectory(prefix="ctxd-cache-", ignore_cleanup_errors=True)
+        os.environ["CTXD_CACHE_DIR"] = cache.name
+        config.add_cleanup(cache.cleanup)
     guard = leftovers.guard()
 
     def end() -> None:

@@ -30,7 +30,7 @@ def erase(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder`` and the missing ones above it, with mode 0700; on return their entries are on the disk, but for
+    """Make ``folder``, with mode 0700, and the missing ones above it; on return their entries are on the disk, but for
     one in a folder that may be written and not read.
 
     Raises: OSError.

@@ -57,7 +57,7 @@ def _search(found: SearchStatus) -> str:
     if found.reason:
         return f"{found.state}: {found.reason}"
     behind = f"{count(found.lag_rows, 'row')} behind" if found.lag_rows else "level"
-    return f"{behind}, {size(found.bytes)}"
+    return f"{behind}, {size(found.bytes)} in {found.path}"
 
 
 def _projection(found: ProjectionStatus | None) -> list[tuple[str, str]]:

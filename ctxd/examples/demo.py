@@ -44,8 +44,9 @@ class DemoDaemon:
     def start(self) -> None:
         """Start the process; clients wait until it answers."""
         command = [sys.executable, "-m", "ctxd", "run", "--state-dir", str(self._state), "--socket", str(self.socket)]
+        environ = {**os.environ, "CTXD_CACHE_DIR": str(self._state.with_name("cache"))}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ)
 
     async def end(self, signum: int) -> int:
         """Send ``signum`` and return the exit code."""

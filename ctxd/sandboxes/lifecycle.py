@@ -108,9 +108,10 @@ class Sandboxes:
         directories: Directories,
         log: FilteringBoundLogger,
         *,
-        state_dir: Path | None,
+        not_mounted: Sequence[Path],
     ) -> None:
-        """``confinement`` limits what is read of the host for sandboxes. ``state_dir`` may not be mounted."""
+        """``confinement`` limits what is read of the host for sandboxes. ``not_mounted``: directories with what
+        the daemon keeps, which no sandbox is given."""
         self._store = sessions.store
         self._sessions = sessions
         self._checkpoints = checkpoints
@@ -120,7 +121,7 @@ class Sandboxes:
         self._listeners = listeners
         self._directories = directories
         self._log = log
-        self._state_dir = None if state_dir is None else str(state_dir.resolve())
+        self._not_mounted = [str(each.resolve()) for each in not_mounted]
         self._known: dict[str, Registration] = {}
         self._versions: dict[str, int] = {}
         self._leases: dict[str, Lease] = {}
@@ -311,7 +312,7 @@ class Sandboxes:
         self._require_mounts(msgspec.structs.replace(wanted, mounts=mounts))
         try:
             with anyio.fail_after(ROOTS_S):
-                await self._checking.run(registration.require_plain_roots, mounts, self._state_dir, abandon=True)
+                await self._checking.run(registration.require_plain_roots, mounts, self._not_mounted, abandon=True)
         except TimeoutError as error:
             raise CtxdError(
                 "source_unreachable",

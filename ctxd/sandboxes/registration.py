@@ -8,6 +8,7 @@ with the journal about what exists.
 import base64
 import os
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -81,21 +82,22 @@ def _led_to(named: str) -> str:
         return "/"  # A link that the daemon may not read may lead anywhere.
 
 
-def _is_kept_away(root: str, state_dir: str | None) -> bool:
+def _is_kept_away(root: str, kept: Sequence[str]) -> bool:
     if root == "/" or any(root == each or root.startswith(each + "/") for each in _FORBIDDEN_ROOTS):
         return True
-    return state_dir is not None and (f"{root}/".startswith(state_dir + "/") or state_dir.startswith(root + "/"))
+    return any(f"{root}/".startswith(each + "/") or each.startswith(root + "/") for each in kept)
 
 
-def require_plain_roots(mounts: tuple[Mount, ...], state_dir: str | None) -> None:
+def require_plain_roots(mounts: tuple[Mount, ...], kept: Sequence[str]) -> None:
     """Refuse mounts that would show a sandbox more of the host than a project, however they are written. Looks at
     symlinks; may block.
 
-    Raises: CtxdError invalid_path for the root, kernel and device directories, and whatever holds the daemon's state.
+    Raises: CtxdError invalid_path for the root, kernel and device directories, and whatever holds one of
+        ``kept``, the directories with what the daemon keeps.
     """
     for mount in mounts:
         named = normalise(mount.canonical_prefix)
-        if _is_kept_away(named, state_dir) or _is_kept_away(_led_to(named), state_dir):
+        if _is_kept_away(named, kept) or _is_kept_away(_led_to(named), kept):
             raise CtxdError(
                 "invalid_path",
                 f"a sandbox is not given {mount.canonical_prefix}",

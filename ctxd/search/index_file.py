@@ -1,4 +1,4 @@
-"""The file of the search index: SQLite FTS5 tables beside the journal, from which it can be made again at any time.
+"""The file of the search index: SQLite FTS5 tables, which can be made again from the journal at any time.
 
 The words are contentless: the texts stay in the store. ``doc`` has the place of each text by the store's number of its
 entity, ``meta`` the journal row up to which the index has everything, in the same transaction as that row's texts. No
@@ -23,7 +23,7 @@ from ctxd.search.texts import FoundText
 from ctxd_protocol.methods.search import SearchKind
 
 NAME: Final = "search.db"
-"""Its name in the state directory."""
+"""Its name in the folder of the index."""
 
 SCHEMA_VERSION: Final = 1
 
@@ -54,7 +54,7 @@ _SPACE_FREE_MIN: Final = 64 * 1024 * 1024
 _LOG_PAGES: Final = 1_000
 """Pages of the write-ahead log after which SQLite copies them into the file."""
 
-_LOG_BYTES_IDLE: Final = 1024 * 1024
+LOG_BYTES_IDLE: Final = 1024 * 1024
 """Bytes of the log that stay while there is nothing to index."""
 
 _DOC: Final = "d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name"
@@ -159,7 +159,7 @@ class IndexFile:
         return None if found is None else found[0]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; its log stays as it is."""
         self._connection.close()
 
     @property
@@ -254,9 +254,9 @@ class IndexFile:
             self._tools[name] = self._connection.last_insert_rowid()
         return self._tools[name]
 
-    def shorten_log(self) -> None:
-        """Empty a long log, unless a search reads it."""
-        if dbfile.log_size(self._path) > _LOG_BYTES_IDLE:
+    def empty_log(self, *, beyond: int = LOG_BYTES_IDLE) -> None:
+        """Empty a log of more than ``beyond`` bytes, unless a search reads it."""
+        if dbfile.log_size(self._path) > beyond:
             with dbfile.faults(self._connection):
                 dbfile.checkpoint(self._connection, truncate=True)
 

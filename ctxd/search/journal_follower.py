@@ -5,8 +5,9 @@ while they write. Work that fails for want of disk space or memory is repeated l
 or of another schema is made anew.
 """
 
+import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,11 +19,12 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.offload import Lane, NoThread
-from ctxd.search import index_file
+from ctxd.search import index_file, index_folder
 from ctxd.search.index_file import IndexFile
 from ctxd.search.journal_texts import IndexBatch, JournalTexts, PurgedEntities
 from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader
+from ctxd.store.statedir import SEARCH_INDEX
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
 from ctxd_protocol.status import SearchStatus
@@ -51,15 +53,19 @@ REBUILD_PAUSE_S: Final = 60.0
 ERASE_RETRY_S: Final = 0.05
 """Seconds between two attempts to empty the log while a search reads."""
 
-FILES: Final = (index_file.NAME, f"{index_file.NAME}-wal")
+FILES: Final = tuple(f"{SEARCH_INDEX}/{index_file.NAME}{suffix}" for suffix in ("", "-wal"))
 """Files of the state directory that may hold words of a purged text."""
 
 
 class SearchIndex:
-    """The index of one store: attach ``serve`` to it. ``generation`` changes when the file is another one."""
+    """The index of one store: attach ``serve`` to it. ``generation`` changes when the file is another one.
 
-    def __init__(self, clock: Clock) -> None:
+    It is kept in ``cache``; None for the state directory.
+    """
+
+    def __init__(self, clock: Clock, cache: Path | None) -> None:
         self._clock = clock
+        self._cache = cache
         self._lane = Lane("search.index", bulk=True)
         self._purged: list[PurgedEntities] = []
         self._idle = anyio.CancelScope()
@@ -72,13 +78,13 @@ class SearchIndex:
         self._reason = ""
         self.generation = 0
         self.on_end: list[Callable[[], None]] = []
-        """Functions that are called at the end of ``serve``."""
+        """Functions that are called before the file is closed."""
 
     @property
     def path(self) -> Path:
         """The file of the index. Requires that the store is open."""
         assert self._store is not None, "the store is open"
-        return self._store.directory.root / index_file.NAME
+        return self._store.directory.root / SEARCH_INDEX / index_file.NAME
 
     async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Follow the journal of ``store`` until cancelled: a part to attach to it. Cancel: safe."""
@@ -86,13 +92,7 @@ class SearchIndex:
         store.on_durable(self._note_purges, types=())
         store.on_purge(FILES, self._erased)
         task_status.started()
-        try:
-            await self._serve(store, await store.follow("search"))
-        finally:
-            for end in self.on_end:
-                end()
-
-    async def _serve(self, store: VersionStore, follower: Follower) -> None:
+        follower = await store.follow("search")
         while True:
             try:
                 await self._run(store, follower)
@@ -103,6 +103,10 @@ class SearchIndex:
             except (dbfile.DiskFull, dbfile.DiskFailed, NoThread, CtxdError, OSError) as error:
                 self._note_fault(store, f"the search index waits: {error}", error)
                 await self._clock.sleep(RETRY_S)
+
+    def _end_searches(self) -> None:
+        for end in self.on_end:
+            end()
 
     def _note_fault(self, store: VersionStore, reason: str, error: Exception) -> None:
         if reason != self._reason:
@@ -116,6 +120,9 @@ class SearchIndex:
             reader = await self._lane.run(Reader, directory.database, ArtifactStore(directory.artifacts))
             stack.callback(reader.close)
             texts = JournalTexts(reader)
+            folder = await self._lane.run(index_folder.prepare, directory.root, self._cache)
+            if folder.reason:
+                store.note_fault(OSError(folder.reason))
             if self._rebuilding:
                 await self._lane.run(index_file.remove, self.path)
                 self._rebuilt_at = self._clock.monotonic()
@@ -125,7 +132,14 @@ class SearchIndex:
             self.generation += 1
             if index.seq:
                 self._purged += await self._lane.run(texts.purges_after, index.seq)
-            await self._follow(store, follower, index, texts)
+            try:
+                await self._follow(store, follower, index, texts)
+            except anyio.get_cancelled_exc_class():
+                # The end of the daemon. A search that is open keeps the log from being emptied.
+                self._end_searches()
+                with suppress(dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed):
+                    index.empty_log(beyond=0)
+                raise
 
     async def _follow(self, store: VersionStore, follower: Follower, index: IndexFile, texts: JournalTexts) -> None:
         """Index what is written, and remove what is purged, until a rebuild is asked for."""
@@ -143,7 +157,7 @@ class SearchIndex:
             if index.rewrite_due:
                 await self._erase(index)
             else:
-                await self._lane.run(index.shorten_log)
+                await self._lane.run(index.empty_log)
             self._note_clean(index)
             with anyio.CancelScope() as self._idle:
                 if not self._rebuilding:
@@ -215,7 +229,12 @@ class SearchIndex:
             "failing" if self._reason else "behind" if behind else "current"
         )
         return SearchStatus(
-            state=state, reason=self._reason, seq=self._index.seq, lag_rows=behind, bytes=self._index.size
+            state=state,
+            reason=self._reason,
+            seq=self._index.seq,
+            lag_rows=behind,
+            bytes=self._index.size,
+            path=os.path.realpath(self.path),
         )
 
 

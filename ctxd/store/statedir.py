@@ -16,6 +16,9 @@ from ctxd.artifacts.disk import make_folder, sync_folder
 from ctxd.errors import StateDirError
 from ctxd.store.chain_snapshots import ChainSnapshots
 
+SEARCH_INDEX: Final = "search"
+"""Name of the folder of the search index, or of the link to it in the cache directory."""
+
 _EXIT_NO_STATE: Final = 10
 _EXIT_NO_PLACE: Final = 73
 _EXIT_LOCKED: Final = 75

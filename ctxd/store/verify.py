@@ -27,6 +27,7 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
 from ctxd.store import chain_snapshots, commit_index, damage_checks, journal, text_sources
 from ctxd.store.purge import KIND, is_unfinished
+from ctxd.store.statedir import SEARCH_INDEX
 from ctxd.store.witness import WitnessFile
 
 _MODULUS: Final = 2**256
@@ -157,7 +158,8 @@ def verify(root: Path) -> Iterator[Report]:
 
 
 def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
-    """Search every file below ``root`` for ``texts``, also as JSON spells them.
+    """Search every file below ``root``, and those of its search index in the cache directory, for ``texts``, also as
+    JSON spells them.
 
     Reads piece by piece, without a memory map: a running daemon may truncate or remove a file meanwhile.
     Returns: the paths, relative to ``root``, of the files that hold one, in order. Raises: OSError.
@@ -166,7 +168,9 @@ def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
     wanted = {part for text in texts for form in (text, _as_json(text)) for part in _halves(form)}
     longest = max(map(len, wanted), default=0)
     found: list[str] = []
-    for path in sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink()):
+    # A link to a folder is not followed below another one.
+    below = {*root.rglob("*"), *(root / SEARCH_INDEX).rglob("*")}
+    for path in sorted(path for path in below if path.is_file() and not path.is_symlink()):
         step("searching files", len(found))
         if path.suffix == ".pack" and _in_pack(path, texts, wanted):
             found.append(str(path.relative_to(root)))

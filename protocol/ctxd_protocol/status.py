@@ -56,7 +56,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class SearchStatus(msgspec.Struct, frozen=True, kw_only=True):
     """State of the search index: it has journal rows up to ``seq``, ``lag_rows`` behind the journal, in ``bytes`` of
-    disk space.
+    disk space at ``path``, empty while it is being opened.
 
     ``behind``: rows wait. ``failing``: they wait because of ``reason``; the next attempt follows. Writes do not depend
     on it.
@@ -67,6 +67,7 @@ class SearchStatus(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     lag_rows: int = 0
     bytes: int = 0
+    path: str = ""
 
 
 class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,6 +72,7 @@ def daemon(tmp_path: Path, group: grp.struct_group) -> Iterator[Configured]:
         "socket_group": group.gr_name,
         "socket_group_as_root": True,
         "state_dir": str(tmp_path / "kept"),
+        "cache_dir": str(tmp_path / "made again"),
         "log.level": "warning",
         "log.format": "console",
         "limits.request_deadline_s": 3.0,
@@ -116,11 +117,14 @@ async def until_logged(daemon: Configured, text: str) -> None:
     await until(lambda: text in daemon.said())
 
 
-async def test_places_rights_and_logs_are_as_configured(daemon: Configured, group: grp.struct_group) -> None:
+async def test_places_rights_and_logs_are_as_configured(
+    daemon: Configured, group: grp.struct_group, tmp_path: Path
+) -> None:
     await daemon.start()
     found = daemon.socket.stat()
     assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, group.gr_gid)
     assert any(daemon.state_dir.iterdir())
+    await until(lambda: list((tmp_path / "made again").glob("*/search.db")))
     async with await Wire.open(daemon.socket) as silent:
         # The document is made for the first caller; meanwhile calls would be refused, with short answers.
         await silent.call("rpc.discover")

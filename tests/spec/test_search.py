@@ -217,7 +217,7 @@ def test_the_turn_of_a_fork_goes_on_from_that_of_its_parent(s: SyncSession, clie
 @pytest.mark.requirement("SRC-5")
 def test_after_a_kill_the_index_has_everything_once_and_it_is_made_anew_when_it_cannot_be_used(tmp_path: Path) -> None:
     running = Running(tmp_path, keep_state=True)
-    file = tmp_path / "state" / "search.db"
+    file = tmp_path / "state" / "search" / "search.db"
     expected = 0
 
     def garbage() -> None:
@@ -269,11 +269,28 @@ def test_after_a_kill_the_index_has_everything_once_and_it_is_made_anew_when_it_
     assert not list((tmp_path / "copy").glob("search*"))
 
 
+@pytest.mark.requirement("SRC-5")
+def test_the_index_is_in_the_cache_directory_and_its_log_is_emptied_at_a_tidy_end(tmp_path: Path) -> None:
+    running, state, files = Running(tmp_path, keep_state=True), tmp_path / "state", []
+    for number in range(2):
+        with running, connect_sync(running.socket) as client:
+            client.session(f"s{number}", agent="a").user("a bandicoot " + "x" * 200_000)
+            assert len(found(client, "bandicoot")) == number + 1
+            place = Path(client.daemon_status().search.path)
+            assert place.name == "search.db" and not place.is_relative_to(state)
+            assert f"in {place}" in ctx(running, "status").stdout
+        assert not [path for path in state.rglob("*") if path.name.startswith("search.db")]
+        wal = Path(f"{place}-wal")
+        assert not wal.exists() or wal.stat().st_size == 0
+        files.append((place, place.stat().st_ino))
+    assert files[0] == files[1], "a restart finds it again"
+
+
 def words_in(state: Path, *words: str) -> set[str]:
-    """The files of the state that have one of ``words``, in any case."""
+    """The files of the state and of its search index that have one of ``words``, in any case."""
     return {
         path.name
-        for path in state.rglob("*")
+        for path in [*state.rglob("*"), *(state / "search").rglob("*")]
         if path.is_file()
         for data in [path.read_bytes().lower()]
         if any(word.lower().encode() in data for word in words)

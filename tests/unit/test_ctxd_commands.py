@@ -167,7 +167,8 @@ def test_the_sample_configuration_explains_every_setting_and_is_valid(tmp_path):
     uncommented = re.sub(r"^# (?=[a-z_]+ = )", "", sample, flags=re.M)
     derived = re.compile(r'^(?:[a-z_]+ = "…".*|[a-z_]+ = "")$', re.M)
     file.write_text(derived.sub("", uncommented))
-    shown = json.loads(ctxd("config", "--json", "--config", str(file)).stdout)["items"]
+    environ = os.environ | {"CTXD_CACHE_DIR": ""}
+    shown = json.loads(ctxd("config", "--json", "--config", str(file), **environ).stdout)["items"]
     assert {each["key"] for each in shown} == {setting.key for setting in SETTINGS}
     assert {each["origin"].partition(" ")[0] for each in shown} == {"file", "default"}
     for setting in SETTINGS:

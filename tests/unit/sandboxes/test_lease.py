@@ -114,5 +114,5 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused_before_anything_is_made
 )
 def test_no_mount_shows_more_than_a_project(root):
     with pytest.raises(CtxdError):
-        require_plain_roots((Mount(agent_prefix="/w", canonical_prefix=root),), "/var/lib/ctxd")
-    require_plain_roots((Mount(agent_prefix="/w", canonical_prefix="/var/library"),), "/var/lib/ctxd")
+        require_plain_roots((Mount(agent_prefix="/w", canonical_prefix=root),), ["/var/cache/ctxd", "/var/lib/ctxd"])
+    require_plain_roots((Mount(agent_prefix="/w", canonical_prefix="/var/library"),), ["/var/lib/ctxd"])

@@ -1,0 +1,124 @@
+"""The folder of the search index: in the cache directory, as the index can be made again, and linked from the state
+directory as ``search``.
+
+The folder names its state directory in a file, as a link back would be a loop for programs that copy directories. One
+whose state directory is gone, was moved, or uses another cache directory is removed: no purge would reach it any more.
+Without a usable cache directory, ``search`` is a plain folder in the state directory.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ctxd import dbfile
+from ctxd.artifacts.disk import make_folder
+from ctxd.errors import StateDirError
+from ctxd.search import index_file
+from ctxd.store.statedir import SEARCH_INDEX, check_safe
+
+_OWNER: Final = "owner"
+"""File with the path of the state directory, in a folder of the cache directory."""
+
+
+class IndexFolder(NamedTuple):
+    """Path of the folder. ``reason``: fault of the cache directory that was asked for; empty if it is in there."""
+
+    path: Path
+    reason: str
+
+
+def prepare(state: Path, cache: Path | None) -> IndexFolder:
+    """Make the folder of the index of the state directory ``state`` in the cache directory ``cache``, None for none,
+    and remove the ones that belong to no state directory. Blocks.
+
+    Raises: dbfile.DiskFull for want of room; dbfile.DiskFailed if neither directory can be used.
+    """
+    state = state.resolve()
+    with dbfile.faults():
+        # Earlier versions kept the index beside the journal.
+        index_file.remove(state / index_file.NAME)
+    reason = ""
+    if cache is not None:
+        try:
+            with dbfile.faults():
+                folder = _in_cache(state, cache)
+                _remove_orphans(folder.parent)
+                return IndexFolder(folder, "")
+        except (dbfile.DiskFailed, StateDirError) as error:
+            reason = f"the cache directory {cache} cannot be used: {error}"
+    with dbfile.faults():
+        return IndexFolder(_in_state(state), reason)
+
+
+def _in_cache(state: Path, cache: Path) -> Path:
+    # Two state directories never share a folder, and one finds its own again.
+    cache = cache.resolve()
+    folder = cache / hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
+    make_folder(cache)
+    make_folder(folder)
+    check_safe(folder)
+    link = state / SEARCH_INDEX
+    if _link_of(link) != str(folder):
+        _remove(link)
+        link.symlink_to(folder)
+    if _owner_of(folder) != state:
+        # Renamed into place: a daemon that starts beside this one takes a folder without an owner for a new one.
+        written = folder / f"{_OWNER}.new"
+        written.write_bytes(os.fsencode(state))
+        written.replace(folder / _OWNER)
+    return folder
+
+
+def _in_state(state: Path) -> Path:
+    folder = state / SEARCH_INDEX
+    if folder.is_symlink():
+        _remove(folder)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _remove(link: Path) -> None:
+    """Remove the index that the state directory used until now."""
+    if not link.is_symlink():
+        shutil.rmtree(link, ignore_errors=True)
+        return
+    state, folder = link.parent, link.readlink()
+    # The state directory may be a copy: then the index is the original's.
+    owner = _owner_of(folder)
+    if owner is not None and (owner == state or not _uses(owner, folder)):
+        shutil.rmtree(folder, ignore_errors=True)
+    link.unlink()
+
+
+def _remove_orphans(cache: Path) -> None:
+    for folder in list(_folders(cache)):
+        owner = _owner_of(folder)
+        if owner is not None and not _uses(owner, folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders(cache: Path) -> Iterator[Path]:
+    with os.scandir(cache) as entries:
+        yield from (Path(each.path) for each in entries if len(each.name) == 16 and each.is_dir(follow_symlinks=False))
+
+
+def _uses(state: Path, folder: Path) -> bool:
+    return _link_of(state / SEARCH_INDEX) == str(folder)
+
+
+def _owner_of(folder: Path) -> Path | None:
+    """The state directory that ``folder`` belongs to; None if it names none."""
+    with suppress(OSError):
+        return Path(os.fsdecode(path)) if (path := (folder / _OWNER).read_bytes()) else None
+    return None
+
+
+def _link_of(path: Path) -> str | None:
+    """The target of the symbolic link ``path``; None if there is no such link."""
+    with suppress(OSError):
+        return os.readlink(path)
+    return None
