@@ -105,7 +105,9 @@ def head_texts(head: SessionHead) -> list[FoundText]:
     """The text by which a session as a whole is found: its title and its labels."""
     recorded = head.settings.recorded
     titles = [head.settings.title, "" if recorded is None else recorded.title]
-    values = "\n".join(dict.fromkeys(each for each in (*titles, *head.settings.labels.values()) if each))
+    values = "\n".join(
+        dict.fromkeys(each for each in (*titles, *head.settings.labels.values()) if each not in ("", PURGED_TEXT))
+    )
     return [FoundText(0, "session", values)] if values else []
 
 

@@ -29,6 +29,7 @@ from ctxd.sessions.segments import (
     to_text,
 )
 from ctxd.sessions.session import LiveSession
+from ctxd.sessions.settings import SessionSettings
 from ctxd.store.purge import COMMITS_OF
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.ids import session_object_id
@@ -80,9 +81,12 @@ def args_text(args: object) -> str:
 
 
 class Gone:
-    """Content of events to remove: that of ``events``, and ``texts`` of other objects."""
+    """Content to remove: that of ``events``, ``texts`` of other objects, and with ``recorded`` the title and the first
+    prompt that harnesses recorded, whatever they are."""
 
-    def __init__(self, events: Iterable[Event] = (), *, texts: Iterable[str] = ()) -> None:
+    def __init__(self, events: Iterable[Event] = (), *, texts: Iterable[str] = (), recorded: bool = False) -> None:
+        self._takes_recorded = recorded
+        self._recorded: dict[str, str] = {}
         contents = [[*_content(event).values(), *(text for _, text in _attached(event) if text)] for event in events]
         self.events = sum(map(bool, contents))
         self.texts = frozenset(texts).union(*contents)
@@ -120,6 +124,24 @@ class Gone:
         """Return the preview of the newest user message without purged texts."""
         return PURGED_TEXT if preview in self._previews else preview
 
+    def recorded(self, text: str) -> str:
+        """Return a title or first prompt that a harness recorded, which may be cut, without purged texts."""
+        if not text:
+            return text
+        # Every version of a head has them: the texts are searched once.
+        left = self._recorded.get(text)
+        if left is None:
+            goes = self._takes_recorded or any(text in each for each in self.texts)
+            left = self._recorded[text] = PURGED_TEXT if goes else text
+        return left
+
+    def settings(self, settings: SessionSettings) -> SessionSettings:
+        """Return ``settings`` without purged texts."""
+        if (known := settings.recorded) is None:
+            return settings
+        left = msgspec.structs.replace(known, title=self.recorded(known.title), prompt=self.recorded(known.prompt))
+        return msgspec.structs.replace(settings, recorded=left)
+
 
 def within(sessions: Iterable[str]) -> tuple[str, ...]:
     """Return the entities that hold the chats of ``sessions``, which share beginnings, for a purge."""
@@ -139,8 +161,14 @@ def restating(gone: Gone) -> Callable[[Document], Document | None]:
             return _segment(gone, document)
         if document.type == "commit":
             return _commit(gone, document)
-        shown = {name: document.payload[name] for name in ("preview", "first_prompt") if name in document.payload}
+        shown: dict[str, Any] = {
+            name: document.payload[name] for name in ("preview", "first_prompt") if name in document.payload
+        }
         kept: dict[str, Any] = {name: gone.preview(text) for name, text in shown.items()}
+        settings = document.payload["settings"]
+        if recorded := settings.get("recorded"):
+            words = {name: gone.recorded(recorded[name]) for name in ("title", "prompt") if name in recorded}
+            shown["settings"], kept["settings"] = settings, {**settings, "recorded": {**recorded, **words}}
         return None if kept == shown else _with(document, {**document.payload, **kept}, document.content)
 
     return restate

@@ -8,6 +8,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
+from ctxd.sessions.chat_purge import PURGED_TEXT
 from ctxd.sessions.loading import NOT_BEGUN, Begun
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import freshen, reconciled
@@ -165,6 +166,10 @@ class LifecycleOperations(OperationGroup):
         given: dict[str, Any] = {
             name: value for name in ("title", "archived", "recorded") if (value := getattr(params, name)) is not None
         }
+        if params.recorded is not None and (known := tx.live.settings.recorded) is not None:
+            # The harness's file has what was purged here: an import that reads it again does not bring it back.
+            purged = {name: PURGED_TEXT for name in ("title", "prompt") if getattr(known, name) == PURGED_TEXT}
+            given["recorded"] = msgspec.structs.replace(params.recorded, **purged)
         if params.title is not None:
             given["title"] = " ".join(params.title.split())
         if params.labels is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
-from ctxd.objects.generated_ids import UNPURGEABLE_PREFIXES, session_of
+from ctxd.objects.generated_ids import COMMIT_PREFIX, UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.guard import Guard
 from ctxd.sessions.chat import read_pages
@@ -23,7 +23,7 @@ from ctxd.store import text_sources
 from ctxd.store.purge import KIND, counted
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
-from ctxd_protocol.ids import chat_id
+from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.object_types import Receipt
 
 _HISTORY: Final = 500
@@ -50,7 +50,8 @@ async def purge(
     """Destroy the content of ``id``, in every version, and the component texts that were made from it.
 
     ``live``: the session of a tool call, whose chat loses equal text and arguments in the same write, as do those of
-    its ``family``; one that moved to another host keeps them, and its chat is named as residue.
+    its ``family``; one that moved to another host keeps them, and its chat is named as residue. The session of a commit
+    loses the title and the first prompt that its harness recorded, which may be of that commit.
 
     Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
     own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on.
@@ -66,6 +67,8 @@ async def purge(
         pending = store.submit(_write(call, asked))
         call.submitted = True
         return await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
+    if id.startswith(COMMIT_PREFIX):
+        return await _purge_imported(store, guard, call, ids, live, family)
     async with live.lock:
         gone = Gone(texts=await _texts(store, id))
         count = freed = 0
@@ -89,12 +92,40 @@ async def purge(
                 messages=count,
             )
             write = _write(call, asked, live.session)
-            pending = live.restate(write, gone.event, gone.delta, gone.preview, freed)
+            pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
     proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     if not is_quoted_elsewhere:
         return proof
     return msgspec.structs.replace(proof, residue=(*proof.residue, str(chat_id(live.session))))
+
+
+async def _purge_imported(
+    store: VersionStore,
+    guard: Guard,
+    call: WriteRequest,
+    ids: Sequence[str],
+    live: LiveSession,
+    family: Sequence[str],
+) -> Proof:
+    """Destroy the content of the commit ``ids``, and the title and the first prompt that ``live`` and its ``family``
+    have from their harness. Raises and cancel: as ``purge``."""
+    async with live.lock:
+        live.require_current()
+        if live.session in live.moved_sessions:
+            asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
+            pending = store.submit(_write(call, asked))
+            residue = [str(session_object_id(live.session))]
+        else:
+            # A title may be a summary of the commit's text, which no comparison of texts would show.
+            gone, heads = Gone(recorded=True), [str(session_object_id(each)) for each in (live.session, *family)]
+            asked = PurgeRequest(ids, guard.keyed_hash, within=heads, restate=restating(gone), sharing=without_bundle)
+            write = _write(call, asked, live.session)
+            pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, 0)
+            residue = []
+        call.submitted = True
+    proof = await _proof(store, asked, pending)
+    return msgspec.structs.replace(proof, residue=(*proof.residue, *residue))
 
 
 async def _quoting(store: VersionStore, id: str) -> list[str]:
@@ -166,7 +197,7 @@ async def purge_chat(
             (), guard.keyed_hash, within=within((live.session, *family)), restate=restate, messages=gone.events
         )
         write = _write(call, asked, live.session)
-        pending = live.restate(write, gone.event, gone.delta, gone.preview, freed)
+        pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
     return await _proof(store, asked, pending)
 

@@ -422,10 +422,11 @@ class LiveSession:
         event: Callable[[Event], Event],
         delta: Callable[[SessionDelta], SessionDelta],
         preview: Callable[[str], str],
+        settings: Callable[[SessionSettings], SessionSettings],
         freed: int,
     ) -> Pending:
-        """Submit ``write``, which purges events, and drop them from the live state: ``event``, ``delta`` and
-        ``preview`` give what is left of each. Called under the lock, without an await since that was decided.
+        """Submit ``write``, which purges events, and drop them from the live state: ``event``, ``delta``, ``preview``
+        and ``settings`` give what is left of each. Called under the lock, without an await since that was decided.
 
         Raises: as ``commit``.
         """
@@ -437,6 +438,7 @@ class LiveSession:
         self.state.chat_chars -= freed
         self._run = [None if each is None else delta(each) for each in self._run]
         self.preview, self.first_prompt = preview(self.preview), preview(self.first_prompt)
+        self.settings = settings(self.settings)
         self.last_pending = pending
         return pending
 

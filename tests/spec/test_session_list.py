@@ -185,6 +185,13 @@ def test_secrets_leave_the_title_and_so_does_a_purged_prompt(start, client: Sync
     client.object_purge(f"chat:{plain.id}", turns=[1])
     assert client.session_get(plain.id).session.title == "[purged]"
     assert "something private" not in str(client.session_list(limit=1000))
+    captured = start()
+    captured.user("a customer\nwrote this")
+    captured.user("go on")
+    client.session_annotate(captured.id, recorded=RecordedSession(title="Bug of wrote this", prompt="a customer\nwro"))
+    client.object_purge(f"chat:{captured.id}", turns=[1])
+    recorded = client.session_get(captured.id).session.recorded
+    assert recorded == RecordedSession(title="Bug of wrote this", prompt="[purged]"), "a title may be of another text"
 
 
 @pytest.mark.requirement("LST-10")

@@ -11,6 +11,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Page
 from ctxd.objects.generated_ids import (
+    COMMIT_PREFIX,
     INNER_PREFIXES,
     assemblies_prefix,
     assembly_id,
@@ -28,6 +29,7 @@ from ctxd.sessions.purging import Proof, again, purge, purge_chat
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session import LiveSession, WriteRequest, find_replay
+from ctxd.store.commit_index import fields_of
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.methods.chat import SessionExportParams, SessionExportResult
@@ -69,12 +71,24 @@ class SecretCalls:
         )
 
     async def _session_of(self, id: str) -> LiveSession | None:
-        """The session that recorded the tool call ``id``; None for every other object, or if it is not known here."""
-        head = None if id.startswith(INNER_PREFIXES) else (await self._store.heads((id,)))[id]
-        if head is None or head.document.type != "toolcall":
+        """The session that recorded the tool call ``id``, or into which the commit ``id`` was imported; None for every
+        other object, or if it is not known here."""
+        is_commit = id.startswith(COMMIT_PREFIX)
+        head = None if id.startswith(INNER_PREFIXES) and not is_commit else (await self._store.heads((id,)))[id]
+        if head is None:
             return None
-        session = str(head.document.payload.get("chat_ref", "")).removeprefix(_CHATS)
-        return await self._sessions.live(session) if self._sessions.catalog.state(session) is not None else None
+        if is_commit:
+            fields = fields_of(head.document)
+            session = "" if fields is None or fields.session is None else fields.session
+        elif head.document.type == "toolcall":
+            session = str(head.document.payload.get("chat_ref", "")).removeprefix(_CHATS)
+        else:
+            return None
+        if self._sessions.catalog.state(session) is None:
+            return None
+        if is_commit and self._sessions.catalog.settings(session).recorded is None:
+            return None
+        return await self._sessions.live(session)
 
     async def _purge(self, call: WriteRequest, params: wire.ObjectPurgeParams) -> Proof:
         guard = self._sessions.guard
