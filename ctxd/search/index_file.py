@@ -54,7 +54,7 @@ _SPACE_FREE_MIN: Final = 64 * 1024 * 1024
 _LOG_PAGES: Final = 1_000
 """Pages of the write-ahead log after which SQLite copies them into the file."""
 
-LOG_BYTES_IDLE: Final = 1024 * 1024
+_LOG_BYTES_IDLE: Final = 1024 * 1024
 """Bytes of the log that stay while there is nothing to index."""
 
 _DOC: Final = "d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name"
@@ -254,7 +254,7 @@ class IndexFile:
             self._tools[name] = self._connection.last_insert_rowid()
         return self._tools[name]
 
-    def empty_log(self, *, beyond: int = LOG_BYTES_IDLE) -> None:
+    def empty_log(self, *, beyond: int = _LOG_BYTES_IDLE) -> None:
         """Empty a log of more than ``beyond`` bytes, unless a search reads it."""
         if dbfile.log_size(self._path) > beyond:
             with dbfile.faults(self._connection):

@@ -11,6 +11,7 @@ from ctxd import dbfile
 from ctxd.assembly.append_assembly import Wanted
 from ctxd.backends import sqlite
 from ctxd.errors import CtxdError
+from ctxd.objects.commit_fields import Fields
 from ctxd.objects.document import Document, sourceless
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
@@ -26,7 +27,7 @@ from ctxd.store.writes import PurgeRequest, Write
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.methods.epochs import EntrySetParams
-from ctxd_protocol.session_types import Message
+from ctxd_protocol.session_types import Message, RecordedSession
 from tests.unit.assembly.household import household
 from tests.unit.sessions.world import code_of, record, say, world
 from tests.unit.store.running import verified
@@ -135,6 +136,26 @@ async def test_the_chat_of_a_session_that_moved_is_residue_of_its_tool_call(tmp_
         done = await w.call("object.purge", object="c1")
         assert (done.complete, done.residue) == (False, ("chat:s1",))
         assert (await w.sessions.live("s1")).recent, "the owner purges the chat"
+
+
+@pytest.mark.requirement("LST-9")
+@pytest.mark.parametrize("moved", [False, True])
+async def test_the_title_of_an_imported_session_that_moved_is_residue_of_its_commit(
+    tmp_path: Path, moved: bool
+) -> None:
+    async with world(tmp_path / "state") as w:
+        await w.call("session.create", agent="a", session="s1")
+        recorded = RecordedSession(title="the secret", permissions={"mode": "plan"})
+        await w.call("session.annotate", session="s1", recorded=msgspec.to_builtins(recorded))
+        fields = Fields(principal="host", at=1, format="raw", checkpoint="explicit", session="s1")
+        commit = sourceless("commit:ctx-12345678", "commit", msgspec.to_builtins(fields), "the secret")
+        await w.store.submit(Write(kind="test", principal="host", session="s1", puts=(commit,))).wait()
+        if moved:
+            w.sessions.moved_sessions["s1"] = MovedSession("other", None)
+        done = await w.call("object.purge", object=commit.id)
+        assert (done.complete, done.residue) == (not moved, ("session:s1",) if moved else ())
+        left = (await w.sessions.live("s1")).settings.recorded
+        assert left == (recorded if moved else msgspec.structs.replace(recorded, title="[purged]"))
 
 
 async def test_purged_events_make_room_in_the_cache_of_the_newest(tmp_path: Path) -> None:
