@@ -143,6 +143,8 @@ class SearchIndex:
 
     async def _follow(self, store: VersionStore, follower: Follower, index: IndexFile, texts: JournalTexts) -> None:
         """Index what is written, and remove what is purged, until a rebuild is asked for."""
+        # After a start the first calls read a cold database: they come before the rows that are not indexed yet.
+        await self._clock.sleep(GATHER_S)
         while not self._rebuilding:
             began, head = self._clock.monotonic(), store.next_seq
             if self._purged:
