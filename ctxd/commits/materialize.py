@@ -219,6 +219,10 @@ class Materializer:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Make snapshots of chains in the background, until cancelled."""
         task_status.started()
+        try:
+            await in_thread(self._snapshots.load)
+        except OSError as error:
+            self._store.note_fault(error)
         while True:
             await self._has_wanted.wait()
             self._has_wanted = anyio.Event()

@@ -130,9 +130,11 @@ class SearchIndex:
             stack.callback(index.close)
             self._index, self._rebuilding = index, False
             self.generation += 1
-            if index.seq:
-                self._purged += await self._lane.run(texts.purges_after, index.seq)
             try:
+                # After a start the first calls read a cold database: they come before the rows that are not indexed.
+                await self._clock.sleep(GATHER_S)
+                if index.seq:
+                    self._purged += await self._lane.run(texts.purges_after, index.seq)
                 await self._follow(store, follower, index, texts)
             except anyio.get_cancelled_exc_class():
                 # The end of the daemon. A search that is open keeps the log from being emptied.
@@ -143,8 +145,6 @@ class SearchIndex:
 
     async def _follow(self, store: VersionStore, follower: Follower, index: IndexFile, texts: JournalTexts) -> None:
         """Index what is written, and remove what is purged, until a rebuild is asked for."""
-        # After a start the first calls read a cold database: they come before the rows that are not indexed yet.
-        await self._clock.sleep(GATHER_S)
         while not self._rebuilding:
             began, head = self._clock.monotonic(), store.next_seq
             if self._purged:

@@ -80,6 +80,11 @@ class ChainSnapshots:
         self.drops = 0
         """Number of times that all were dropped."""
 
+    def load(self) -> None:
+        """Find out which files there are, which otherwise the first walk along a chain does. Raises: OSError."""
+        with self._lock:
+            self._known()
+
     def find(self, newest: str, *, across: bool) -> ChainSnapshot | None:
         """The snapshot that ends with the commit ``newest``; with ``across`` one that leaves out boundaries, if there
         is one."""
