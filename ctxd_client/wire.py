@@ -85,9 +85,10 @@ class IncomingLine(msgspec.Struct):
 
 
 class _Request(msgspec.Struct, omit_defaults=True, tag_field="jsonrpc", tag="2.0"):
+    # In this order: the daemon finds long params soonest where they come last.
     method: str
-    params: Any
     id: int | None = None
+    params: Any = None
 
 
 class _Passed(msgspec.Struct):

@@ -110,7 +110,6 @@ class TranscriptImport:
         self._record = ImportRecord(client, harness, saved_every_s=60.0 if goes_on else 10.0)
         self._records = self._record.sources
         self._sessions: set[str] = set()
-        self._creating = anyio.Lock()
         self._plans: dict[str, _Planned] = {}
         self._under_way: set[str] = set()
         self._goes_on = goes_on
@@ -445,32 +444,30 @@ class TranscriptImport:
 
     async def _create(self, source: Transcript) -> None:
         """Create the session of a source, set aside, unless it is there. Raises: CallFailed."""
-        async with self._creating:
-            if source.session in self._sessions:
-                return
-            agent = AGENTS[self._harness]
-            labels = {
-                "harness": agent,
-                "native_session": source.native[:256],
-                "imported": str(source.file)[:1024],
-                "parser": f"{source.format}-v1/{PARSER}",
-            }
-            if source.hidden:
-                labels["hidden"] = source.hidden
-            workdir = source.workdir if source.workdir.startswith("/") and "\0" not in source.workdir else "/"
-            create = partial(
-                self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn"
-            )
+        # One after the other: all sources of a session are in one group.
+        if source.session in self._sessions:
+            return
+        agent = AGENTS[self._harness]
+        labels = {
+            "harness": agent,
+            "native_session": source.native[:256],
+            "imported": str(source.file)[:1024],
+            "parser": f"{source.format}-v1/{PARSER}",
+        }
+        if source.hidden:
+            labels["hidden"] = source.hidden
+        workdir = source.workdir if source.workdir.startswith("/") and "\0" not in source.workdir else "/"
+        create = partial(self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn")
+        try:
             try:
-                try:
-                    await create(workdir=workdir)
-                except InvalidCall:
-                    await create()
-                # An open session would become the default of every command.
-                await self._client.session_pause(source.session, wait=False)
-            except Conflict:
-                pass
-            self._sessions.add(source.session)
+                await create(workdir=workdir)
+            except InvalidCall:
+                await create()
+            # An open session would become the default of every command.
+            await self._client.session_pause(source.session, wait=False)
+        except Conflict:
+            pass
+        self._sessions.add(source.session)
 
 
 class _UnderWay(ValueError):

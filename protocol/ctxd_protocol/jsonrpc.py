@@ -310,9 +310,9 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
         return _read_loose(frame, closed)
     params = b"" if request.params is UNSET else bytes(request.params)
     size, rest = len(params), frame  # The frame with its params emptied, if they can be located.
-    if size > _SHORT_MAX and 2 * size > len(frame) and frame.endswith(params, 0, -1):
-        # There is no room for a second occurrence: params come last, as most clients write them.
-        rest = frame[: -1 - size] + b"{}}"
+    if size > _SHORT_MAX and 2 * size > len(frame) and (start := _start_of(params, frame)) >= 0:
+        # There is no room for a second occurrence.
+        rest = frame[:start] + b"{}" + frame[start + size :]
     elif size > _SHORT_MAX and frame.count(params) == 1:
         rest = frame.replace(params, b"{}", 1)
     # Without backslashes, a member that is named twice is there twice in quotes.
@@ -325,6 +325,14 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
     if not plain and not _is_id(request.id):
         return _read_loose(frame, closed)
     return _unsafe(request.id) if has_unsafe_integer(params) else request
+
+
+def _start_of(params: bytes, frame: bytes) -> int:
+    """Where ``params`` begin in ``frame``, which is little longer; -1 if that is not found out soon: to search for a
+    long text takes many times as long as to compare it."""
+    last = len(frame) - 1 - len(params)
+    places = range(last, max(-1, last - _ENVELOPE_SEARCHED), -1)
+    return next((start for start in places if frame.startswith(params, start)), -1)
 
 
 def has_unsafe_integer(text: bytes) -> bool:
@@ -407,6 +415,9 @@ _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = re.compile(rb"(?<!\\)((?:\\\\)*)(?:%b(?!%b)|(?<!%b)%b)" % (_HIGH, _LOW, _HIGH, _LOW))
 """Half a surrogate pair, after escaped backslashes."""
+
+_ENVELOPE_SEARCHED: Final = 1024
+"""Places at the end of a long request at which its params are looked for one by one."""
 
 _ENVELOPE_BYTES_CLOSED_MAX: Final = 16 * 1024
 """Bytes of a faulty request from a sandbox whose members are looked at one by one: some 2 ms."""
