@@ -149,8 +149,9 @@ def open_writer(path: Path) -> Connection:
     return connection
 
 
-def open_reader(path: Path) -> Connection:
-    """A connection that only reads, and never checkpoints, not even when it is the last to close.
+def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
+    """A connection that only reads, and never checkpoints, not even when it is the last to close. One that
+    ``reads_once`` keeps few pages in memory.
 
     Raises: apsw.CantOpenError if there is no such file.
     """
@@ -158,7 +159,8 @@ def open_reader(path: Path) -> Connection:
     connection.set_busy_timeout(BUSY_MS)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.wal_autocheckpoint(0)
-    for pragma in ("query_only=1", "mmap_size=0", "cache_size=-32768", "temp_store=MEMORY"):
+    cache_kib = 1024 if reads_once else 32768
+    for pragma in ("query_only=1", "mmap_size=0", f"cache_size=-{cache_kib}", "temp_store=MEMORY"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     return connection
 

@@ -54,7 +54,7 @@ def remedy(place: SocketPlace, reason: OSError) -> str:
     if len(os.fsencode(place.path)) > SOCKET_PATH_BYTES_MAX:
         return f"a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes: choose a shorter one"
     if place.origin in ("argument", "CTXD_SOCKET"):
-        return f"start a daemon there: ctxd run --socket {place.path}"
+        return f"start its daemon as it was started before, with the same --state-dir: ctxd run --socket {place.path}"
     return "start a daemon: ctxd run; or name its socket: --socket PATH or CTXD_SOCKET=PATH"
 
 

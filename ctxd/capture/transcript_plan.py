@@ -70,8 +70,7 @@ class PlannedDelta(NamedTuple):
     """A commit to be made of complete lines, ``parent.repeated`` before them. ``number`` counts from 1 in its source.
 
     ``agent``: the sub-agent whose chain it is in, empty for none. ``counts``: messages and tokens, None if they are not
-    counted. ``at``: the latest time of an event of the chain so
-    far, in ms since 1970.
+    counted. ``at``: the latest time of an event of the chain so far, else of the source so far, in ms since 1970.
     """
 
     number: int
@@ -137,6 +136,7 @@ class TranscriptPlan:
         self._preserved: list[int] = []
         self._tail: str | None = None
         self._pending = 0
+        self._newest: int | None = None
         self._to: _Branch | None = None
         self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
         self._route = _ROUTES.get(format, _linear)
@@ -219,8 +219,8 @@ class TranscriptPlan:
             self._nodes.setdefault(hash(id), place)
 
     def flush(self, trigger: Trigger = "session_end") -> Iterator[PlannedDelta]:
-        """Yield the commits of all lines that are in none yet."""
-        for branch in self._branches:
+        """Yield the commits of all lines that are in none yet, that of the main chain last: it is the newest one."""
+        for branch in sorted(self._branches, key=lambda branch: branch is self._main):
             if branch.lines:
                 yield self._cut(branch, trigger)
 
@@ -300,6 +300,7 @@ class TranscriptPlan:
             branch.text += size
             if event.at is not None:
                 branch.at = max(branch.at or 0, event.at)
+                self._newest = max(self._newest or 0, event.at)
             if isinstance(event, _SPOKEN):
                 self._spoken[place] = branch.has_spoken = True
                 branch.last_spoken = place
@@ -332,7 +333,7 @@ class TranscriptPlan:
         self._pending -= sum(map(len, lines))
         return PlannedDelta(
             self.made, parent, branch.agent, trigger, b"".join(lines), summary is not None, summary or "", counts,
-            branch.at,
+            self._newest if branch.at is None else branch.at,
         )  # fmt: skip
 
     def _cut_before_boundary(self, branch: _Branch) -> Iterator[PlannedDelta]:
@@ -451,7 +452,8 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
     if "parentUuid" not in record or plan._agent:
         return
     if not parent:
-        if plan._main is not None and not is_boundary:
+        # What stands before the first message, as settings of the session do, is no conversation of its own.
+        if plan._main is not None and plan._main.last_spoken >= 0 and not is_boundary:
             plan._main = plan._to = plan._branch(Start())
         return
     if place is None:

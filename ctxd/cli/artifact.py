@@ -4,13 +4,15 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import click
 
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged
-from ctxd.cli.exit_codes import FAILURE, OK
+from ctxd.cli.exit_codes import FAILURE, OK, USAGE
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group, Stop
 from ctxd.formatting import age, count
@@ -49,7 +51,7 @@ def put(run: Invocation, file: str, policy: "ArtifactPolicy | None", media_type:
 
     A long one is sent in pieces. If the command is interrupted, run it again: of a file it sends only what is missing.
     """
-    with click.open_file(file, "rb") as opened, run.client() as client:
+    with run.client() as client, input_file(file) as opened:
         first = opened.read(_PIECE_BYTES)
         if len(first) < _PIECE_BYTES:
             done = client.artifact_put(data=first, policy=policy, media_type=media_type)
@@ -62,6 +64,16 @@ def put(run: Invocation, file: str, policy: "ArtifactPolicy | None", media_type:
         run.screen.document(done)
     else:
         run.screen.line(done.artifact)
+
+
+@contextmanager
+def input_file(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, or standard input for ``-``. Raises: ``Stop`` if it cannot be read."""
+    try:
+        with click.open_file(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise Stop(USAGE, f"{path} cannot be read: {error.strerror}", hint="name a file, or - for a pipe") from error
 
 
 def sent_upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: bytes) -> str:

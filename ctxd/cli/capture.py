@@ -20,12 +20,13 @@ from ctxd.capture.stream_json import StreamParser
 from ctxd.cli.commit_delivery import Chain, CommitDelivery
 from ctxd.cli.commit_lookup import is_context_id, located_commit
 from ctxd.cli.common_options import Invocation, common
-from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.transcript_import import import_transcript
 from ctxd.cli.undelivered_commits import NEWEST
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Stop
 from ctxd.offload import in_thread
+from ctxd_client.errors import ConnectFailed, ConnectionLost, NotFound, TimedOut
 
 _READ_BYTES: Final = 256 * 1024
 
@@ -97,6 +98,8 @@ def capture(
         # An id needs no daemon; any other name is looked up before the agent starts.
         with run.client() as client:
             parent = located_commit(client, parent, session).commit
+    if command and session is not None:
+        _require_session(run, session)
     moments = frozenset(policy) or DEFAULT_POLICY
     if transcript is not None:
         chain = Chain(parent=parent, session=session, template=template, ticket=ticket, thread=thread)
@@ -116,6 +119,16 @@ def capture(
     delivery, code = anyio.run(captured)
     delivery.report()
     raise SystemExit(code)
+
+
+def _require_session(run: Invocation, session: str) -> None:
+    """Raises: ``Stop`` if the daemon has no such session, before an agent is started. Without a daemon it may have."""
+    with suppress(ConnectFailed, ConnectionLost, TimedOut), run.client() as client:
+        try:
+            client.session_get(session)
+        except NotFound:
+            hint = f"create it: ctx session new AGENT --id {session}; or leave --session out"
+            raise Stop(NOT_FOUND, f"there is no session {session}", hint=hint, symbol="session_not_found") from None
 
 
 class AgentOutput:

@@ -10,8 +10,8 @@ from typing import BinaryIO, Final, TypedDict, get_args
 import click
 import msgspec
 
-from ctxd.cli.artifact import sent_upload
-from ctxd.cli.commit_lookup import instant, is_context_id, located_commit, newest_commit
+from ctxd.cli.artifact import input_file, sent_upload
+from ctxd.cli.commit_lookup import instant, is_context_id, is_tag, located_commit, newest_commit
 from ctxd.cli.common_options import Invocation, common, listing, note_next_page, paged, session_option
 from ctxd.cli.context_download import download, downloaded
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
@@ -44,14 +44,11 @@ class _Delta(TypedDict, total=False):
 
 def _sent(run: Invocation, client: SyncClient, path: str) -> _Delta:
     """Read a file or standard input; what does not fit one line of the protocol is sent as an artifact, in pieces."""
-    try:
-        with click.open_file(path, "rb") as file:
-            first = file.read(_SENT_WHOLE_MAX + 1)
-            if len(first) <= _SENT_WHOLE_MAX:
-                return {"delta_base64": b64encode(first).decode()}
-            upload = sent_upload(run, client, file, first)
-    except OSError as error:
-        raise Stop(USAGE, f"{path} cannot be read: {error.strerror}", hint="name a file, or - for a pipe") from error
+    with input_file(path) as file:
+        first = file.read(_SENT_WHOLE_MAX + 1)
+        if len(first) <= _SENT_WHOLE_MAX:
+            return {"delta_base64": b64encode(first).decode()}
+        upload = sent_upload(run, client, file, first)
     return {"artifact": client.artifact_put(upload=upload, policy="ephemeral").artifact}
 
 
@@ -66,7 +63,7 @@ commit_argument = click.argument("commit", metavar="[COMMIT]", required=False, s
     "ctx checkpoint --format events-v1 --parent HEAD~1 --type compaction summary.cbor",
 )
 @click.argument("file", metavar="FILE|-")
-@click.option("--format", required=True, metavar="FORMAT", help="Format of the delta, such as events-v1.")
+@click.option("--format", required=True, metavar="FORMAT", help="Its format, such as events-v1 or claude-code-v1.")
 @click.option(
     "--parent",
     metavar="COMMIT",
@@ -121,6 +118,11 @@ def checkpoint(
         if (artifact := sent.get("artifact")) is not None and made.artifact_ref != artifact:
             # It held secrets, which the commit does not.
             client.object_purge(f"artifact:{artifact}")
+    from ctxd.formats.delta_formats import DELTA_FORMATS
+
+    if format not in DELTA_FORMATS:
+        known = ", ".join(sorted(DELTA_FORMATS))
+        run.screen.note(f"format {format} is not known here: the delta is kept as it is, uncounted; known are {known}")
     if run.screen.as_json:
         run.screen.document(made)
     else:
@@ -245,9 +247,11 @@ def _line(run: Invocation, commit: Commit) -> str:
     """One commit on one line."""
     screen = run.screen
     marks = [commit.commit_type] if commit.commit_type != "delta" else []
+    marks += ["root"] if commit.parent is None else []
     marks += [f"tag: {cell(tag)}" for tag in commit.tags]
     beside = screen.paint(f" ({', '.join(marks)})", "cyan") if marks else ""
-    summary = cell(commit.summary.partition("\n")[0]) or screen.paint(f"[{commit.checkpoint}]", "dim")
+    told = f"[{commit.checkpoint}, {count(commit.message_count, 'message')}]"
+    summary = cell(commit.summary.partition("\n")[0]) or screen.paint(told, "dim")
     return f"{screen.paint(commit.commit, 'yellow')}{beside}  {moment(commit.created_at_ms)}  {summary}"
 
 
@@ -336,7 +340,11 @@ def _metadata(commit: Commit) -> list[tuple[str, str]]:
 @click.option(
     "--stop", default="compaction", show_default=True, metavar="compaction|root|COMMIT", help="Where it begins."
 )
-@click.option("--format", metavar="FORMAT", help="Format of the context [default: that of the commits].")
+@click.option(
+    "--format", metavar="FORMAT",
+    help="Format of the context: events-v1, bureau-agent-v1, claude-code-v1, narrative-v1 or raw-v1 [default: that of "
+    "the commits]. Another one, such as codex-v1, is written only if all commits have it; else it is narrative-v1.",
+)  # fmt: skip
 @click.option("--counts", is_flag=True, help="The counts alone.")
 @click.option("-o", "--output", type=click.File("wb", lazy=True), metavar="FILE", help="Write the context to FILE.")
 @session_option
@@ -369,6 +377,8 @@ def materialize(
     elif counts:
         run.screen.line(_counts(made))
     else:
+        if format is not None and made.format != format:
+            run.screen.note(f"{format} cannot be written: this is {made.format}")
         run.screen.note(_counts(made))
 
 
@@ -384,8 +394,8 @@ def _content(
 
 
 def _counts(made: CommitMaterializeResult) -> str:
+    lost = "; lost: " + ", ".join(f"{each.times} x {each.part}" for each in made.lost) if made.lost else ""
     told = f"{count(made.commit_count, 'commit')} back to {made.stop}: {count(made.message_count, 'message')}"
-    lost = "".join(f"; lost: {each.times} x {each.part}" for each in made.lost)
     return f"{told}, about {count(made.token_count, 'token')}, {size(made.size)} of {made.format} ({made.tier}){lost}"
 
 
@@ -434,7 +444,13 @@ def annotate(run: Invocation, commit: str | None, summary: str, session: str | N
 @session_option
 @common
 def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: bool, session: str | None) -> None:
-    """Give COMMIT, by default the newest of the session, the tag NAME, by which it is found from then on."""
+    """Give COMMIT, by default the newest of the session, the tag NAME, by which it is found from then on.
+
+    Sessions have tags of their own: one name may be of a commit in each of them.
+    """
+    if not delete and not is_tag(name):
+        hint = "begin with a letter or digit, go on with those and . _ / -, at most 128 characters"
+        raise Stop(USAGE, f"{name!r} is no name of a tag", hint=hint)
     with run.client() as client:
         id = located_commit(client, name if delete and commit is None else commit, session).commit
         # A tag is taken off the commit that is meant, and moved by force alone.

@@ -17,6 +17,7 @@ import msgspec
 
 from ctxd.capture.checkpoints import Checkpoint
 from ctxd.cli.common_options import Invocation
+from ctxd.cli.failures import in_commands
 from ctxd.cli.undelivered_commits import (
     NEWEST,
     PREVIOUS,
@@ -28,7 +29,7 @@ from ctxd.cli.undelivered_commits import (
 )
 from ctxd.cli.waiting_events import deliver_waiting
 from ctxd.clock import SystemClock
-from ctxd.formatting import count
+from ctxd.formatting import clause, count
 from ctxd.offload import in_thread
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.secrets import SecretPolicy
@@ -68,7 +69,7 @@ class CommitDelivery:
         self._began = self._clock.wall_ms()
         self.native = ""
         """The harness's id of its session, once it is known."""
-        self._made = self._unsent = self._queued = self._left = 0
+        self._made = self._unsent = self._queued = self._left = self._messages = 0
         self._newest: str | None = None
         self._failure = ""
         self._notes: list[str] = []
@@ -93,6 +94,7 @@ class CommitDelivery:
                 await self._changed.wait()
             queued = self._next_queued(checkpoint)
             self._unsent += 1
+            self._messages += checkpoint.messages
             async with self._storing:
                 if self._file is None and not self._is_full:
                     self._memory.append(queued)
@@ -355,9 +357,11 @@ class CommitDelivery:
             note(f"ctx capture: {count(self._left, 'commit')} left to the hooks of the session {self._hooked()}")
         if self._made:
             note(f"ctx capture: {count(self._made, 'commit')}, the newest is {self._newest}")
+        if self._made and not self._messages:
+            note("ctx capture: the output had no message: the agent has to print stream-json")
         if self._file is not None and stored:
             where = f"{count(stored, 'commit')} not delivered, stored in {self._file.path}"
-            note(f"ctx capture: {where}: {self._why()}; the next ctx capture to this daemon delivers them")
+            note(f"ctx capture: {where}: {self._why()}; once that is mended, the next ctx capture delivers them")
         if lost:
             note(f"ctx capture: {count(lost, 'commit')} lost: {self._why()}")
 
@@ -389,4 +393,4 @@ async def _committed(client: "Client", queued: QueuedCommit, parent: str | None)
 
 
 def _reason(error: "CallFailed") -> str:
-    return f"{error.message}; {error.hint}" if error.hint else error.message
+    return f"{error.message}; {clause(in_commands(error.hint))}" if error.hint else error.message

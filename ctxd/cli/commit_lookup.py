@@ -39,6 +39,11 @@ def is_context_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def is_tag(text: str) -> bool:
+    """True if ``text`` may be a tag."""
+    return _TAG.fullmatch(text) is not None
+
+
 def located_commit(client: SyncClient, text: str | None, session: str | None = None) -> Commit:
     """Return the commit that ``text`` names, ``HEAD`` without one; ``session`` is that of the command's option.
 
@@ -118,7 +123,7 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
         return found
     if "@" in name:
         return _by_time(client, name)
-    if _TAG.fullmatch(name) and (tagged := _tagged(client, name, session)) is not None:
+    if is_tag(name) and (tagged := _tagged(client, name, session)) is not None:
         return tagged
     with suppress(NotFound, InvalidCall):
         if (newest := client.commit_resolve(session=name).commit) is not None:
@@ -138,12 +143,15 @@ def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit
 
 def _tagged(client: SyncClient, tag: str, session: str | None) -> Commit | None:
     """Return the commit with ``tag``: that of the command's session, if several have it."""
-    found = client.commit_list(tag=tag, limit=PAGE_ITEMS_MAX).commits
+    found = tagged = client.commit_list(tag=tag, limit=PAGE_ITEMS_MAX).commits
     if len(found) > 1:
         own = session_if_any(client, session)
         found = tuple(each for each in found if each.session == own)
         if len(found) != 1:
-            raise Stop(CONFLICT, f"several commits have the tag {tag!r}", hint="name its session: -s SESSION")
+            several = ", ".join(f"{each.commit} of {each.session or 'no session'}" for each in tagged[:5])
+            more = f" and {len(tagged) - 5:,} more" if len(tagged) > 5 else ""
+            message = f"several commits have the tag {tag!r}: {several}{more}"
+            raise Stop(CONFLICT, message, hint="write the id, or name the session: -s SESSION")
     return found[0] if found else None
 
 

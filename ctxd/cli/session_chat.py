@@ -23,11 +23,16 @@ def chat(run: Invocation, revision: str | None) -> None:
     with run.client() as client:
         found = locate(client, revision)
         turn = None if found.revision.is_now else turn_of(client, found).turn
+        is_empty = True
         for logged in _events(client, found.session, turn):
+            is_empty = False
             if run.screen.as_json:
                 run.screen.record(logged)
             else:
                 _print(run.screen, logged, found.session)
+        if is_empty and turn is None and (tip := client.commit_resolve(session=found.session).commit) is not None:
+            shown = f"ctx materialize {tip.commit} --stop root --format narrative-v1"
+            run.screen.note(f"the chat of {found.session} is empty; its commits have a conversation: {shown}")
 
 
 def _events(client: SyncClient, session: str, turn: int | None) -> Iterator[LoggedEvent]:

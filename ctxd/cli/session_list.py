@@ -115,7 +115,7 @@ def ls(
         ],
         right=(4, 5, 6),
     )
-    _note_left_out(run, page)
+    _note_left_out(run, page, is_trash=state == "removed")
     note_next_page(run, page.next_cursor)
 
 
@@ -135,9 +135,9 @@ def _name(project: Project | None) -> str:
     return f"{name}/{project.path}" if project.path else name
 
 
-def _note_left_out(run: Invocation, page: SessionListResult) -> None:
+def _note_left_out(run: Invocation, page: SessionListResult, *, is_trash: bool) -> None:
     """Print on standard error how many sessions the list leaves out, and how to see them."""
-    if page.total and page.next_cursor is None and len(page.sessions) < page.total:
+    if page.total and page.next_cursor is None and len(page.sessions) < page.total and not is_trash:
         run.screen.note(f"{len(page.sessions):,} of {count(page.total, 'session')}; without filters all are listed")
     for number, what, how in (
         (page.archived, "archived", "--archived"),

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar, get_args
 
 import click
 
-from ctxd.cli.commit_lookup import start_context
+from ctxd.cli.commit_lookup import is_context_id, start_context
 from ctxd.cli.common_options import Invocation, common, listing
 from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import commits as complete_commits
@@ -139,6 +139,9 @@ def resume(
         _hand_over(run, harness, cwd, execute, context_of, agent, id, system_prompt)
         return
     _require_harness(cwd, execute)
+    if principal is not None and is_context_id(principal):
+        message = f"{principal} is a commit, and without --in ctx resume goes on from the newest work"
+        raise Stop(USAGE, message, hint=f"ctx fork {principal} starts a session from it")
     with run.client() as client:
         context = _here(None) if principal is None else StartContext(principal=principal)
         made = client.session_create(

@@ -369,7 +369,9 @@ class Artifacts:
 
 
 def _not_found(given: str) -> CtxdError:
-    hint = "Give its 64 digits; artifact.list has those that were put, and the tags."
+    hint = "artifact.list has those that were put, and their tags."
+    if not given.startswith(_TAGGED):
+        hint = f"Give its 64 digits; {hint}"
     return CtxdError("artifact_not_found", f"there is no artifact {given}", hint=hint, outcome="not_applied")
 
 

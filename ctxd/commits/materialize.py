@@ -150,7 +150,8 @@ class Materializer:
         parts = included(chain)
         for each in parts:
             if isinstance(each, Walked) and each.content_ref is None:
-                raise CtxdError("purged", f"the content of commit {each.commit} was purged")
+                hint = "Stop at a later commit; commit.show has what is left of it."
+                raise CtxdError("purged", f"the content of commit {each.commit} was purged", hint=hint)
         if (total := sum(each.size for each in parts)) > CONTEXT_BYTES_MAX:
             message = f"the deltas of the context have {total:,} bytes, {CONTEXT_BYTES_MAX:,} are joined at most"
             raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")

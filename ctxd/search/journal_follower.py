@@ -8,6 +8,7 @@ or of another schema is made anew.
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -117,7 +118,8 @@ class SearchIndex:
         """Open the index, and follow the journal until a rebuild is asked for or something fails."""
         directory = store.directory
         with ExitStack() as stack:
-            reader = await self._lane.run(Reader, directory.database, ArtifactStore(directory.artifacts))
+            artifacts = ArtifactStore(directory.artifacts)
+            reader = await self._lane.run(partial(Reader, directory.database, artifacts, reads_once=True))
             stack.callback(reader.close)
             texts = JournalTexts(reader)
             folder = await self._lane.run(index_folder.prepare, directory.root, self._cache)

@@ -107,10 +107,11 @@ KEY_INDEXES: Final = (
 
 
 class Reader:
-    """One read-only connection and what is asked of it. Not for two threads at a time."""
+    """One read-only connection and what is asked of it. Not for two threads at a time. ``reads_once``: as for
+    ``open_reader``."""
 
-    def __init__(self, path: Path, artifacts: ArtifactStore) -> None:
-        self.connection = dbfile.open_reader(path)
+    def __init__(self, path: Path, artifacts: ArtifactStore, *, reads_once: bool = False) -> None:
+        self.connection = dbfile.open_reader(path, reads_once=reads_once)
         self.versions = SqliteBackend(self.connection)
         self.artifacts = artifacts
 

@@ -7,7 +7,7 @@ resumes where the last run of the daemon left it.
 
 from collections.abc import Callable
 
-from ctxd import dbfile, limits
+from ctxd import limits
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.offload import Lane, NoThread
@@ -63,8 +63,3 @@ class Scrub:
             found &= await lane.run(answered, lambda: file_damage(reader, directory))
         for sentence in sorted(found):
             self._damaged(sentence)
-
-
-def quiet(connection: dbfile.Connection) -> None:
-    """Let ``connection`` keep few pages in memory: what a scrub reads is not read again soon."""
-    connection.execute("PRAGMA cache_size=-1024").fetchall()

@@ -35,7 +35,7 @@ from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, answered
-from ctxd.store.scrub import Scrub, quiet
+from ctxd.store.scrub import Scrub
 from ctxd.store.writes import (
     Change,
     EncodedWrite,
@@ -132,8 +132,8 @@ class VersionStore:
         self._reader = Reader(directory.database, artifacts)
         self._model = EmbeddedReads(self._reader, self._reading)
         self._past: AsOfReads = self._model
-        loader, sifter, scrubber = (Reader(directory.database, artifacts) for _ in range(3))
-        quiet(scrubber.connection)
+        loader = Reader(directory.database, artifacts)
+        sifter, scrubber = (Reader(directory.database, artifacts, reads_once=True) for _ in range(2))
         failure: Exception | None = None
         try:
             async with anyio.create_task_group() as group:

@@ -328,8 +328,8 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
 
 
 def _start_of(params: bytes, frame: bytes) -> int:
-    """Where ``params`` begin in ``frame``, which is little longer; -1 if that is not found out soon: to search for a
-    long text takes many times as long as to compare it."""
+    """The place of ``params`` in ``frame``, which is little longer; -1 if they are not near its end. A search for a
+    long text takes many times as long as a comparison."""
     last = len(frame) - 1 - len(params)
     places = range(last, max(-1, last - _ENVELOPE_SEARCHED), -1)
     return next((start for start in places if frame.startswith(params, start)), -1)

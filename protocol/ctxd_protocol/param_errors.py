@@ -15,6 +15,8 @@ from ctxd_protocol.context_types import ToolDeclaration
 _PLACE: Final = " - at `$"
 _STEP: Final = re.compile(r"\.\w+|\[[^\]]*\]")
 
+_LENGTH: Final = re.compile(r"Expected `\w+` of length (>=|<=) ([0-9]+)")
+
 _QUOTED_CHARS_MAX: Final = 200
 """Characters of a refusal that quotes what was sent, which may be as long as a line."""
 
@@ -26,6 +28,10 @@ def described(error: Exception, params: type[msgspec.Struct]) -> tuple[str, str]
         # What was sent may look like a place.
         text, place, path = str(error), "", ""
     shown = text if len(text) <= _QUOTED_CHARS_MAX else f"{text[:_QUOTED_CHARS_MAX]}…"
+    if path and (length := _LENGTH.fullmatch(text)) is not None:
+        bound, number = "fewer" if length[1] == ">=" else "more", int(length[2])
+        shown = f"`{path.removeprefix('.').removesuffix('`')}` has {bound} than {number:,} characters or items"
+        place = path = ""
     message, hint = f"{shown}{place}{path}", "rpc.discover describes every method's parameters."
     fitting = _at(_type_of(params), path)
     structs = [each for each in fitting if isinstance(each, inspect.StructType)]

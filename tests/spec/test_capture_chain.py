@@ -80,3 +80,12 @@ def test_the_current_context_beside_a_capture_has_all_that_was_delivered_and_a_s
             end.touch()
             assert process.wait(WAIT_S) == 0
         assert client.context_current(session="s").context_id == chain(client)[-1].commit
+
+
+@pytest.mark.requirement("CAP-9")
+def test_a_session_that_is_not_there_starts_no_agent_and_output_without_messages_is_noted(own: Running) -> None:
+    ran = captured(own, TURN, "--session", "nosuch")
+    assert (ran.returncode, ran.stdout) == (3, b"")
+    assert b"ctx session new AGENT --id nosuch" in ran.stderr
+    ran = captured(own, "", stdin=b"hello\n")
+    assert b"the output had no message" in ran.stderr

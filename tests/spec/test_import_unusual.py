@@ -6,7 +6,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.test_import import Claude, Codex, imported, views, write
+from tests.spec.test_import import Claude, Codex, imported, labels, views, write
 
 
 @pytest.mark.requirement("IMP-6")
@@ -27,3 +27,19 @@ def test_a_transcript_is_known_by_its_records_behind_a_mark_garbage_and_a_long_l
     assert client.commit_materialize(tip.commit, stop="root", format="narrative-v1", content=False).message_count == 3
     assert imported(daemon, "codex", file)["sessions"] == [rollout.id]
     assert views(client, rollout.id) == ["mab"]
+
+
+@pytest.mark.requirement("IMP-3")
+def test_neither_records_before_the_first_message_nor_roots_without_a_time_are_the_newest_commit(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    claude = Claude()
+    settings = {"type": "permission-mode", "permissionMode": "default", "sessionId": claude.session}
+    conversation = [settings, *claude.turn("a", "b"), *claude.turn("c", "d")]
+    undated = {"type": "attachment", "uuid": "x", "parentUuid": None, "sessionId": claude.session}
+    path = write(tmp_path / f"{claude.session}.jsonl", [*conversation, undated, *claude.turn("e", "f")])
+    imported(daemon, "claude", path)
+    newest = client.commit_resolve(session=claude.id).commit
+    assert newest is not None
+    assert labels(client, newest.commit) == "abcdef"
+    assert len(client.commit_list(session=claude.id, tips=True).commits) == 2

@@ -174,8 +174,8 @@ def test_sub_agents_in_the_file_are_chains_that_begin_after_their_calls():
             returns("c", "b", "1", toolUseResult={"agentId": "k"}), answers("d", "c"),
         ],
     )  # fmt: skip
-    assert planned.views() == ["abcd", "abxy"]
-    assert [delta.agent for *_, delta in planned.commits] == ["", "", "x"]
+    assert sorted(planned.views()) == ["abcd", "abxy"]
+    assert [delta.agent for *_, delta in planned.commits] == ["", "x", ""]
     assert planned.plan.at_spawn("k") == Start("here", 1), "the call that returned the agent's id"
 
 
@@ -204,6 +204,17 @@ def test_interleaved_writers_are_branches():
 def test_a_second_root_is_a_chain_of_its_own():
     planned = Planned("claude-code", [record("a", None), answers("b", "a"), record("c", None), answers("d", "c")])
     assert planned.views() == ["ab", "cd"]
+
+    planned = Planned("claude-code", [{"type": "permission-mode", "label": "p"}, record("a", None), answers("b", "a")])
+    assert planned.views() == ["pab"]
+
+
+def test_a_chain_without_times_is_as_old_as_the_newest_event_before_it():
+    times = {"timestamp": "2026-01-02T03:04:05Z"}
+    planned = Planned(
+        "claude-code", [record("a", None, **times), answers("b", "a"), record("c", None), answers("d", "c")]
+    )
+    assert [delta.at for *_, delta in planned.commits] == [1_767_323_045_000] * 2
 
 
 # --- codex ---

@@ -359,7 +359,7 @@ def test_a_socket_nobody_listens_on_is_told_by_doctor(ctx, tmp_path):
     ran = ctx("doctor", "--socket", str(path))
     assert ran.code == 7
     assert "connection refused" in ran.out
-    assert f"start a daemon there: ctxd run --socket {path}" in ran.out
+    assert f"with the same --state-dir: ctxd run --socket {path}" in ran.out
 
 
 def test_a_daemon_that_does_not_answer_is_told_by_doctor_from_one_that_is_not_there(ctx, tmp_path, monkeypatch):

@@ -392,3 +392,63 @@ def test_a_long_delta_is_sent_in_pieces_and_leaves_no_secret_behind(real, own, t
     raw = [each.artifact for each in own.client.artifact_list().artifacts if each.artifact != made["artifact_ref"]]
     assert all(own.client.artifact_stat(each).references for each in raw), "the one with the secret is gone"
     assert real("checkpoint", "--format", LINES, str(tmp_path / "none")).code == 2
+
+
+@pytest.mark.requirement("CMT-19")
+def test_purges_name_commits_and_artifacts_and_do_not_hide_the_commits_beside_a_chat(real, own):
+    client, chain = own.client, []
+    for number in range(4):
+        made = client.commit_checkpoint(LINES, line(f"{number} of {own.id}"), session=own.id, parent=None)
+        chain.append(made.commit.commit)
+    own.user("in the chat")
+    done = real("purge", f"chat:{own.id}", "--yes")
+    assert "nothing of the chat is left; 4 commits of its session have other texts" in done.out
+    assert f"ctx purge chat:{own.id} --commits erases them too" in done.err
+    one = real("purge", chain[0], "--yes", "--json").json
+    assert (one["objects"], one["complete"]) == ([f"commit:{chain[0]}"], True)
+    assert real("purge", f"commit:{chain[1]}", "--yes").out.endswith("nothing of it is left\n")
+    done = real("purge", f"chat:{own.id}", "--commits", "--yes", "--json").json
+    assert set(done["objects"]) >= {f"commit:{chain[2]}", f"commit:{chain[3]}"}
+    for commit in chain:
+        assert client.commit_show(commit).commit.artifact_ref is None
+        assert "was purged" in real("materialize", commit).err
+    assert real("purge", f"chat:{own.id}", "--yes").out.endswith("nothing of it is left\n")
+    put = client.artifact_put(data=b"to be purged")
+    assert real("purge", f"artifact:{put.artifact[:12]}", "--yes").code == 0
+    with pytest.raises(CallFailed):
+        client.artifact_get(put.artifact)
+    assert real("purge", "ctx-00000000", "--yes").code == 3
+    assert real("purge", chain[0], "--commits", "--yes").code == 2
+
+
+def test_a_format_that_is_not_known_or_not_written_is_named(real, own, chain, tmp_path):
+    made = real("materialize", "--format", "codex-v1", "-o", str(tmp_path / "context"))
+    assert "codex-v1 cannot be written: this is narrative-v1" in made.err
+    (tmp_path / "delta").write_text("anything")
+    kept = real("checkpoint", "--format", "nosuch", "--root", str(tmp_path / "delta"))
+    assert kept.code == 0
+    assert "format nosuch is not known here" in kept.err
+
+
+def test_what_cannot_be_a_tag_an_artifact_or_a_principal_is_refused_with_a_remedy(real, own, chain, tmp_path):
+    assert "begin with a letter or digit" in real("tag", "bad name").err
+    other = own.client.session(agent="demo")
+    for session in (own.id, other.id):
+        (tmp_path / "delta").write_text(line(session))
+        assert real("checkpoint", "--format", LINES, "-s", session, str(tmp_path / "delta")).code == 0
+        assert real("tag", "twice", "HEAD", "-s", session).code == 0
+    third = own.client.session(agent="demo")
+    several = real("show", "twice", "-s", third.id)
+    assert (several.code, f"of {own.id}" in several.err, f"of {other.id}" in several.err) == (4, True, True)
+    missing = real("artifact", "put", str(tmp_path / "none"))
+    assert (missing.code, missing.out) == (2, "")
+    assert "cannot be read: No such file or directory" in missing.err
+    assert "has fewer than 4 characters" in real("artifact", "get", "974").err
+    assert "64 digits" not in real("artifact", "get", "tag:nope").err
+    assert f"ctx fork {chain[0]} starts a session from it" in real("resume", chain[0]).err
+
+
+def test_the_empty_chat_of_a_session_with_commits_names_their_context(real, own, chain):
+    shown = real("session", "chat", own.id)
+    assert (shown.out, f"ctx materialize {chain[2]} --stop root" in shown.err) == ("", True)
+    assert real("session", "rm", own.id).out == f"{own.id} is removed and in the trash: ctx session restore\n"

@@ -79,7 +79,8 @@ def test_without_a_daemon_the_exit_code_is_5_and_the_line_names_path_and_remedy(
     path = str(tmp_path / "none.sock")
     ran = ctx("status", "--socket", path)
     assert ran.code == 5
-    assert ran.err == f"ctx: no daemon at {path}: there is no socket; start a daemon there: ctxd run --socket {path}\n"
+    remedy = f"start its daemon as it was started before, with the same --state-dir: ctxd run --socket {path}"
+    assert ran.err == f"ctx: no daemon at {path}: there is no socket; {remedy}\n"
 
 
 def test_a_socket_that_one_may_not_connect_to_is_a_matter_of_permission(ctx, monkeypatch):
