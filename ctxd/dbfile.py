@@ -159,7 +159,7 @@ def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
     connection.set_busy_timeout(BUSY_MS)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.wal_autocheckpoint(0)
-    cache_kib = 1024 if reads_once else 32768
+    cache_kib = 1024 if reads_once else 8192
     for pragma in ("query_only=1", "mmap_size=0", f"cache_size=-{cache_kib}", "temp_store=MEMORY"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     return connection

@@ -19,7 +19,7 @@ from ctxd_protocol.methods.commits import ImportedDelta
 if TYPE_CHECKING:
     from ctxd_client import Client
 
-BATCH_BYTES: Final = 512 * 1024
+BATCH_BYTES: Final = 256 * 1024
 """Bytes of deltas that make a call."""
 
 _BATCH_DELTAS: Final = 200

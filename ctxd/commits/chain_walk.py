@@ -23,7 +23,7 @@ from ctxd.store.store import VersionStore
 SNAPSHOT_COMMITS_MIN: Final = 64
 """Commits that are not in a snapshot and follow each other, from which on a new one is made of them."""
 
-SNAPSHOT_BYTES_MAX: Final = 4 * 1024 * 1024
+SNAPSHOT_BYTES_MAX: Final = 1024 * 1024
 """Bytes of the deltas of one snapshot, which are in memory at a time."""
 
 _LONG_BYTES: Final = 256 * 1024

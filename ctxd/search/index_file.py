@@ -288,6 +288,8 @@ class IndexFile:
 def _opened(path: Path) -> dbfile.Connection:
     connection = dbfile.open_writer(path)
     connection.execute("PRAGMA synchronous=NORMAL").fetchall()
+    # Words are collected in memory and appended: few pages are written twice.
+    connection.execute("PRAGMA cache_size=-4096").fetchall()
     connection.wal_autocheckpoint(_LOG_PAGES)
     return connection
 
