@@ -215,7 +215,7 @@ class Commits(CommitReads):
             checkpoint=params.checkpoint,
             parent=params.parent or "",
             session=params.session,
-            template=params.template or None,
+            template=capture.text(params.template) or None,
             ticket_id=capture.text(params.ticket_id),
             thread_id=capture.text(params.thread_id),
             message_count=messages if params.message_count is None else params.message_count,

@@ -49,14 +49,17 @@ def is_checked_by_capture(format: str) -> bool:
 def captured(capture: Capture, format: str, content: Content) -> Content:
     """``content``, which ``counted`` has checked, as it is to be kept: the secrets in it flagged or redacted.
 
-    Raises: CtxdError ``unsupported`` for bytes of a format that is not known with a secret in them, which cannot be
-    redacted.
+    Raises: CtxdError ``invalid_params`` for a map of CBOR with one key twice; ``unsupported`` for bytes with a secret
+    that are of an unknown format, which cannot be redacted.
     """
     known = DELTA_FORMATS.get(format)
     if known is not None and known.is_lines:
         return _captured_lines(capture, format, content)
     if known is not None:
-        kept = captured_array(capture, encode_content(content))
+        try:
+            kept = captured_array(capture, encode_content(content))
+        except UnreadableDelta as error:
+            raise _refused(format, str(error)) from error
         return decode_content(kept) if capture.redacted else content
     if isinstance(content, str):
         return capture.text(content)
@@ -75,9 +78,10 @@ def _captured_lines(capture: Capture, format: str, content: Content) -> Content:
     for number in capture.guard.scanner.lines_to_search(encode_content(content)):
         if not lines[number].strip():
             continue
-        record = _record(format, number, lines[number])
-        if (kept := capture.value(record)) is not record:
-            lines[number] = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+        try:
+            lines[number] = capture.json(lines[number])
+        except (ValueError, RecursionError) as error:
+            raise _refused(format, f"line {number + 1} is not JSON") from error
     return "".join(line + "\n" for line in lines if line.strip()) if capture.redacted else content
 
 

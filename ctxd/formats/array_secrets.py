@@ -4,7 +4,6 @@ A module of its own: the daemon captures deltas before it stores them, and ``ctx
 it cannot deliver into a file.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,22 +15,25 @@ from ctxd.secrets.guard import Capture
 
 
 def captured_array(capture: Capture, content: bytes) -> bytes:
-    """Return ``content`` as it is to be kept, the secrets in it flagged or redacted. Raises: UnreadableDelta."""
-    found = [each for item, split in whole_items(items(content)) for each in split(encoded(_kept(capture, item)))]
-    return joined(found) if capture.redacted else content
+    """Return ``content`` as it is to be kept, the secrets in it flagged or redacted.
+
+    Raises: UnreadableDelta, also for a map with one key twice, of which readers see one value.
+    """
+    found = [(_kept(capture, item), split) for item, split in whole_items(items(content, unique=True))]
+    if not capture.redacted:
+        return content
+    return joined([each for item, split in found for each in split(encoded(item))])
 
 
 def _kept(capture: Capture, value: Any) -> Any:  # noqa: ANN401 - any CBOR value
     """``value`` with its texts captured; byte strings too, as JSON if they are."""
     if isinstance(value, bytes):
+        text = value.decode("utf-8", "surrogateescape")
         try:
-            inner = json.loads(value)
+            kept = capture.json(value.decode())
         except (ValueError, RecursionError):
-            text = value.decode("utf-8", "surrogateescape")
             kept = capture.text(text)
-            return value if kept is text else kept.encode("utf-8", "surrogateescape")
-        kept = capture.value(inner)
-        return value if kept is inner else json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
+        return value if kept == text else kept.encode("utf-8", "surrogateescape")
     if isinstance(value, str):
         return capture.text(value)
     if isinstance(value, Mapping):

@@ -3,11 +3,12 @@
 Arrays are written as RFC 8949's core deterministic encoding has them, so that equal conversations have equal bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import cbor2
+from cbor2 import CBORTag
 
 _NULL: Final = b"\xf6"
 """An array that was never made, which Go writes for an empty list."""
@@ -19,6 +20,22 @@ _ARRAY: Final = 0x80
 
 class UnreadableDelta(ValueError):
     """The bytes of a delta are not what its format names."""
+
+
+def _refused(_value: object, _immutable: bool) -> Any:  # noqa: ANN401 - the signature of cbor2's callbacks
+    raise UnreadableDelta("references within an item (tags 25, 28, 29 and 256) are refused: few bytes of them expand")
+
+
+def _as_tag(tag: int) -> Callable[[Any, bool], CBORTag]:
+    return lambda value, _: CBORTag(tag, value)
+
+
+_SEMANTIC: Final = {
+    **dict.fromkeys((25, 28, 29, 256), _refused),
+    # Dates, fractions, expressions, MIME, UUIDs, addresses, sets, complex numbers: each in the bytes that it came in.
+    **{tag: _as_tag(tag) for tag in (0, 1, 4, 5, 30, 35, 36, 37, 52, 54, 100, 258, 260, 261, 1004, 43000, 55799)},
+}
+"""What is made of tagged values, for the tags that cbor2 knows, big integers aside."""
 
 
 class _Head(NamedTuple):
@@ -59,19 +76,23 @@ def joinable(content: bytes) -> tuple[int, memoryview | bytes]:
     return len(found), b"".join(found)
 
 
-def items(content: bytes) -> Iterator[Any]:
-    """Yield the items of an array, one at a time. Raises: UnreadableDelta, there and while iterating."""
+def items(content: bytes, *, unique: bool = False) -> Iterator[Any]:
+    """Yield the items of an array, one at a time; with ``unique`` none with a map that has one key twice.
+
+    Raises: UnreadableDelta, there and while iterating.
+    """
     head = _head(content)
     file = BytesIO(content)
     file.seek(head.size)
-    decoder = cbor2.CBORDecoder(file)
+    decoder = cbor2.CBORDecoder(file, semantic_decoders=_SEMANTIC, allow_duplicate_keys=not unique)
     found = 0
     try:
         while (found < head.length) if head.length is not None else (content[file.tell()] != _BREAK):
             yield decoder.decode()
             found += 1
     except (cbor2.CBORError, IndexError, RecursionError, UnicodeDecodeError) as error:
-        raise UnreadableDelta(f"item {found + 1} of the CBOR array is damaged: {error}") from None
+        why = error.__cause__ if isinstance(error.__cause__, UnreadableDelta) else error
+        raise UnreadableDelta(f"item {found + 1} of the CBOR array is damaged: {why}") from None
     end = file.tell() + (head.length is None)
     if end != len(content):
         raise UnreadableDelta(f"{len(content) - end} bytes follow the end of the CBOR array")

@@ -65,6 +65,7 @@ def item_of(event: Event) -> Any:  # noqa: ANN401 - an unread item may be any va
     """Return the item of one event."""
     if isinstance(event, OpaqueEvent) and event.kind == NAME:
         return event.data
+    event = _plain(event)
     item = _written(event)
     kept = _read(item)
     if kept == event:
@@ -142,6 +143,26 @@ def events(found: Iterable[Any]) -> Iterator[Event]:
     """Yield the events of items. Parts that do not make one event are yielded as they are."""
     for item, _ in whole_items(found):
         yield event_of(item)
+
+
+def _plain(event: Event) -> Event:
+    """``event`` with those values as encoded CBOR that have no form in JSON, such as sets."""
+    try:
+        _members(event)
+    except (TypeError, ValueError, OverflowError):
+        held = {name: getattr(event, name, None) for name in ("args", "data", "meta")}
+        odd = {name: {"cbor": encoded(value)} for name, value in held.items() if not _is_plain(value)}
+        return msgspec.structs.replace(event, **odd)
+    return event
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        msgspec.to_builtins(value, builtin_types=(bytes,))
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _members(event: Event) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Pure except for the given key. Without the key, no tag and no keyed hash reveals
 made of; equal secrets have equal tags; text that was redacted once is not changed by being redacted again.
 """
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -157,6 +158,34 @@ class Capture(msgspec.Struct):
         if self.finds_nothing(value):
             return value
         return self._walked(value, "")
+
+    def json(self, text: str) -> str:
+        """JSON ``text`` as it is to be kept: as it is, unless something is redacted in it.
+
+        Of members with one name in one object all are searched, and only the last one outlasts a redaction. Raises:
+        ValueError, RecursionError if it is not JSON.
+        """
+        shadowed: list[Any] = []
+
+        def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            found = dict(pairs)
+            if len(found) < len(pairs):
+                # Readers see the last one of a name; a secret in another one is in the text all the same.
+                shadowed.extend(value for name, value in pairs if found[name] is not value)
+            return found
+
+        value = json.loads(text, object_pairs_hook=members)
+        kept = self.value(value)
+        # Each is searched, so that each is counted.
+        changed = [each for each in shadowed if self.value(each) is not each]
+        if kept is value and not changed:
+            return text
+        try:
+            whole = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+            whole.encode()
+        except UnicodeEncodeError:
+            return json.dumps(kept, separators=(",", ":"))  # Half of a surrogate pair stays an escape.
+        return whole
 
     def _walked(self, value: Any, name: str) -> Any:  # noqa: ANN401
         if isinstance(value, str):

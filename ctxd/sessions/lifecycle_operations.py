@@ -56,6 +56,8 @@ class LifecycleOperations(OperationGroup):
         request = request or write_request("session.create", actor.principal, params)
         if params.agent is None and like is None:
             message, hint = "agent is required without a context", "Name the template of the session."
+            if params.context is not None:
+                message = "agent is required, as the session of the context is gone"
             raise CtxdError("invalid_params", message, hint=hint, outcome="not_applied")
         if params.detect_filesystems and params.filesystem_id is not None:
             raise CtxdError(

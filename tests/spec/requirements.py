@@ -396,6 +396,7 @@ FMT-3 | A chain of deltas becomes one conversation in the wanted format, by the 
 FMT-4 | A translation names its tier, and every part that it lost with the number of times. | spec 3
 FMT-5 | Equal deltas give equal bytes; deltas of 64 MB and chains of 10,000 deltas take memory for one delta and 8 MiB. | ctxd
 FMT-6 | `ctx transcript --as` writes a transcript in another format to standard output, and lists what that loses. | ctxd
+FMT-7 | A delta in CBOR may hold any value: dates, sets and other tagged values stay byte for byte, are searched for secrets, and have a form in every other format. References within an item, of which a few bytes expand without bound, and a map with one key twice are refused. | ctxd
 CAP-1 | `ctx capture` understands stream-json of Claude Code, nested or flat: prompts, text, reasoning with its signature, tool calls and results, also those of the provider and of sub-agents. A line that it does not understand is kept word for word; lines of any length, and events larger than a delta, are kept whole. | spec 3
 CAP-2 | The figures of a captured session are those of its result line, with all four kinds of tokens; the cost is also kept in whole millionths of a dollar. | ctxd
 CAP-3 | Captured events become a chain of commits, cut where the policy says: at turn boundaries (before tools run; each, or each Nth), tool results, the end of the session, and SIGUSR1. Beside a running capture the current context has all events that were delivered, and SIGUSR1 delivers the rest. No event is in two deltas or in none. | spec 3

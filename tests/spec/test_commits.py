@@ -16,6 +16,7 @@ from ctxd_protocol.sandbox_types import SandboxView
 from tests.client.running import Running
 from tests.spec.refusal import refused
 from tests.spec.sandboxes import BOX, inside, wire
+from tests.spec.secrecy import TOKEN
 
 LINES = "claude-code-v1"
 EVENTS = "events-v1"
@@ -580,3 +581,18 @@ def test_a_sandbox_commits_no_artifact_of_others(client: SyncClient, boxed: Boxe
     put = client.artifact_put(data=line("of the host").encode())
     with inside(box) as agent, refused("invalid_params"):
         agent.commit_checkpoint(LINES, artifact=put.artifact)
+
+
+@pytest.mark.requirement("FMT-7")
+def test_a_delta_that_expands_or_hides_a_secret_is_refused_or_redacted(client: SyncClient) -> None:
+    hidden = client.session_create("demo", secrets="redact").session.session
+    shared, refers = bytes.fromhex("d81c"), bytes.fromhex("d81d")
+    levels = [shared + b"\x81\x01", *(shared + b"\x8a" + (refers + bytes([level])) * 10 for level in range(9))]
+    bomb = b"\x81" + bytes([0x80 + len(levels)]) + b"".join(levels)
+    for content in (bomb, bytes.fromhex("81a2616101616102")):
+        with refused("invalid_params"):
+            client.commit_checkpoint("events-v1", delta_base64=b64encode(content).decode(), session=hidden)
+    for text in (f'{{"a":"{TOKEN}","a":"x"}}', f'{{"type":"user","x":"\\ud83d {TOKEN}"}}'):
+        made = client.commit_checkpoint(LINES, text + "\n", session=hidden, template=f"of {TOKEN}").commit
+        kept = client.commit_materialize(made.commit, stop=made.commit).content or ""
+        assert TOKEN not in kept + made.template and json.loads(kept)

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import cbor2
 import pytest
+from cbor2 import CBORTag
 
 from ctxd.formats import bureau_agent_v1, events_v1
+from ctxd.formats.array_secrets import captured_array
 from ctxd.formats.cbor_array import UnreadableDelta, array_head, encoded, items, joinable, joined
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.losses import Losses
+from ctxd.formats.translation import Delta, Materialization
+from ctxd.secrets.guard import Capture, fleeting_guard
 from ctxd.transcripts.files import read
 from ctxd_protocol.event_types import (
     Attachment,
@@ -24,6 +28,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
     Usage,
 )
+from tests.suites.secret_corpus import made_up
 from tests.unit.transcripts.test_real_transcripts import FILES, name
 
 TRANSCRIPTS = random.Random(13).sample([path for path in FILES if path.suffix != ".db"], 60 if FILES else 0)
@@ -260,3 +265,61 @@ def test_counts_of_a_delta():
     assert count("never-heard", b"x" * 9) == (0, 3)
     line = b'{"type":"user","uuid":"u","message":{"role":"user","content":"abcdefgh"}}\n'
     assert count("claude-code-v1", line + b"broken\n" + b'{"torn') == (1, 2)
+
+
+# --- hostile and unusual CBOR ---
+
+
+def bomb(levels):
+    """An item each level of which names the one below it ten times."""
+    shared, refers = bytes.fromhex("d81c"), bytes.fromhex("d81d")
+    found = [shared + cbor2.dumps(["lol"] * 10)]
+    found += [shared + b"\x8a" + (refers + cbor2.dumps(level)) * 10 for level in range(levels)]
+    return b"\x81" + bytes([0x80 + len(found)]) + b"".join(found)
+
+
+@pytest.mark.requirement("FMT-7")
+@pytest.mark.parametrize(
+    "content", [bomb(9), bytes.fromhex("81d81c81d81d00"), bytes.fromhex("81d9010082646c6f6f6cd81900")]
+)
+@pytest.mark.parametrize("format", ["events-v1", "bureau-agent-v1"])
+def test_references_within_an_item_are_refused(format, content):
+    with pytest.raises(UnreadableDelta, match="references within an item"):
+        count(format, content)
+    with pytest.raises(UnreadableDelta, match="references within an item"):
+        captured_array(Capture(fleeting_guard(), "redact"), content)
+
+
+@pytest.mark.requirement("FMT-7")
+@pytest.mark.parametrize(
+    "item",
+    [
+        "c11a514b67b0", "c074323031332d30332d32315432303a30343a30305a", "c48221196ab3", "d81e820103", "d82361 61",
+        "d8246161", "d9010281 f7", "d9d9f7 01", "f7", "e0", "c2490100000000000000 00",
+    ],
+)  # fmt: skip
+def test_tagged_and_simple_values_stay_as_they_are_and_have_a_form_in_json(item):
+    content = b"\x81" + bytes.fromhex(item)
+    (found,) = items(content)
+    assert encoded(found) == content[1:]
+    (message,) = messages_of([PromptEvent(text="hi")])
+    delta = joined([encoded({**message, "Content": [*message["Content"], {"Odd": found}]})])
+    assert captured_array(Capture(fleeting_guard(), "redact"), delta) == delta
+    deltas = [Delta("bureau-agent-v1", lambda: content, 0, 0), Delta("bureau-agent-v1", lambda: delta, 1, 1)]
+    for wanted in ("events-v1", "bureau-agent-v1", "claude-code-v1", "narrative-v1", "raw-v1"):
+        assert b"hi" in b"".join(Materialization(deltas, wanted).chunks()) or wanted == "raw-v1"
+
+
+@pytest.mark.requirement("FMT-7")
+def test_secrets_in_sets_expressions_and_byte_strings_of_json_are_redacted_and_no_key_is_hidden():
+    token = made_up("github-token")
+    for value in (
+        CBORTag(258, [token]), CBORTag(35, token), f'{{"a":"{token}","a":"x"}}'.encode(), CBORTag(36, token),
+    ):  # fmt: skip
+        kept = captured_array(Capture(fleeting_guard(), "redact"), joined([encoded({"type": "odd", "x": value})]))
+        assert token.encode() not in kept
+        assert len(list(items(kept))) == 1
+    twice = bytes.fromhex("81a2616101616102")
+    assert list(items(twice)) == [{"a": 2}]
+    with pytest.raises(UnreadableDelta, match="damaged"):
+        captured_array(Capture(fleeting_guard(), "redact"), twice)

@@ -170,3 +170,21 @@ def test_a_value_may_be_as_deep_as_json_may_be():
 )
 def test_of_two_policies_the_stricter_counts(one, other, found):
     assert stricter(one, other) == stricter(other, one) == found
+
+
+@pytest.mark.parametrize("policy", ["flag", "redact"])
+def test_json_is_searched_in_members_that_a_later_one_of_the_same_name_hides(policy):
+    capture = Capture(GUARD, policy)
+    text = f'{{"a": {{"b": "{TOKEN}", "b": "x"}}, "n": 1.10}}'
+    kept = capture.json(text)
+    assert capture.secrets is not None and capture.secrets.found[0].count == 1
+    assert kept == (text if policy == "flag" else '{"a":{"b":"x"},"n":1.1}')
+    assert Capture(GUARD, policy).json('{"a": 1, "a": 2}') == '{"a": 1, "a": 2}'
+    with pytest.raises(ValueError):
+        capture.json("no JSON")
+
+
+def test_half_of_a_surrogate_pair_beside_a_secret_stays_an_escape():
+    kept = Capture(GUARD, "redact").json(f'{{"\\ud83d": "ä {TOKEN} \\ud800"}}')
+    assert TOKEN not in kept and kept.startswith('{"\\ud83d":"\\u00e4 [REDACTED:') and kept.endswith(' \\ud800"}')
+    assert kept.isascii()
