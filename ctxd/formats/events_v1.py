@@ -233,7 +233,7 @@ def _raw(value: object) -> bytes:
 
 
 def _prompt(payload: Mapping[str, Any]) -> Event:
-    source = _text(payload.get("source", ""))
+    source = _text(payload["source"]) if "source" in payload else None
     return PromptEvent(text=_text(payload["content"]), meta=None if source == _SOURCE else {"source": source})
 
 
@@ -294,8 +294,13 @@ def _written(event: Event) -> Item:
 def _payload(event: Event) -> tuple[str, Item]:
     match event:
         case PromptEvent():
-            source = (event.meta or {}).get("source")
-            return "prompt", {"source": source if isinstance(source, str) else _SOURCE, "content": event.text}
+            match (event.meta or {}).get("source", _SOURCE):
+                case str(source):
+                    return "prompt", {"source": source, "content": event.text}
+                case None:
+                    return "prompt", {"content": event.text}
+                case _:
+                    return "prompt", {"source": _SOURCE, "content": event.text}
         case ResponseEvent():
             return "response", {"content": event.text}
         case ThinkingEvent():

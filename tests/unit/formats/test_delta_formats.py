@@ -323,3 +323,12 @@ def test_secrets_in_sets_expressions_and_byte_strings_of_json_are_redacted_and_n
     assert list(items(twice)) == [{"a": 2}]
     with pytest.raises(UnreadableDelta, match="damaged"):
         captured_array(Capture(fleeting_guard(), "redact"), twice)
+
+
+@pytest.mark.requirement("FMT-1")
+@pytest.mark.parametrize("prompt", [{}, {"source": ""}, {"source": "user"}, {"source": "other"}])
+def test_a_prompt_is_one_with_any_source_or_none(prompt):
+    item = {"type": "prompt", "timestamp": 5, "prompt": {**prompt, "content": "hi"}}
+    event = events_v1.event_of(item)
+    assert isinstance(event, PromptEvent) and event.text == "hi"
+    assert events_v1.item_of(event) == item
