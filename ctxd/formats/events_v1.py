@@ -294,13 +294,9 @@ def _written(event: Event) -> Item:
 def _payload(event: Event) -> tuple[str, Item]:
     match event:
         case PromptEvent():
-            match (event.meta or {}).get("source", _SOURCE):
-                case str(source):
-                    return "prompt", {"source": source, "content": event.text}
-                case None:
-                    return "prompt", {"content": event.text}
-                case _:
-                    return "prompt", {"source": _SOURCE, "content": event.text}
+            source = (event.meta or {}).get("source", _SOURCE)
+            given = {} if source is None else {"source": source if isinstance(source, str) else _SOURCE}
+            return "prompt", {**given, "content": event.text}
         case ResponseEvent():
             return "response", {"content": event.text}
         case ThinkingEvent():

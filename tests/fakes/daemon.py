@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import msgspec
+from msgspec import NODEFAULT
+from msgspec.structs import fields
 
 from ctxd_protocol.errors import ERRORS
 from ctxd_protocol.limits import Limits
@@ -36,7 +38,7 @@ class Refusal(Exception):
 
 
 class Seen(NamedTuple):
-    """One line that arrived."""
+    """One line that arrived; what a call leaves out of its params stands in them as the default that it has."""
 
     peer: "Peer"
     id: int | None
@@ -49,6 +51,17 @@ HELLO = HelloResult(
 )
 
 Script = Callable[[Seen], Any]
+
+
+def _defaults(method: str) -> dict[str, Any]:
+    """The params that a call of ``method`` may leave out, in JSON."""
+    if method not in METHODS:
+        return {}
+    defaults = {
+        each.encode_name: each.default for each in fields(METHODS[method].params) if each.default is not NODEFAULT
+    }
+    found: dict[str, Any] = msgspec.to_builtins(defaults)
+    return found
 
 
 def once(first: Script, then: Script) -> Script:
@@ -183,7 +196,8 @@ class ScriptedDaemon:
                 peer.ended.set()
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
-        seen = Seen(peer, message.get("id"), message["method"], message.get("params", {}))
+        params = _defaults(message["method"]) | message.get("params", {})
+        seen = Seen(peer, message.get("id"), message["method"], params)
         with self._arrived:
             self.seen.append(seen)
             self._arrived.notify_all()

@@ -56,7 +56,7 @@ ACTIVE_ERRORS: Final[tuple[ErrorCode, ...]] = (
 """Errors of methods that need an active session."""
 
 
-class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Parameters by name; an unknown or missing name is refused."""
 
 
