@@ -33,21 +33,31 @@ Key = tuple[str, str | bytes]
 class RecordedEvents:
     """The events of one session, and those of them that its transcript has had so far.
 
-    ``since``: bytes of the source that were imported before the session had events of its own. ``before``: the instant
-    of the session's newest commit, which stays the newest. Memory: some 150 bytes for each event.
+    ``since``: bytes of the source that were imported before the session had events of its own. ``newest``: the newest
+    commit of the session, made at the instant ``before``: what follows the last prompt that the session has continues
+    it, anything else stays older. Memory: some 150 bytes for each event.
     """
 
-    def __init__(self, events: Iterable[Event], since: int, before: int) -> None:
+    def __init__(self, events: Iterable[Event], since: int, before: int, newest: str | None = None) -> None:
         self.since = since
         self.before = before
+        self.newest = newest
         self.left_out = 0
         """The number of lines that have nothing which the session lacks."""
         self._recorded = Counter(key for event in events for key in _keys(event)[:1])
         self._met = Counter[Key]()
+        self._prompts_left = sum(times for (kind, _), times in self._recorded.items() if kind == "prompt")
+        self._has_prompts = self._prompts_left > 0
+
+    @property
+    def is_over(self) -> bool:
+        """True once the transcript has had every prompt that the session has, of which there is one."""
+        return self._has_prompts and self._prompts_left == 0
 
     def go_on(self, earlier: "RecordedEvents") -> None:
         """Take over what the source has had when it was read before."""
         self._met, self.left_out = earlier._met, earlier.left_out
+        self._prompts_left -= sum(times for (kind, _), times in self._met.items() if kind == "prompt")
 
     def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
         """Return ``line``, of which ``events`` were read, without what the session has: blank if that is all of it."""
@@ -67,6 +77,7 @@ class RecordedEvents:
         for key in _keys(event):
             if self._met[key] < self._recorded[key]:
                 self._met[key] += 1
+                self._prompts_left -= key[0] == "prompt"
                 return True
         return False
 

@@ -71,6 +71,7 @@ class PlannedDelta(NamedTuple):
 
     ``agent``: the sub-agent whose chain it is in, empty for none. ``counts``: messages and tokens, None if they are not
     counted. ``at``: the latest time of an event of the chain so far, else of the source so far, in ms since 1970.
+    ``is_continued``: the chain continues the session's own.
     """
 
     number: int
@@ -82,9 +83,13 @@ class PlannedDelta(NamedTuple):
     summary: str
     counts: tuple[int, int] | None
     at: int | None
+    is_continued: bool = False
 
 
 _ROOT: Final = Start()
+
+CONTINUED: Final = Start(tip=0)
+"""The place of the first chain behind what the session has from elsewhere: the session's own newest commit."""
 
 
 class _Branch:
@@ -137,6 +142,8 @@ class TranscriptPlan:
         self._tail: str | None = None
         self._pending = 0
         self._newest: int | None = None
+        self._is_continued = False
+        self._continued = set[int]()
         self._to: _Branch | None = None
         self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
         self._route = _ROUTES.get(format, _linear)
@@ -164,13 +171,11 @@ class TranscriptPlan:
             events = [entry.event for entry in self._read([Line(1, record)])]
         id = id_of(record)
         if self.recorded is not None:
-            line = self.recorded.without(line, events)
+            line, events = self._unrecorded(self.recorded, line, events)
+            record = line.record or {}
             if not line.kept:
                 self._pass_over(id, record)
                 return
-            if line.record is not None and line.record is not record:
-                record = line.record
-                events = [entry.event for entry in self._read([Line(1, record)])]
         self._to = None
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
@@ -188,6 +193,20 @@ class TranscriptPlan:
             self._nodes.setdefault(hash(id), place)
         self._note_agents(events, place)
         yield from self._due(branch, events, compaction)
+
+    def _unrecorded(
+        self, recorded: RecordedEvents, line: SourceLine, events: list[Event]
+    ) -> tuple[SourceLine, list[Event]]:
+        """Return what of ``line`` and its ``events`` the session lacks. The first of it behind what the session has
+        begins the chain that continues the session's own."""
+        found = recorded.without(line, events)
+        if found.kept and found.record is not None and found.record is not line.record:
+            events = [entry.event for entry in self._read([Line(1, found.record)])]
+        is_next = recorded.is_over and recorded.newest is not None and not self._is_continued
+        if found.kept and is_next and any(isinstance(each, _SPOKEN) and each.sidechain is None for each in events):
+            self._is_continued = True
+            self._main = self._branch(CONTINUED, self._agent)
+        return found, events
 
     def _due(
         self, branch: _Branch, events: Sequence[Event], compaction: CompactionEvent | None
@@ -322,6 +341,8 @@ class TranscriptPlan:
         is_counted = branch.is_counted and not rest[0] and not parent.repeated
         counts = (branch.messages, tokens_of(branch.text)) if is_counted else None
         self._made.append((parent, array("L", places)))
+        if parent.tip == 0 or (parent.source == self.source and parent.tip in self._continued):
+            self._continued.add(self.made)
         for place in places:
             self._commit_of[place] = self.made
         branch.clear()
@@ -333,7 +354,7 @@ class TranscriptPlan:
         self._pending -= sum(map(len, lines))
         return PlannedDelta(
             self.made, parent, branch.agent, trigger, b"".join(lines), summary is not None, summary or "", counts,
-            self._newest if branch.at is None else branch.at,
+            self._newest if branch.at is None else branch.at, self.made in self._continued,
         )  # fmt: skip
 
     def _cut_before_boundary(self, branch: _Branch) -> Iterator[PlannedDelta]:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.capture.recorded_events import RecordedEvents
-from ctxd.capture.transcript_plan import PARSER, PlannedDelta, Repeated, Start, TranscriptPlan
+from ctxd.capture.transcript_plan import CONTINUED, PARSER, PlannedDelta, Repeated, Start, TranscriptPlan
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_reading import Copies, Pass
 from ctxd.cli.import_record import ImportRecord, SourceRecord
@@ -307,15 +307,19 @@ class TranscriptImport:
                 break
         if not events:
             return None
-        if session.state == "active" and session.updated_at > self._clock.wall_ms() - _QUIET_MS:
+        last = max((event.at for event in events if event.at is not None), default=session.updated_at)
+        if session.state == "active" and min(last, session.updated_at) > self._clock.wall_ms() - _QUIET_MS:
             self._under_way.add(source.path)
-            raise _UnderWay(f"{source.session} is recorded as it runs: it is imported once it is paused")
-        # What the import adds is beside what the session goes on from.
-        await self._client.context_current(session=source.session)
+            raise _UnderWay(
+                f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
+                f"it is paused (ctx session pause {source.session})"
+            )
+        # What the import adds is beside what the session goes on from, or continues it.
+        own = (await self._client.context_current(session=source.session)).context_id
+        record.continued = record.continued or own or ""
         newest = (await self._client.commit_resolve(session=source.session)).commit
-        return RecordedEvents(
-            events, record.unrecorded, self._clock.wall_ms() if newest is None else newest.created_at_ms
-        )
+        before = self._clock.wall_ms() if newest is None else newest.created_at_ms
+        return RecordedEvents(events, record.unrecorded, before, record.continued or None)
 
     async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""
@@ -409,7 +413,7 @@ class TranscriptImport:
         # Lines without a time, or of a clock that was ahead, are as old as the file.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
-        if (recorded := planned.plan.recorded) is not None:
+        if (recorded := planned.plan.recorded) is not None and not delta.is_continued:
             valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)
         return ImportedDelta(
@@ -426,6 +430,9 @@ class TranscriptImport:
     async def _parent(self, planned: _Planned, start: Start) -> Parent:
         if start.tip is None:
             return Parent()
+        if start == CONTINUED:
+            own = None if planned.plan.recorded is None else planned.plan.recorded.newest
+            return Parent(commit=own, key=own or "")
         if start.source == planned.source.path:
             return Parent(start.tip, key=planned.batches.key_of(start.tip))
         found = await self._planned(start.source)

@@ -21,7 +21,8 @@ class SourceRecord(msgspec.Struct, array_like=True):
     """State of one source: its file as it was read, its complete prefix and the prefix's hash.
 
     ``cuts``: the ends of earlier imports, where deltas end. ``commits``: key and id of each commit made of it.
-    ``unrecorded``: the bytes that were imported before the session had events of its own.
+    ``unrecorded``: the bytes that were imported before the session had events of its own. ``continued``: the commit of
+    the session that the lines behind those events continue, empty while there are none.
     """
 
     parser: int
@@ -35,6 +36,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     cuts: list[int] = []
     commits: dict[str, str] = {}
     unrecorded: int = 0
+    continued: str = ""
 
 
 class ImportRecord:

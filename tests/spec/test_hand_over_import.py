@@ -1,0 +1,55 @@
+"""HND: a session that was handed over and went on in its harness without hooks is imported behind what it has."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd_client.sync import SyncClient, SyncSession
+from tests.client.running import Running
+from tests.spec.test_hand_over import talked
+from tests.spec.test_import import append, ctx, imported
+
+
+def says(harness: str, file: Path, session: str, text: str, time: str) -> dict[str, Any]:
+    """A prompt as a harness appends it to its file."""
+    last = json.loads(file.read_text().splitlines()[-1])
+    if harness == "claude":
+        return {
+            "type": "user", "uuid": text, "parentUuid": last.get("uuid"), "sessionId": session, "timestamp": time,
+            "message": {"role": "user", "content": text},
+        }  # fmt: skip
+    if harness == "codex":
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        return {"type": "response_item", "timestamp": time, "payload": item}
+    message = {"role": "user", "content": [{"type": "text", "text": text}]}
+    return {"type": "message", "id": text, "parentId": last.get("id"), "timestamp": time, "message": message}
+
+
+@pytest.mark.requirement("HND-4")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+def test_what_follows_a_hand_over_continues_it_however_often_it_is_imported(
+    harness: str, s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    commit = talked(s)
+    words = ("resume", commit, "--in", harness, "--cwd", str(tree), "--json")
+    done = ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path))
+    made = json.loads(done.stdout)
+    file, session = Path(made["file"]), made["session"]
+    refused = imported(daemon, harness, file)["skipped"]
+    assert f"ctx session pause {session}" in refused[0]["reason"]
+    client.session_pause(session)
+    for number, text in enumerate(("And spaces?", "And line feeds?")):
+        line = says(harness, file, made["native_session"], text, f"2099-01-02T03:04:0{number}Z")
+        append(file, line)
+        imported(daemon, harness, file)
+        newest = client.commit_resolve(session=session).commit
+        assert newest is not None
+        context = client.commit_materialize(newest.commit, format="narrative-v1", stop="root").content or ""
+        assert context.count("Does the parser accept tabs?") == 1
+        assert context.count("It does not.") == 1
+        assert context.count("And spaces?") == 1 and context.count(text) == 1
+    tips = [each for each in client.commit_list(session=session, tips=True).commits if each.message_count]
+    assert [each.commit for each in tips] == [newest.commit]
+    assert imported(daemon, harness, file)["commits"] == 0
