@@ -348,6 +348,8 @@ class Daemon:
         notices = NoticeFeeds(sessions)
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
         start = SessionStart(operations, made, checkpoints, materializer)
+        queries = SearchQueries(search_index, sessions, self._clock)
+        lists = SessionLists(sessions, indexer, queries.sessions_naming)
         models = options.models or read_models()
         archive = Archive(store, sessions, spec, estimate_tokens, models)
         usage = UsageOperations(sessions, archive)
@@ -371,9 +373,9 @@ class Daemon:
                 check_receipt=store.check_receipt,
             ),
             host_methods.handlers(
-                session_methods.handlers(operations, notices) | {"session.create": start.create},
+                session_methods.handlers(operations, notices, lists) | {"session.create": start.create},
                 hosts,
-                SessionLists(sessions, indexer),
+                lists,
             ),
             file_lookups.FileCalls(sessions, indexer),
             objects.ObjectCalls(sessions),
@@ -386,7 +388,7 @@ class Daemon:
             sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
             trackers.TrackerCalls(tracking),
             artifacts.ArtifactCalls(stored),
-            search_methods.SearchCalls(SearchQueries(search_index, sessions, self._clock)),
+            search_methods.SearchCalls(queries),
         )
 
     # --- figures

@@ -29,17 +29,22 @@ def parse(text: str, file: str | None = None) -> Query:
     Raises: CtxdError ``invalid_params`` for a quote that is not closed, a beginning that is too short, too many terms,
     and for text without a word.
     """
-    terms = [_expression(words, prefix=prefix) for words, prefix in _terms(text) if _has_word(words)]
+    terms = [_expression(words, prefix=prefix) for words, prefix in _terms(text) if has_word(words)]
     if not terms:
         raise _refused(f"the query {_shown(text)} has no word")
     if len(terms) > QUERY_TERMS_MAX:
         raise _refused(f"the query has {len(terms)} words and phrases, {QUERY_TERMS_MAX} are possible")
     all_of = " AND ".join(terms)
     if file is not None:
-        if not _has_word(file):
+        if not has_word(file):
             raise CtxdError("invalid_params", f"the file name {_shown(file)} has no letter and no digit")
-        all_of = f"({all_of}) AND call : {_expression(file, prefix=False)}"
+        all_of = f"({all_of}) AND {naming(file)}"
     return Query(all_of, " OR ".join(terms))
+
+
+def naming(file: str) -> str:
+    """The expression that finds the tool calls of which an argument names ``file``."""
+    return f"call : {_expression(file, prefix=False)}"
 
 
 def _terms(text: str) -> list[tuple[str, bool]]:
@@ -60,10 +65,10 @@ def _terms(text: str) -> list[tuple[str, bool]]:
             while end < len(text) and not text[end].isspace() and text[end] != '"':
                 end += 1
             words, at = text[at:end], end
-            if words.endswith("*") and _has_word(words):
+            if words.endswith("*") and has_word(words):
                 found.append((words.rstrip("*"), True))
                 continue
-        is_prefix = at < len(text) and text[at] == "*" and _has_word(words)
+        is_prefix = at < len(text) and text[at] == "*" and has_word(words)
         found.append((words, is_prefix))
         at += is_prefix
     for words, is_prefix in found:
@@ -81,7 +86,8 @@ def _expression(words: str, *, prefix: bool) -> str:
     return f'"{quoted}"{" *" if prefix else ""}'
 
 
-def _has_word(text: str) -> bool:
+def has_word(text: str) -> bool:
+    """True if ``text`` has a letter or a digit, without which nothing is found."""
     return any(map(_is_letter, text))
 
 

@@ -5,9 +5,10 @@ though the index may hold its words for a moment longer.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
@@ -26,6 +27,8 @@ from ctxd.sessions.registry import Sessions
 from ctxd.store.reads import Reader, answered
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods import search as wire
+
+R = TypeVar("R")
 
 QUERIES_MAX: Final = 2
 """Queries at once; others wait."""
@@ -97,7 +100,8 @@ class SearchQueries:
             session for session, state in self._sessions.catalog.states().items() if state == "removed"
         ).union(self._sessions.emptied)
         sessions = await self._sessions_of(params)
-        found = await self._lane.run(self._found, params, query, hidden, sessions, skip, last)
+        find = partial(self._hits, params, query, hidden, sessions, skip, last)
+        found = await self._lane.run(self._limited, find)
         cursor = None if found.skip is None else f"{found.skip}.{found.last}"
         return wire.SearchQueryResult(hits=tuple(found.hits), next_cursor=cursor, behind=self._index.status().lag_rows)
 
@@ -119,6 +123,22 @@ class SearchQueries:
             and (project is None or project.passes(settings.project))
         ]
 
+    async def sessions_naming(self, path: str) -> frozenset[str]:
+        """The sessions with a tool call that names the file ``path``, an absolute path, or names it relative to the
+        working directory of the session; none while the index is being opened.
+
+        Raises: CtxdError ``timeout``, ``store_unavailable``, those of the store. Cancel: once the query has ended.
+        """
+        if not self._index.is_open:
+            return frozenset()
+        catalog = self._sessions.catalog
+        below: dict[str, set[str]] = {}
+        for session in catalog.names("", len(catalog)):
+            workdir = catalog.settings(session).workdir.rstrip("/") + "/"
+            if len(workdir) > 1 and path.startswith(workdir):
+                below.setdefault(path.removeprefix(workdir), set()).add(session)
+        return await self._lane.run(self._limited, partial(self._naming, path, below))
+
     async def rebuild(self) -> wire.SearchRebuildResult:
         """Begin to make the index anew. Cancel: safe; it goes on."""
         await self._index.rebuild()
@@ -128,18 +148,12 @@ class SearchQueries:
 
     # --- on a thread
 
-    def _found(
-        self,
-        params: wire.SearchQueryParams,
-        query: query_language.Query,
-        hidden: frozenset[str],
-        sessions: Sequence[str] | None,
-        skip: int,
-        last: int | None,
-    ) -> FoundPage:
+    def _limited(self, work: Callable[[_Searcher], R]) -> R:
+        """What ``work`` returns, if that takes no more than ``SECONDS_MAX``. Raises: CtxdError ``timeout``,
+        ``store_unavailable``, and what it raises."""
         searcher = self._searcher()
         try:
-            found = self._page(searcher, params, query, hidden, sessions, skip, last)
+            found = self._timed(searcher, work)
         except BaseException:
             searcher.close()
             raise
@@ -162,16 +176,7 @@ class SearchQueries:
         store = answered(lambda: Reader(directory.database, ArtifactStore(directory.artifacts)))
         return _Searcher(generation, index, store, Snippets())
 
-    def _page(
-        self,
-        searcher: _Searcher,
-        params: wire.SearchQueryParams,
-        query: query_language.Query,
-        hidden: frozenset[str],
-        sessions: Sequence[str] | None,
-        skip: int,
-        last: int | None,
-    ) -> FoundPage:
+    def _timed(self, searcher: _Searcher, work: Callable[[_Searcher], R]) -> R:
         ends = self._clock.monotonic() + SECONDS_MAX
         expired = False
 
@@ -183,7 +188,7 @@ class SearchQueries:
         searcher.file.set_progress_handler(is_late, _CHECKED_STEPS)
         try:
             with dbfile.faults():
-                return self._hits(searcher, params, query, hidden, sessions, skip, last)
+                return work(searcher)
         except dbfile.SqlFailed as error:
             if not expired:
                 raise _unavailable(error) from error
@@ -197,13 +202,13 @@ class SearchQueries:
 
     def _hits(
         self,
-        searcher: _Searcher,
         params: wire.SearchQueryParams,
         query: query_language.Query,
         hidden: frozenset[str],
         sessions: Sequence[str] | None,
         skip: int,
         last: int | None,
+        searcher: _Searcher,
     ) -> FoundPage:
         texts = JournalTexts(searcher.store)
         # Texts that come between two pages are left out, so that no page repeats another's.
@@ -234,6 +239,20 @@ class SearchQueries:
             hits += self._shown(searcher, texts, names, some, query.any_of, hidden)
             if len(hits) == params.limit or skip >= wire.HITS_REACHED_MAX:
                 return FoundPage(hits, skip if skip < wire.HITS_REACHED_MAX else None, bound)
+
+    def _naming(self, path: str, below: Mapping[str, set[str]], searcher: _Searcher) -> frozenset[str]:
+        texts = JournalTexts(searcher.store)
+
+        def naming(name: str) -> set[str]:
+            if not query_language.has_word(name):
+                return set()
+            ids = texts.ids(index_file.sessions(searcher.file, query_language.naming(name)))
+            return {id.removeprefix("session:") for id in ids.values()}
+
+        found = naming(path)
+        for name, sessions in below.items():
+            found |= naming(name) & sessions
+        return frozenset(found)
 
     def _shown(
         self,

@@ -1,5 +1,7 @@
 """Listing of the sessions of this host: what its filters mean here, and a page of those that pass."""
 
+from collections.abc import Awaitable, Callable
+
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
@@ -13,9 +15,13 @@ from ctxd_protocol.methods.listing import SessionListParams, SessionListResult
 class SessionLists:
     """Listings of ``sessions``."""
 
-    def __init__(self, sessions: Sessions, indexer: Indexer) -> None:
+    def __init__(
+        self, sessions: Sessions, indexer: Indexer, naming: Callable[[str], Awaitable[frozenset[str]]]
+    ) -> None:
+        """``naming`` returns the sessions with a tool call that names a file: imported ones have no index of files."""
         self._sessions = sessions
         self._indexer = indexer
+        self._naming = naming
 
     async def page(self, params: SessionListParams) -> Accepted:
         """A page of the sessions of this host, once what it shows is durable.
@@ -55,4 +61,4 @@ class SessionLists:
         host = self._sessions.host_filesystem_id
         mounts = MountTable((), filesystem_id=host, host_filesystem_id=host)
         id, _ = await self._indexer.resolve(mounts, "/", path)
-        return frozenset(await self._sessions.knowing(id))
+        return frozenset(await self._sessions.knowing(id)) | await self._naming(path)

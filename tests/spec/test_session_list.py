@@ -14,6 +14,8 @@ from tests.repositories import git, needs_git, repository
 from tests.spec.refusal import refused
 from tests.spec.secrecy import TOKEN
 from tests.spec.test_commands import ctx
+from tests.spec.test_import import Claude, imported, write
+from tests.waiting import block_until
 
 
 def ids(client: SyncClient, **filters: Any) -> list[str]:
@@ -52,6 +54,26 @@ def test_sessions_are_listed_by_project_package_harness_and_file(start, client: 
     assert ids(client, file=str(repo / "packages/one/src/a.py"), harness="codex") == []
     with refused("invalid_path"):
         client.session_list(file="a.py")
+
+
+@pytest.mark.requirement("LST-6")
+def test_imported_sessions_are_listed_by_the_files_that_their_tool_calls_name(
+    daemon: Running, client: SyncClient, tmp_path: Path
+):
+    # The transcript names the directory /srv/app.
+    place, sessions = f"src/{tmp_path.name}.py", []
+    for input in ({"file_path": f"/srv/app/{place}"}, {"command": f"sed -n 1p {place}"}, {"command": "ls"}):
+        claude = Claude()
+        call = {"type": "tool_use", "id": f"call-{claude.session}", "name": "Bash", "input": input}
+        step = claude("b", "assistant")
+        step["message"]["content"] = [call]
+        imported(daemon, "claude", write(tmp_path / f"{claude.session}.jsonl", [claude("a"), step]))
+        sessions.append(claude.id)
+    path = f"/srv/app/{place}"
+    block_until(lambda: len(ids(client, file=path)) == 2)
+    assert set(ids(client, file=path)) == set(sessions[:2])
+    assert ids(client, file=f"/elsewhere/{place}") == []
+    assert ids(client, file="/...") == []
 
 
 @pytest.mark.requirement("LST-5")

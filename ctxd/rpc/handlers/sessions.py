@@ -27,9 +27,9 @@ from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.session_types import Turn
 
 
-def handlers(operations: Operations, notices: NoticeFeeds) -> dict[str, AsyncHandler]:
+def handlers(operations: Operations, notices: NoticeFeeds, lists: SessionLists) -> dict[str, AsyncHandler]:
     """Handlers by method name: all operations, the reads of sessions, and their collection."""
-    return operations.by_method() | bound(_SessionCalls(operations, notices))
+    return operations.by_method() | bound(_SessionCalls(operations, notices, lists))
 
 
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{8})", re.ASCII)
@@ -39,11 +39,11 @@ CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
 
 
 class _SessionCalls:
-    def __init__(self, operations: Operations, notices: NoticeFeeds) -> None:
+    def __init__(self, operations: Operations, notices: NoticeFeeds, lists: SessionLists) -> None:
         self._sessions = operations.sessions
         self._notices = notices
         self._trash = Trash(operations.sessions)
-        self._lists = SessionLists(operations.sessions, operations.lifecycle.indexer)
+        self._lists = lists
 
     async def session_get(self, _: Caller, params: wire.SessionGetParams) -> Accepted:
         live = await self._sessions.live(params.session)
