@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, TypedDict
 
+from ctxd.cli.default_session import named_session
 from ctxd.cli.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from ctxd.cli.revision_lookup import locate, located_assembly, session_id, session_if_any, times, turn_of
 from ctxd.cli.revisions import is_revision, moment_ms, parse
@@ -125,8 +126,8 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
         return _by_time(client, name)
     if is_tag(name) and (tagged := _tagged(client, name, session)) is not None:
         return tagged
-    with suppress(NotFound, InvalidCall):
-        if (newest := client.commit_resolve(session=name).commit) is not None:
+    with suppress(NotFound, InvalidCall, Stop):
+        if (newest := client.commit_resolve(session=named_session(client, name)).commit) is not None:
             return newest
     raise Stop(NOT_FOUND, f"no commit is named {name!r}", hint=_FORMS, symbol="commit_not_found")
 

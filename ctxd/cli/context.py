@@ -9,7 +9,7 @@ import msgspec
 
 from ctxd.cli.commit_lookup import is_context_id, located_commit
 from ctxd.cli.common_options import Invocation, common, revision_argument
-from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.object_by_path import object_id
 from ctxd.cli.request_cost import cost_lines, newest_request, show_why
 from ctxd.cli.revision_lookup import AssemblyKey, Located, assembly, locate, session_id
@@ -263,8 +263,13 @@ def _seen(
     except InvalidState as error:
         if error.code not in ("session_not_active", "session_closed"):
             raise
+        try:
+            turn = client.context_show(session, text=False, blocks=False).turn
+        except NotFound:
+            hint = f"ctx materialize -s {session} has what its commits hold; ctx session resume takes it up again"
+            message = f"{error.message}, and no context of it was assembled here"
+            raise Stop(NOT_FOUND, message, hint=hint, symbol="assembly_not_found") from None
         run.screen.note(f"{error.message}: this is what its model saw last")
-        turn = client.context_show(session, text=False, blocks=False).turn
         return client.context_show(session, turn=turn, text=text, blocks=blocks)
 
 

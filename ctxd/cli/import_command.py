@@ -133,15 +133,15 @@ def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = Fa
             run.screen.document(result)
         return
     made = "would make" if result.dry_run else "made"
+    done = f"{count(result.imported, 'source')} imported ({result.rewritten:,} rewritten)"
     run.screen.line(
-        f"{count(result.imported, 'source')} imported, {result.unchanged:,} unchanged, {result.rewritten:,} rewritten; "
-        f"{made} {count(result.commits, 'commit')} in {count(len(result.sessions), 'session')}"
+        f"{done}, {result.unchanged:,} unchanged; {made} {count(result.commits, 'commit')} in {count(len(result.sessions), 'session')}"
     )
     for kind, number in sorted(result.events.items()):
         run.screen.line(f"  {kind:<11}  {number:,}")
     if result.recorded:
-        run.screen.line(f"  {result.recorded:,} lines are in their session already, from its hooks")
+        run.screen.line(f"  {result.recorded:,} lines are in their session already, from its hooks or the start of it")
     if result.copied:
-        run.screen.line(f"  {result.copied:,} lines repeat those of another source")
+        run.screen.line(f"  {result.copied:,} lines repeat those of another transcript")
     for each in result.skipped:
         run.screen.line(f"  skipped {cell(each.path)}: {cell(each.reason)}")

@@ -17,10 +17,12 @@ import msgspec
 
 from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.capture.transcript_plan import CONTINUED, PARSER, PlannedDelta, Repeated, Start, TranscriptPlan
+from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_reading import Copies, Pass
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
+from ctxd.formatting import clause
 from ctxd.transcripts.discovery import (
     AGENTS,
     Harness,
@@ -226,7 +228,9 @@ class TranscriptImport:
         except (Unavailable, anyio.get_cancelled_exc_class()):
             raise
         except CallFailed as error:
-            self._skip(path, Exception(f"{error.message}; {error.hint}" if error.hint else error.message))
+            self._skip(
+                path, Exception(f"{error.message}; {clause(in_commands(error.hint))}" if error.hint else error.message)
+            )
             return None
         except Exception as error:
             # Of a damaged database, a damaged zstd frame, a file that is gone.

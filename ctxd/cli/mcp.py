@@ -27,7 +27,9 @@ def mcp(run: Invocation, session: str | None) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types"):
             raise
-        hint = 'install the extra: pip install "ctxd-sidecar[mcp]", or pip install mcp beside ctx'
+        hint = (
+            'install it beside ctx: pip install "mcp>=2.3,<3", or with the project: pip install ".[mcp]" in its folder'
+        )
         raise Stop(FAILURE, "ctx mcp needs the package mcp", hint=hint, symbol="mcp_missing") from None
     run.deadline_s = min(run.deadline_s, _DEADLINE_S)
     serve(run, session)

@@ -6,7 +6,7 @@ from typing import Any, Final, get_args
 
 import click
 
-from ctxd.cli.common_options import Invocation, common, note_next_page
+from ctxd.cli.common_options import Invocation, common, harness_option, note_next_page
 from ctxd.cli.exit_codes import USAGE
 from ctxd.cli.id_completion import sessions as complete_sessions
 from ctxd.cli.revision_lookup import session_id
@@ -32,7 +32,7 @@ _PROGRESS_S: Final = 0.2
 @click.argument("words", nargs=-1, metavar="WORDS...")
 @click.option("-s", "--session", metavar="SESSION", shell_complete=complete_sessions, help="Only text of this session.")
 @click.option("--project", metavar="PATH|NAME", help="Only sessions of this project; see ctx session ls --help.")
-@click.option("--harness", metavar="HARNESS", help="Only sessions of this harness: claude-code, codex, pi, opencode, …")
+@harness_option
 @click.option("--tool", metavar="TOOL", help="Only calls of this tool, and their output.")
 @click.option("--file", metavar="PATH", help="Only tool calls whose arguments name this file.")
 @click.option("--kind", type=click.Choice(get_args(SearchKind)), help="Only text of this kind.")

@@ -9,6 +9,7 @@ import click
 from ctxd.cli.common_options import (
     Invocation,
     common,
+    harness_option,
     listing,
     note_next_page,
     paged,
@@ -37,7 +38,7 @@ from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
     "--state", type=click.Choice(["active", "paused", "closed", "removed"]), help="Only sessions in this state."
 )
 @click.option("--agent", metavar="AGENT", help="Only sessions of this agent.")
-@click.option("--harness", metavar="HARNESS", help="Only sessions of this harness: claude-code, codex, pi, opencode, …")
+@harness_option
 @click.option(
     "--project",
     metavar="PATH|NAME",
@@ -152,7 +153,7 @@ def _note_left_out(run: Invocation, page: SessionListResult, *, is_trash: bool) 
 @sessions_argument
 @common
 def archive(run: Invocation, sessions: tuple[str, ...]) -> None:
-    """Leave sessions out of lists; they stay as they are, and `ctx session resume` lists one again."""
+    """Leave sessions out of lists; they stay as they are, and `ctx session unarchive` lists them again."""
     _annotated(run, sessions, "archived", archived=True)
 
 
@@ -160,7 +161,7 @@ def archive(run: Invocation, sessions: tuple[str, ...]) -> None:
 @sessions_argument
 @common
 def unarchive(run: Invocation, sessions: tuple[str, ...]) -> None:
-    """List archived sessions again."""
+    """Put archived sessions back into the lists."""
     _annotated(run, sessions, "listed", archived=False)
 
 
@@ -188,7 +189,8 @@ def label(run: Invocation, session: str | None, labels: tuple[str, ...]) -> None
     for text in labels:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise Stop(USAGE, f"{text!r} has no '='", hint="write KEY=VALUE, or KEY= to remove a label")
+            lacks = "'='" if key else "key"
+            raise Stop(USAGE, f"{text!r} has no {lacks}", hint="write KEY=VALUE, or KEY= to remove a label")
         changes[key] = value or None
     with run.client() as client:
         done = client.session_annotate(session_id(client, session), labels=changes)

@@ -3,20 +3,21 @@ work."""
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ParamSpec, TypeVar, get_args
 
 import click
 
 from ctxd.cli.commit_lookup import is_context_id, start_context
 from ctxd.cli.common_options import Invocation, common, listing
-from ctxd.cli.exit_codes import USAGE
+from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.session import text_or_file
 from ctxd.command_line import Command, Stop
 from ctxd.formats.harness_session import HarnessName
 from ctxd.formatting import count
 from ctxd.terminal import cell
-from ctxd_client.errors import NotFound
+from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.session_types import CheckpointPolicy, SessionOrigin, SessionView
@@ -134,7 +135,12 @@ def resume(
         named = principal
 
         def context_of(client: SyncClient) -> StartContext:
-            return _here(cwd) if named is None else start_context(client, named)
+            if named is None:
+                return _here(cwd)
+            with suppress(InvalidCall):
+                if client.commit_resolve(principal=named).commit is not None:
+                    return StartContext(principal=named)
+            return start_context(client, named)
 
         _hand_over(run, harness, cwd, execute, context_of, agent, id, system_prompt)
         return
@@ -144,15 +150,30 @@ def resume(
         raise Stop(USAGE, message, hint=f"ctx fork {principal} starts a session from it")
     with run.client() as client:
         context = _here(None) if principal is None else StartContext(principal=principal)
-        made = client.session_create(
-            agent,
-            session=id,
-            context=context,
-            system_prompt=text_or_file(system_prompt),
-            checkpoint=checkpoint or "none",
-        ).session
+        try:
+            made = client.session_create(
+                agent,
+                session=id,
+                context=context,
+                system_prompt=text_or_file(system_prompt),
+                checkpoint=checkpoint or "none",
+            ).session
+        except NotFound as error:
+            if error.code != "commit_not_found" or principal is None or not _is_session(client, principal):
+                raise
+            message = f"{principal} is a session, and ctx resume goes on from the newest work of a principal"
+            hint = f"ctx fork {principal} starts a session from it, ctx session resume {principal} takes it up again"
+            raise Stop(NOT_FOUND, message, hint=hint, symbol=error.code) from None
         origin = None if run.screen.quiet or run.screen.as_json else _origin(client, made)
     _print_started(run, made, origin)
+
+
+def _is_session(client: SyncClient, name: str) -> bool:
+    try:
+        client.session_get(name)
+    except (NotFound, InvalidCall):
+        return False
+    return True
 
 
 def _here(directory: str | None) -> StartContext:

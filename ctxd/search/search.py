@@ -149,8 +149,10 @@ class SearchQueries:
     # --- on a thread
 
     def _limited(self, work: Callable[[_Searcher], R]) -> R:
-        """What ``work`` returns, if that takes no more than ``SECONDS_MAX``. Raises: CtxdError ``timeout``,
-        ``store_unavailable``, and what it raises."""
+        """Return the result of ``work``, which may take ``SECONDS_MAX``.
+
+        Raises: CtxdError ``timeout``, ``store_unavailable``, and what it raises.
+        """
         searcher = self._searcher()
         try:
             found = self._timed(searcher, work)

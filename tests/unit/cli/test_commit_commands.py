@@ -452,3 +452,15 @@ def test_the_empty_chat_of_a_session_with_commits_names_their_context(real, own,
     shown = real("session", "chat", own.id)
     assert (shown.out, f"ctx materialize {chain[2]} --stop root" in shown.err) == ("", True)
     assert real("session", "rm", own.id).out == f"{own.id} is removed and in the trash: ctx session restore\n"
+
+
+def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_the_one_that_does(real, own, chain):
+    taken = real("resume", own.id)
+    assert (taken.code, f"ctx fork {own.id} starts a session from it" in taken.err) == (3, True)
+    own.client.session_pause(own.id)
+    seen = real("context", own.id)
+    assert (seen.code, seen.out, f"ctx materialize -s {own.id}" in seen.err) == (3, "", True)
+    assert chain[2] in real("log", own.id[:-1]).out
+    assert real("session", "label", own.id, "=x").err.startswith("ctx: '=x' has no key")
+    labelled = own.client.session_create("claude-code", labels={"harness": "claude-code"}).session.session
+    assert labelled in real("session", "ls", "--harness", "claude", "-q").out.split()
