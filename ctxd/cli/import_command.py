@@ -134,9 +134,8 @@ def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = Fa
         return
     made = "would make" if result.dry_run else "made"
     done = f"{count(result.imported, 'source')} imported ({result.rewritten:,} rewritten)"
-    run.screen.line(
-        f"{done}, {result.unchanged:,} unchanged; {made} {count(result.commits, 'commit')} in {count(len(result.sessions), 'session')}"
-    )
+    commits = f"{made} {count(result.commits, 'commit')} in {count(len(result.sessions), 'session')}"
+    run.screen.line(f"{done}, {result.unchanged:,} unchanged; {commits}")
     for kind, number in sorted(result.events.items()):
         run.screen.line(f"  {kind:<11}  {number:,}")
     if result.recorded:
