@@ -51,19 +51,21 @@ class Command(click.Command):
 class Group(click.Group):
     """A group of commands that are imported when they are used.
 
-    ``lazy`` maps a command's name to ``module:attribute``, in the order of the help. An unknown command is answered
-    with the nearest known one.
+    ``lazy`` maps a command's name to ``module:attribute``, in the order of the help. ``sections`` has the names of the
+    commands under each heading of the help. An unknown command is answered with the nearest known one.
     """
 
     def __init__(
         self,
         *args: Any,  # noqa: ANN401 - click's own
         lazy: dict[str, str] | None = None,
+        sections: dict[str, Sequence[str]] | None = None,
         examples: str = "",
         **kwargs: Any,  # noqa: ANN401 - click's own
     ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy or {}
+        self.sections = sections or {}
         self.examples = examples
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -96,6 +98,20 @@ class Group(click.Group):
         """Write the description, then the examples."""
         super().format_help_text(ctx, formatter)
         _write_examples(self.examples, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their headings, each with the whole first sentence of its help."""
+        headed = {name for names in self.sections.values() for name in names}
+        rest = [name for name in self.list_commands(ctx) if name not in headed]
+        for heading, names in (*self.sections.items(), ("Commands", rest)):
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(name, each.get_short_help_str(_SENTENCE_MAX)) for name, each in commands if each is not None]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+_SENTENCE_MAX: Final = 1000
 
 
 def run(

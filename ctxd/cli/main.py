@@ -53,6 +53,19 @@ _COMMANDS: Final = {
     "doctor": "ctxd.cli.doctor:doctor",
 }
 
+_SECTIONS: Final = {
+    "Sessions and the window": (
+        "session", "context", "activate", "deactivate", "pin", "unpin", "current", "epoch", "watch",
+    ),
+    "Files, tool calls and text": ("search", "object", "query", "tracker", "artifact"),
+    "Commits": (
+        "log", "show", "diff", "branch", "checkpoint", "fork", "resume", "materialize", "resolve", "annotate", "tag",
+    ),
+    "Harnesses": ("install", "uninstall", "import", "capture", "transcript", "mcp"),
+    "Secrets": ("scan", "purge"),
+    "The daemon and this host": ("status", "top", "doctor", "sandbox", "rpc", "completion"),
+}  # fmt: skip
+
 _EXAMPLES: Final = """
 ctx status
 ctx session ls
@@ -68,6 +81,7 @@ _EPILOG: Final = "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for co
 @click.group(
     cls=Group,
     lazy=_COMMANDS,
+    sections=_SECTIONS,
     examples=_EXAMPLES,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

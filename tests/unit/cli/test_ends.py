@@ -12,7 +12,7 @@ import pytest
 
 from ctxd.cli.exit_codes import MEANINGS
 from ctxd.cli.failures import COMMANDS
-from ctxd.cli.main import cli
+from ctxd.cli.main import _COMMANDS, cli
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.sessions import SessionResult
 from tests.fakes.daemon import HOLD, Refusal, smallest
@@ -325,3 +325,11 @@ def test_the_completion_knows_the_commands():
 def test_the_completion_knows_the_methods():
     done = process("rpc", _CTX_COMPLETE="bash_complete", COMP_WORDS="ctx rpc mount", COMP_CWORD="2")
     assert done.stdout == "plain,mount.detect\n"
+
+
+def test_the_help_names_every_command_once_with_its_whole_first_sentence(ctx):
+    shown = ctx("--help").out
+    commands = shown.partition("Sessions and the window:")[2].partition("Exit codes:")[0]
+    names = [line.split()[0] for line in commands.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert sorted(names) == sorted([*_COMMANDS, "completion"])
+    assert "..." not in commands and "\nCommands:" not in shown
