@@ -237,6 +237,18 @@ class TranscriptPlan:
         if id is not None and (place := self._nodes.get(hash(parent))) is not None:
             self._nodes.setdefault(hash(id), place)
 
+    @property
+    def pending(self) -> int:
+        """The bytes of the delta under way that the last line is in."""
+        branch = self._to or self._main
+        return 0 if branch is None else branch.size
+
+    def end_delta(self) -> Iterator[PlannedDelta]:
+        """Yield the commit of the delta under way that the last line is in."""
+        branch = self._to or self._main
+        if branch is not None and branch.lines:
+            yield self._cut(branch, "session_end")
+
     def flush(self, trigger: Trigger = "session_end") -> Iterator[PlannedDelta]:
         """Yield the commits of all lines that are in none yet, that of the main chain last: it is the newest one."""
         for branch in sorted(self._branches, key=lambda branch: branch is self._main):

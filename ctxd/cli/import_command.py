@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -14,6 +15,7 @@ from ctxd.command_line import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
 from ctxd.transcripts.discovery import Harness, changed_candidate, default_places
+from ctxd_client.errors import CallFailed, Unavailable
 
 if TYPE_CHECKING:
     from ctxd.cli.import_delivery import ImportResult, TranscriptImport
@@ -22,6 +24,9 @@ _IDLE_MS: Final = 2000
 """Milliseconds without a change after which a watch looks whether a scan is due."""
 
 _RESCAN_TIMEOUTS: Final = 30
+
+_SAVED_S_MAX: Final = 5.0
+"""Seconds that the end of a watch waits for the daemon to take the record of what was imported."""
 
 
 @click.command(
@@ -70,7 +75,11 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
         async with connect(run.socket_path(), deadline_s=run.deadline_s, client="ctx", version=__version__) as client:
             work = TranscriptImport(client, harness, dry_run=dry_run, goes_on=watch, progress=progress)
             if watch:
-                await _watch(run, work, harness, places)
+                try:
+                    await _watch(run, work, harness, places)
+                finally:
+                    with anyio.move_on_after(_SAVED_S_MAX, shield=True), suppress(CallFailed):
+                        await work.save(when_due=False)
             else:
                 await in_thread(deliver_waiting, run.socket_path())
                 report(run, await work.run(places))
@@ -84,13 +93,16 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
 
     from ctxd.cli.waiting_events import deliver_waiting
     from ctxd.offload import in_thread
-    from ctxd_client.errors import Unavailable
 
     folders = [place if place.is_dir() else place.parent for place in places]
     await in_thread(deliver_waiting, run.socket_path())
-    report(run, await work.run(places), is_one_of_many=True)
-    # What changed before the watch began is found by the first scan, after one timeout.
     left, missed = 0, set[Path]()
+    try:
+        report(run, await work.run(places), is_one_of_many=True)
+    except Unavailable as error:
+        run.screen.note(f"ctx import: {error.message}; trying again")
+        missed = set(places)
+    # What changed before the watch began is found by the first scan, after one timeout.
     async for changes in awatch(*folders, yield_on_timeout=True, rust_timeout=_IDLE_MS):
         found = {_changed_place(harness, Path(name)) for _, name in changes}
         missed |= {path for path in found if path is not None and _is_below(path, places)}

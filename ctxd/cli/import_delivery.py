@@ -140,10 +140,20 @@ class TranscriptImport:
         groups = _groups([*self._waiting.values()])
         self.result.sources += len(self._waiting)
         left = iter(groups)
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            for _ in range(min(_AT_ONCE, len(groups))):
-                tasks.start_soon(self._import_groups, left)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                for _ in range(min(_AT_ONCE, len(groups))):
+                    tasks.start_soon(self._import_groups, left)
+        except BaseExceptionGroup as failed:
+            # The daemon is gone for all of them alike.
+            gone, others = failed.split(Unavailable)
+            if gone is None or others is not None:
+                raise
+            first: BaseException = gone
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from None
         await self.save(when_due=self._goes_on)
         self.result.sessions.sort()
         return self.result
@@ -181,8 +191,9 @@ class TranscriptImport:
                 except OSError as error:
                     self._skip(str(path), error)
                     continue
-                known = self._records.get(str(path))
-                if known is not None and known.parser == PARSER and known.stat == stat and stat.size >= 0:
+                known, live = self._records.get(str(path)), self._live.get(str(path))
+                last = known.stat if live is None and known is not None else None if live is None else live.stat
+                if known is not None and known.parser == PARSER and last == stat and stat.size >= 0:
                     self.result.sources += 1
                     self.result.unchanged += 1
                     continue
@@ -202,6 +213,7 @@ class TranscriptImport:
                     self.result.sources += 1
                     self.result.unchanged += 1
                     continue
+            known = known or self._record.adopt(source.path, source.session, source.agent)
             if known is None or known.parser != PARSER:
                 known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
                 self._records[source.path] = known
@@ -263,6 +275,7 @@ class TranscriptImport:
         stat = None if source.stored is not None and source.stored.stamp else stat_of(source.file)
         recorded = await self._recorded(source, record)
         planned, copies = await self._begun(source, record, stat, recorded)
+        await self._learn_ends(planned)
         planned.plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
         for delta in _deltas(planned, copies):
             if delta is None:
@@ -283,7 +296,7 @@ class TranscriptImport:
     ) -> tuple[_Planned, Copies]:
         """Return the plan of a source: as far as it was read, if that is kept."""
         live = self._live.pop(source.path, None)
-        if live is None or not _is_grown(live, stat) or not can_go_on(source, live.done.size):
+        if live is None or not _is_grown(live, stat) or not can_go_on(source, live.done.size, live.done.tail):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
             done = Pass(record, SessionFacts(source.format))
@@ -292,6 +305,35 @@ class TranscriptImport:
         if recorded is not None and live.plan.recorded is not None:
             recorded.go_on(live.plan.recorded)
         return live._replace(stat=stat), Copies(source, None)
+
+    async def _learn_ends(self, planned: _Planned) -> None:
+        """Let deltas end where those of other imports of the session do, of which the record has nothing: one that was
+        killed, or runs beside this one. A commit is known by all of its delta. Raises: CallFailed."""
+        source, done = planned.source, planned.done
+        known = set(done.record.commits.values())
+        found: list[str] = []
+        cursor: str | None = None
+        newest = done.listed_tx
+        while True:
+            try:
+                page = await self._client.commit_list(session=source.session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+            except NotFound:
+                return
+            for commit in page.commits:
+                newest = max(newest, commit.tx)
+                is_end = commit.checkpoint == "session_end" and commit.thread_id == source.agent[:256]
+                if is_end and commit.tx > done.listed_tx and commit.artifact_ref and commit.commit not in known:
+                    found.append(commit.commit)
+            is_old = bool(page.commits) and min(each.tx for each in page.commits) <= done.listed_tx
+            if (cursor := page.next_cursor) is None or (is_old and done.listed_tx):
+                break
+        done.listed_tx = newest
+        while found:
+            deltas = (await self._client.commit_deltas(found[:PAGE_ITEMS_MAX])).deltas
+            for each in deltas:
+                if each.data is not None:
+                    done.learn(each.data)
+            found = found[max(1, len(deltas)) :]
 
     async def _recorded(self, source: Transcript, record: SourceRecord) -> RecordedEvents | None:
         """Return what the session of a source has in its chat, from its hooks as a rule; None without any.
@@ -344,11 +386,13 @@ class TranscriptImport:
             await self._create(source)
         await self._describe(source, done.facts)
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
-        record.cuts = sorted(set(record.cuts))
+        record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
         record.size, record.digest = done.size, done.digest()
         if plan.recorded is None:
             record.unrecorded = done.size
-        record.stat, record.stamp = stat, source.stored.stamp if source.stored is not None else ""
+        # What was not read again may have changed meanwhile: an import that keeps no plan reads all of it.
+        record.stat = None if done.is_continued else stat
+        record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
         self._record.changed.add(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
@@ -497,6 +541,8 @@ def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
         yield from copies.taken(plan, line)
         if done.ends_at(line):
             yield from plan.flush()
+        elif done.ends_another(line, plan.pending):
+            yield from plan.end_delta()
         if done.is_level:
             done.counted = plan.counts.copy()
     yield from copies.rest(plan)

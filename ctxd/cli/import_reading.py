@@ -14,6 +14,9 @@ from ctxd.transcripts.records import Record
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 
+_TAIL_BYTES: Final = 16 * 1024
+"""Bytes before the end of what was read that must be the same for the reading to go on there."""
+
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _BYTES_HASHED_AT_ONCE: Final = 256 * 1024
 
@@ -25,16 +28,23 @@ class Pass:
         self.record = record
         self.facts = facts
         self.size = self.lines = self.lines_before = self.copied_before = 0
-        self.is_same = self.is_level = False
+        self.is_same = self.is_level = self.is_continued = False
         self.counted = Counter[str]()
         self._cuts = set(record.cuts)
+        self.tail = b""
+        """The last bytes that were read."""
+        self.listed_tx = 0
+        """The journal sequence of the newest commit of the session whose delta was looked at."""
+        self.ends = set(record.ends)
+        """Ends of lines with which another import has ended a delta."""
+        self._learnt: dict[bytes, set[int]] = {}
         self._hash = blake3()
         self._unhashed: list[bytes] = []
         self._hashed = 0
 
     def go_on(self, plan: TranscriptPlan) -> None:
         """Read on where the last reading ended."""
-        self.is_same = True
+        self.is_same = self.is_continued = True
         self.is_level = False
         self.lines_before, self.copied_before, self.counted = self.lines, plan.copied, plan.counts.copy()
 
@@ -46,12 +56,23 @@ class Pass:
         if line.end - self._hashed >= _BYTES_HASHED_AT_ONCE:
             self._update()
         self.size = line.end
+        self.tail = (self.tail + line.source)[-_TAIL_BYTES:]
         self.lines += bool(line.kept)
         self.is_level = self.size == self.record.size and self.digest() == self.record.digest
         if self.is_level:
             self.is_same = True
             self.lines_before = self.lines
         return self.size in self._cuts
+
+    def learn(self, delta: bytes) -> None:
+        """Let deltas end as ``delta`` does, which another import has committed."""
+        self._learnt.setdefault(_last_line(delta), set()).add(len(delta))
+
+    def ends_another(self, line: SourceLine, size: int) -> bool:
+        """True if another import has committed a delta of ``size`` bytes that ends with ``line``."""
+        if self._learnt and size in self._learnt.get(_last_line(line.kept), ()):
+            self.ends.add(line.end)
+        return line.end in self.ends
 
     def digest(self) -> str:
         self._update()
@@ -61,6 +82,11 @@ class Pass:
         self._hash.update(b"".join(self._unhashed))
         self._unhashed.clear()
         self._hashed = self.size
+
+
+def _last_line(delta: bytes) -> bytes:
+    start = delta.rfind(b"\n", 0, -1) + 1
+    return blake3(delta[start:]).digest(DIGEST_BYTES)
 
 
 class Copies:

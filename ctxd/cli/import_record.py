@@ -3,6 +3,7 @@
 Without it nothing is lost: commits are known by their operation ids. With it an import again opens only what changed.
 """
 
+import os
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class SourceRecord(msgspec.Struct, array_like=True):
     """State of one source: its file as it was read, its complete prefix and the prefix's hash.
 
-    ``cuts``: the ends of earlier imports, where deltas end. ``commits``: key and id of each commit made of it.
+    ``cuts``: the ends of earlier imports, where all deltas end; ``ends``: those of deltas of imports of which this record
+    knew nothing, each the end of the one that its line is in. ``commits``: key and id of each commit made of it.
     ``unrecorded``: the bytes that were imported before the session had events of its own. ``continued``: the commit of
     the session that the lines behind those events continue, empty while there are none.
     """
@@ -37,6 +39,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     commits: dict[str, str] = {}
     unrecorded: int = 0
     continued: str = ""
+    ends: list[int] = []
 
 
 class ImportRecord:
@@ -75,11 +78,24 @@ class ImportRecord:
                 try:
                     await self._client.artifact_tag(self._tag, artifact=address, expected=self._kept or "")
                 except Conflict:
-                    for path, record in (await self._stored()).items():
-                        self.sources.setdefault(path, record)
+                    for path, theirs in (await self._stored()).items():
+                        mine_of = self.sources.setdefault(path, theirs)
+                        mine_of.cuts = sorted({*mine_of.cuts, *theirs.cuts})
+                        mine_of.ends = sorted({*mine_of.ends, *theirs.ends})
+                        mine_of.commits |= theirs.commits
                     continue
                 self._kept = address
                 self.changed -= mine
+
+    def adopt(self, path: str, session: str, agent: str) -> SourceRecord | None:
+        """Take over the record of a source of the same ``session`` and ``agent`` whose file is gone: it was moved,
+        renamed or compressed. Returns: None without one."""
+        for old, record in self.sources.items():
+            if (record.session, record.agent) == (session, agent) and record.size and not _exists(old):
+                self.sources[path] = self.sources.pop(old)
+                self.changed.add(path)
+                return record
+        return None
 
     async def _stored(self) -> dict[str, SourceRecord]:
         parts: list[bytes] = []
@@ -109,3 +125,7 @@ class ImportRecord:
             piece = data[offset : offset + PIECE_BYTES_MAX]
             offset = (await self._client.artifact_upload(upload, offset=offset, data=piece)).offset
         return (await self._client.artifact_put(upload=upload, policy="ephemeral")).artifact
+
+
+def _exists(path: str) -> bool:
+    return os.path.lexists(path.partition("#")[0]) or os.path.lexists(path)

@@ -180,15 +180,15 @@ def changed_candidate(harness: Harness, path: Path) -> Path | None:
     return path if path.name.endswith(_SUFFIXES[harness]) and path.is_file() else None
 
 
-def can_go_on(source: Transcript, size: int) -> bool:
-    """True if the first ``size`` bytes, which were read before, seem to be there, and a line begins behind them."""
+def can_go_on(source: Transcript, size: int, tail: bytes) -> bool:
+    """True if the first ``size`` bytes, which were read before and ended with ``tail``, seem to be there."""
     if source.stored is not None or source.file.suffix == ".zst" or not size:
         return False
     with open_source(source.file) as file:
         if file.seek(0, os.SEEK_END) < size:
             return False
-        file.seek(size - 1)
-        return file.read(1) == b"\n"
+        file.seek(size - len(tail))
+        return file.read(len(tail)) == tail and tail.endswith(b"\n")
 
 
 def lines_of(source: Transcript, start: int = 0) -> Iterator[SourceLine]:

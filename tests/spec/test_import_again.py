@@ -1,0 +1,140 @@
+"""IMP: imports of one transcript that know nothing of each other, of files that have moved, and without a daemon."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+from tests.spec.test_import import CTX, Claude, Codex, append, commits, ctx, imported, write
+from tests.waiting import block_until
+
+
+def lines(client: SyncClient, session: str) -> Counter[str]:
+    """How often each line of a transcript is in the commits of its session."""
+    ids = list(commits(client, session))
+    data = b"".join(each.data or b"" for each in client.commit_deltas(ids).deltas)
+    return Counter(json.loads(line).get("label", "") for line in data.splitlines())
+
+
+@contextmanager
+def watching(daemon: Running, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    words = [CTX, "import", "claude", str(folder), "--watch", "--json"]
+    environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
+    process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.requirement("IMP-2")
+@pytest.mark.parametrize("end", [None, signal.SIGINT, signal.SIGKILL])
+def test_an_import_goes_on_where_one_that_it_knows_nothing_of_has_ended(
+    daemon: Running, client: SyncClient, tmp_path: Path, end: signal.Signals | None
+) -> None:
+    claude = Claude()
+    file = write(tmp_path / f"{claude.session}.jsonl", [claude("a")])
+    with watching(daemon, tmp_path) as watch:
+        block_until(lambda: lines_or_none(client, claude.id) == "a")
+        for label in "bc":
+            append(file, claude(label, "assistant"))
+            block_until(lambda label=label: label in lines_or_none(client, claude.id))
+        if end is not None:
+            watch.send_signal(end)
+            watch.wait(30)
+        assert imported(daemon, "claude", tmp_path)["commits"] == 0
+        append(file, claude("d", "assistant"))
+        imported(daemon, "claude", tmp_path)
+        append(file, *claude.turn("e", "f"))
+        imported(daemon, "claude", tmp_path)
+    assert lines(client, claude.id) == Counter("abcdef")
+    assert len(client.commit_list(session=claude.id, tips=True).commits) == 1
+
+
+def lines_or_none(client: SyncClient, session: str) -> str:
+    """The labels of the lines that are there, in order of their names; nothing without a session."""
+    try:
+        return "".join(sorted(lines(client, session)))
+    except Exception:  # noqa: BLE001 - it is not there yet
+        return ""
+
+
+@pytest.mark.requirement("IMP-2")
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_transcript_that_was_moved_or_compressed_is_imported_once_and_stays_purged(
+    daemon: Running, client: SyncClient, tmp_path: Path, compressed: bool
+) -> None:
+    rollout = Codex()
+    rollout.turn("a", "b")
+    file = rollout.write(tmp_path / "sessions")
+    imported(daemon, "codex", file)
+    rollout.turn("c", "d")
+    file = rollout.write(tmp_path / "sessions")
+    imported(daemon, "codex", file)
+    before = set(commits(client, rollout.id))
+    for commit in before:
+        client.object_purge(f"commit:{commit}")
+    (tmp_path / "archived_sessions").mkdir()
+    moved = file.rename(tmp_path / "archived_sessions" / file.name)
+    if compressed:
+        packed = moved.with_name(f"{moved.name}.zst")
+        packed.write_bytes(zstd.compress(moved.read_bytes()))
+        moved.unlink()
+    assert imported(daemon, "codex", tmp_path)["commits"] == 0
+    assert set(commits(client, rollout.id)) == before
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_line_that_is_written_over_while_it_is_watched_is_imported_anew(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    claude = Claude()
+    file = write(tmp_path / f"{claude.session}.jsonl", [*claude.turn("a", "b"), claude("c")])
+    with watching(daemon, tmp_path):
+        block_until(lambda: lines_or_none(client, claude.id) == "abc")
+        whole = file.read_bytes()
+        file.write_bytes(whole.replace(b"text b", b"text B"))
+        append(file, claude("d", "assistant"))
+        block_until(lambda: "d" in lines_or_none(client, claude.id))
+    newest = client.commit_resolve(session=claude.id).commit
+    assert newest is not None
+    assert "text B" in str(client.commit_materialize(newest.commit, stop="root").content)
+
+
+@pytest.mark.requirement("IMP-10")
+def test_without_its_daemon_an_import_ends_with_one_line_and_a_watch_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "transcripts"
+    claudes = [Claude() for _ in range(40)]
+    for claude in claudes:
+        write(folder / f"{claude.session}.jsonl", [*claude.turn("a", "b"), *claude.turn("c", "d")])
+    with Running(tmp_path, keep_state=True) as daemon:
+        environ = {**os.environ, "CTXD_SOCKET": daemon.socket, "CTXD_FAILPOINTS": ""}
+        words = [CTX, "import", "claude", str(folder), "--json", "--timeout", "2"]
+        process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        block_until(lambda: ctx(daemon, "session", "ls", "-q").stdout.strip() != "")
+        daemon.kill()
+        out, err = process.communicate(timeout=60)
+        if process.returncode:
+            assert (process.returncode, out) == (5, b"")
+            error: dict[str, Any] = json.loads(err)
+            assert "no daemon" in error["error"]["message"]
+        daemon.start()
+        imported(daemon, "claude", folder)
+        assert imported(daemon, "claude", folder)["commits"] == 0
+
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
