@@ -99,11 +99,11 @@ class Screen:
 
     def listing(self, items: Sequence[Any], ids: Sequence[str], **more: Any) -> bool:  # noqa: ANN401
         """A listing as ``{"items": [...]}`` or as ids alone. False: neither was asked for, the caller shows a table."""
-        if self.quiet:
+        if self.as_json:
+            self.document({"items": items, **more})
+        elif self.quiet:
             for id in ids:
                 self.line(cell(id))
-        elif self.as_json:
-            self.document({"items": items, **more})
         return self.quiet or self.as_json
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:

@@ -358,9 +358,10 @@ def _codex_removed(text: str, path: Path) -> str:
         if kept and chunk.lstrip().startswith("[[") and re.match(r"\s*\[\[hooks\.\w+\]\][^=]*\Z", kept[-1]):
             kept[-1] = _behind(kept[-1])
         kept.append(_behind(chunk))
-    done = "".join(kept)
-    for apart in ("\n", ""):
-        done = done.replace(apart + _CODEX_MARK, "", 1)
+    before, mark, behind = "".join(kept).rpartition(_CODEX_MARK)
+    # The line feed before the mark came with it, and stays where it ends a line before others.
+    is_needed = bool(behind.strip()) and before.endswith("\n") and before[-2:-1] not in ("", "\n")
+    done = (before if is_needed or not mark else before.removesuffix("\n")) + behind
     left = _codex_hooks(done)
     if any(_codex_places(left, event) for event in left if event != "state"):
         raise UnsuitableFile("its hooks of ctxd are not tables of their own: remove them by hand")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class SourceRecord(msgspec.Struct, array_like=True):
     """State of one source: its file as it was read, its complete prefix and the prefix's hash.
 
-    ``cuts``: the ends of earlier imports, where all deltas end; ``ends``: those of deltas of imports of which this record
-    knew nothing, each the end of the one that its line is in. ``commits``: key and id of each commit made of it.
+    ``cuts``: the ends of earlier imports, where all deltas end. ``ends``: those of deltas of imports of which this
+    record knew nothing, each the end of the one that its line is in. ``commits``: key and id of each commit made of it.
     ``unrecorded``: the bytes that were imported before the session had events of its own. ``continued``: the commit of
     the session that the lines behind those events continue, empty while there are none.
     """

@@ -401,7 +401,11 @@ class EventSpool:
             postponed: set[str] = set()
             while names := [name for name in self.names() if name not in postponed]:
                 for name in names:
-                    sent, reply = connection.call(self.read(name)) if now() < ends else (UNREACHABLE, b"")
+                    if now() >= ends:
+                        return found
+                    if (frame := self._whole(name)) is None:
+                        continue
+                    sent, reply = connection.call(frame)
                     if sent == UNANSWERED:
                         self.hold()
                     if sent in (UNREACHABLE, UNANSWERED):
@@ -409,11 +413,8 @@ class EventSpool:
                     if sent == POSTPONED:
                         postponed.add(name)
                         continue
-                    if sent == REFUSED:
-                        self.note_refused(reply)
-                    elif name == own:
-                        found = reply
-                    self.erase(name)
+                    found = reply if (sent, name) == (DELIVERED, own) else found
+                    self._settle(name, sent, reply)
             return found
 
     def _clear(self) -> None:
@@ -439,6 +440,26 @@ class EventSpool:
         """The event ``name``. Raises: OSError."""
         with self.opened(name, os.O_RDONLY) as file:
             return file.read()
+
+    def _settle(self, name: str, sent: int, reply: bytes) -> None:
+        """Remove the event ``name``, which the daemon has taken or refused. Raises: OSError."""
+        if sent == REFUSED:
+            self.note_refused(reply)
+        self.erase(name)
+
+    def _whole(self, name: str) -> bytes | None:
+        """The event ``name``; None of a damaged one, which is removed and reported as lost. Raises: OSError."""
+        try:
+            frame = self.read(name)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            frame = b""
+        if frame.startswith(b"{") and frame.endswith(b"}\n") and frame.count(b"\n") == 1:
+            return frame
+        self.note_lost("damaged")
+        self.erase(name)
+        return None
 
     def erase(self, name: str) -> None:
         """Remove the event ``name``. Raises: OSError."""

@@ -78,7 +78,10 @@ def _session(id: str, row: Record, stamp: Iterable[object], records: Callable[[]
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_LOCKED_S)
+    database = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_LOCKED_S)
+    # One row with damaged text must not hide the others.
+    database.text_factory = lambda text: text.decode("utf-8", "replace")
+    return database
 
 
 def _row(database: sqlite3.Connection, table: str, id: str) -> Record:

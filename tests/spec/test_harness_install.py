@@ -177,6 +177,17 @@ def test_codex_trusts_the_hooks_by_their_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("HOK-11")
+def test_what_was_written_behind_the_hooks_of_codex_stays_valid(tmp_path: Path) -> None:
+    file = written(tmp_path, "codex", 'model = "x"')
+    assert ctx(tmp_path, "install", "codex").returncode == 0
+    with file.open("a") as opened:
+        opened.write('[projects."/x"]\ntrust_level = "trusted"\n')
+    assert ctx(tmp_path, "install", "codex").returncode == 0
+    assert ctx(tmp_path, "uninstall", "codex").returncode == 0
+    assert file.read_text() == 'model = "x"\n[projects."/x"]\ntrust_level = "trusted"\n'
+
+
+@pytest.mark.requirement("HOK-11")
 @pytest.mark.parametrize(
     ("harness", "text"),
     [

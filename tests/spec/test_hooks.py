@@ -356,6 +356,22 @@ def test_events_that_wait_are_bounded_and_a_dropped_one_is_reported(harness: Har
     assert found["verdict"] == "warn" and "1 event dropped, the last one: full" in found["found"]
 
 
+@pytest.mark.requirement("HOK-5")
+def test_a_damaged_event_is_reported_and_holds_up_no_other(harness: Harness) -> None:
+    harness.daemon.kill()
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    folder = harness.waiting()[0].parent
+    (folder / "00000000000000000000-0.event").touch()
+    (folder / "00000000000000000000-1.event").write_bytes(os.urandom(100))
+    (folder / "00000000000000000000-2.event").symlink_to("/etc/hostname")
+    harness.daemon.start()
+    harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
+    assert texts(events(harness)) == ["one", "two"]
+    assert harness.waiting() == []
+    found = {item["name"]: item for item in json.loads(ctx(harness, "doctor", "--json").stdout)["items"]}["hooks"]
+    assert "3 events dropped, the last one: damaged" in found["found"]
+
+
 @pytest.mark.requirement("HOK-6")
 def test_a_purge_erases_the_events_that_wait(harness: Harness) -> None:
     harness.tool("toolu_known", "known")

@@ -153,3 +153,17 @@ def test_json_storage_of_opencode_has_its_ids_from_its_paths(
     assert found["sessions"] == [here("opencode", id)] and found["events"] == {"prompt": 2, "opaque": 3}
     assert told(client, here("opencode", id)) == ["s21"]
     assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
+
+
+@pytest.mark.requirement("IMP-7")
+def test_a_row_whose_text_is_damaged_hides_no_other_session(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    stored = Opencode(tmp_path / "opencode.db")
+    sessions = [f"ses_{uuid4().hex[:20]}" for _ in range(2)]
+    for session in sessions:
+        stored.add("session", id=session, directory="/srv/app")
+        stored.message(session, f"{session}-a", "user", {"type": "text", "text": "a"})
+    stored.database.execute("UPDATE session SET directory=CAST(x'ff' AS TEXT) WHERE id=?", (sessions[0],))
+    found = imported(daemon, "opencode", tmp_path / "opencode.db")
+    assert (found["sessions"], found["skipped"]) == (sorted(here("opencode", each) for each in sessions), [])

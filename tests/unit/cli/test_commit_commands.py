@@ -464,3 +464,4 @@ def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_t
     assert real("session", "label", own.id, "=x").err.startswith("ctx: '=x' has no key")
     labelled = own.client.session_create("claude-code", labels={"harness": "claude-code"}).session.session
     assert labelled in real("session", "ls", "--harness", "claude", "-q").out.split()
+    assert real("session", "ls", "-q", "--json").json["items"]
