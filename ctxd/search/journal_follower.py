@@ -218,6 +218,12 @@ class SearchIndex:
         while self.generation == before:
             await self._clock.sleep(GATHER_S)
 
+    def make_anew(self) -> None:
+        """Begin to make the index anew, since a search has found damage; not soon after the last time."""
+        if self._clock.monotonic() >= self._rebuilt_at + REBUILD_PAUSE_S:
+            self._rebuilding = True
+            self._idle.cancel()
+
     @property
     def is_open(self) -> bool:
         """True if the index can be searched, though perhaps it lacks rows."""

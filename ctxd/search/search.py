@@ -101,7 +101,7 @@ class SearchQueries:
         ).union(self._sessions.emptied)
         sessions = await self._sessions_of(params)
         find = partial(self._hits, params, query, hidden, sessions, skip, last)
-        found = await self._lane.run(self._limited, find)
+        found = await self._within_limits(find)
         cursor = None if found.skip is None else f"{found.skip}.{found.last}"
         return wire.SearchQueryResult(hits=tuple(found.hits), next_cursor=cursor, behind=self._index.status().lag_rows)
 
@@ -137,7 +137,16 @@ class SearchQueries:
             workdir = catalog.settings(session).workdir.rstrip("/") + "/"
             if len(workdir) > 1 and path.startswith(workdir):
                 below.setdefault(path.removeprefix(workdir), set()).add(session)
-        return await self._lane.run(self._limited, partial(self._naming, path, below))
+        return await self._within_limits(partial(self._naming, path, below))
+
+    async def _within_limits(self, work: Callable[[_Searcher], R]) -> R:
+        """As ``_limited``, on a thread. A damaged index is made anew."""
+        try:
+            return await self._lane.run(self._limited, work)
+        except CtxdError as error:
+            if error.code != "timeout" and isinstance(error.__cause__, dbfile.FileDamaged | dbfile.SqlFailed):
+                self._index.make_anew()
+            raise
 
     async def rebuild(self) -> wire.SearchRebuildResult:
         """Begin to make the index anew. Cancel: safe; it goes on."""

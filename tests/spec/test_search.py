@@ -437,3 +437,27 @@ def test_a_sandbox_searches_its_own_sessions_only(
         within.search_query("boodie")
     assert ungranted.value.code == "method_not_found"
     assert len(found(client, "boodie")) == 4
+
+
+@pytest.mark.requirement("SRC-5")
+def test_a_search_that_finds_the_index_damaged_has_it_made_anew_without_a_write(tmp_path: Path) -> None:
+    with Running(tmp_path) as running, connect_sync(running.socket) as client:
+        s = client.session("s", agent="a")
+        for number in range(300):
+            s.user(f"kowari {number} " + " ".join(f"word{number * 7 + each}" for each in range(40)))
+        level(client)
+        # The index is at rest soon: what it does not touch itself, a search has to find.
+        for _ in range(300):
+            file = Path(client.daemon_status().search.path)
+        with sqlite3.connect(file) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with file.open("r+b") as opened:
+            opened.seek(2 * 4096)
+            opened.write(b"\xa5" * (file.stat().st_size - 2 * 4096))
+
+        def is_mended() -> bool:
+            with suppress(CallFailed):
+                return len(client.search_query("kowari", limit=100).hits) == 100
+            return False
+
+        block_until(is_mended)
