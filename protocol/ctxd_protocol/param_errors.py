@@ -15,6 +15,7 @@ from ctxd_protocol.context_types import ToolDeclaration
 _PLACE: Final = " - at `$"
 _STEP: Final = re.compile(r"\.\w+|\[[^\]]*\]")
 
+_BOUND: Final = re.compile(r"Expected `(?:int|float)` (>=|<=) (-?[0-9.]+)")
 _LENGTH: Final = re.compile(r"Expected `\w+` of length (>=|<=) ([0-9]+)")
 
 _QUOTED_CHARS_MAX: Final = 200
@@ -28,10 +29,12 @@ def described(error: Exception, params: type[msgspec.Struct]) -> tuple[str, str]
         # What was sent may look like a place.
         text, place, path = str(error), "", ""
     shown = text if len(text) <= _QUOTED_CHARS_MAX else f"{text[:_QUOTED_CHARS_MAX]}…"
-    if path and (length := _LENGTH.fullmatch(text)) is not None:
+    name = f"`{path.removeprefix('.').removesuffix('`')}`"
+    if len(path) > 1 and (length := _LENGTH.fullmatch(text)) is not None:
         bound, number = "fewer" if length[1] == ">=" else "more", int(length[2])
-        shown = f"`{path.removeprefix('.').removesuffix('`')}` has {bound} than {number:,} characters or items"
-        place = path = ""
+        shown, place, path = f"{name} has {bound} than {number:,} characters or items", "", ""
+    elif len(path) > 1 and (value := _BOUND.fullmatch(text)) is not None:
+        shown, place, path = f"{name} is {'less' if value[1] == '>=' else 'greater'} than {value[2]}", "", ""
     message, hint = f"{shown}{place}{path}", "rpc.discover describes every method's parameters."
     fitting = _at(_type_of(params), path)
     structs = [each for each in fitting if isinstance(each, inspect.StructType)]

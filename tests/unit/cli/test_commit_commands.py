@@ -444,6 +444,7 @@ def test_what_cannot_be_a_tag_an_artifact_or_a_principal_is_refused_with_a_remed
     assert (missing.code, missing.out) == (2, "")
     assert "cannot be read: No such file or directory" in missing.err
     assert "has fewer than 4 characters" in real("artifact", "get", "974").err
+    assert "`limit` is greater than 100" in real("rpc", "search.query", '{"query": "a", "limit": 1000}').err
     assert "64 digits" not in real("artifact", "get", "tag:nope").err
     assert f"ctx fork {chain[0]} starts a session from it" in real("resume", chain[0]).err
 
