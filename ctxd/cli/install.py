@@ -209,7 +209,7 @@ def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[
     elif dry_run:
         print_diff(run, patch)
     else:
-        run.screen.line(f"{'changed' if changed else 'already so'}: {path}")
+        run.screen.line(f"{'changed' if changed else 'as it should be'}: {path}")
 
 
 def _read(path: Path) -> bytes | None:

@@ -95,7 +95,7 @@ def moment_ms(text: str, now_ms: int) -> int:
     """
     found = _moment_ms(text.strip().lower(), now_ms)
     if found is None or abs(found) > SAFE_INTEGER_MAX:
-        hint = "write 2h, 'yesterday 13:44', 2026-05-01T12:00, or milliseconds since 1970"
+        hint = "write 2h, '2 days ago', 'yesterday 13:44', 2026-05-01T12:00, or milliseconds since 1970"
         raise Stop(USAGE, f"invalid time: {text!r}", hint=hint)
     return found
 

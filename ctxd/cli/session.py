@@ -284,7 +284,12 @@ def rm(run: Invocation, sessions: tuple[str, ...]) -> None:
 
     `ctx session restore` brings them back, until `ctxd gc` empties the trash of those that were removed long ago.
     """
-    _each(run, sessions, lambda client, each: client.session_remove(each), " and in the trash: ctx session restore")
+    _each(
+        run,
+        sessions,
+        lambda client, each: client.session_remove(each),
+        " (in the trash; ctx session restore brings it back)",
+    )
 
 
 @session.command(cls=Command, examples="ctx session restore s1\nctx session ls --state removed")
@@ -431,6 +436,7 @@ def _show(run: Invocation, found: SessionView) -> None:
         *([("title", found.title)] if found.title else []),
         *([("archived", "left out of lists; ctx session unarchive lists it again")] if found.archived else []),
         *([("removed", _removal(found.removed))] if found.removed is not None else []),
+        *([("began", moment(began))] if found.recorded and (began := found.recorded.began_at) is not None else []),
         ("created", moment(found.created_at)),
         ("updated", moment(found.updated_at)),
         ("turns", count(found.turn_count)),

@@ -89,11 +89,11 @@ def test_hooks_are_merged_into_the_settings_and_removed_without_a_trace(
     copies = [path for path in file.parent.iterdir() if path != file]
     assert [copy.read_bytes() for copy in copies] == [text.encode()]
     once = file.read_bytes()
-    assert "already so" in ctx(tmp_path, "install", harness).stdout and file.read_bytes() == once
+    assert "as it should be" in ctx(tmp_path, "install", harness).stdout and file.read_bytes() == once
     assert ctx(tmp_path, "uninstall", harness).returncode == 0
     assert file.read_bytes() == text.encode()
     assert list(file.parent.iterdir()) == [file]
-    assert "already so" in ctx(tmp_path, "uninstall", harness).stdout
+    assert "as it should be" in ctx(tmp_path, "uninstall", harness).stdout
 
 
 @pytest.mark.requirement("HOK-12")

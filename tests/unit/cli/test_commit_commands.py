@@ -452,7 +452,9 @@ def test_what_cannot_be_a_tag_an_artifact_or_a_principal_is_refused_with_a_remed
 def test_the_empty_chat_of_a_session_with_commits_names_their_context(real, own, chain):
     shown = real("session", "chat", own.id)
     assert (shown.out, f"ctx materialize {chain[2]} --stop root" in shown.err) == ("", True)
-    assert real("session", "rm", own.id).out == f"{own.id} is removed and in the trash: ctx session restore\n"
+    assert (
+        real("session", "rm", own.id).out == f"{own.id} is removed (in the trash; ctx session restore brings it back)\n"
+    )
 
 
 def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_the_one_that_does(real, own, chain):
