@@ -324,8 +324,8 @@ class TranscriptImport:
                 is_end = commit.checkpoint == "session_end" and commit.thread_id == source.agent[:256]
                 if is_end and commit.tx > done.listed_tx and commit.artifact_ref and commit.commit not in known:
                     found.append(commit.commit)
-            is_old = bool(page.commits) and min(each.tx for each in page.commits) <= done.listed_tx
-            if (cursor := page.next_cursor) is None or (is_old and done.listed_tx):
+            # What another import adds to a file that grows is among the newest.
+            if (cursor := page.next_cursor) is None or done.listed_tx:
                 break
         done.listed_tx = newest
         while found:
