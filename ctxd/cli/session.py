@@ -284,12 +284,9 @@ def rm(run: Invocation, sessions: tuple[str, ...]) -> None:
 
     `ctx session restore` brings them back, until `ctxd gc` empties the trash of those that were removed long ago.
     """
-    _each(
-        run,
-        sessions,
-        lambda client, each: client.session_remove(each),
-        " (in the trash; ctx session restore brings it back)",
-    )
+    _each(run, sessions, lambda client, each: client.session_remove(each))
+    if not run.screen.as_json:
+        run.screen.note("in the trash; ctx session restore brings back what is there")
 
 
 @session.command(cls=Command, examples="ctx session restore s1\nctx session ls --state removed")
@@ -300,17 +297,15 @@ def restore(run: Invocation, sessions: tuple[str, ...]) -> None:
     _each(run, sessions, lambda client, each: client.session_restore(each))
 
 
-def _each(
-    run: Invocation, names: Sequence[str], change: Callable[[SyncClient, str], SessionResult], more: str = ""
-) -> None:
-    """Change the sessions ``names``; none unless every one is found. ``more`` goes behind the outcome of each."""
+def _each(run: Invocation, names: Sequence[str], change: Callable[[SyncClient, str], SessionResult]) -> None:
+    """Change the sessions ``names``; none unless every one is found."""
     with run.client() as client:
         ids = dict.fromkeys([named_session(client, name) for name in names])
         done: list[SessionResult] = []
         for id in ids:
             done.append(change(client, id))
             if not run.screen.as_json:
-                _changed(run, done[-1], more)
+                _changed(run, done[-1])
     if run.screen.as_json:
         run.screen.document({"sessions": done})
 

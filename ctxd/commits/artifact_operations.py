@@ -369,9 +369,7 @@ class Artifacts:
 
 
 def _not_found(given: str) -> CtxdError:
-    hint = "artifact.list has those that were put, and their tags."
-    if not given.startswith(_TAGGED):
-        hint = f"Give its 64 digits; {hint}"
+    hint = "artifact.list has those that were put, and their tags; an address has 64 digits."
     return CtxdError("artifact_not_found", f"there is no artifact {given}", hint=hint, outcome="not_applied")
 
 

@@ -222,7 +222,7 @@ def test_a_session_that_is_closed_or_in_the_trash_is_imported_or_listed(session:
     session.turn("a")
     session.ctx("session", "rm", session.id)
     found = session.imported()
-    assert (found["commits"], found["sessions"]) == (0, []) and "session.restore" in found["skipped"][0]["reason"]
+    assert (found["commits"], found["sessions"]) == (0, []) and "ctx session restore" in found["skipped"][0]["reason"]
     session.ctx("session", "restore", session.id)
     session.ctx("session", "close", session.id)
     assert session.imported()["recorded"] == 4

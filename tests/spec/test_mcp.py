@@ -344,4 +344,4 @@ def test_without_the_extra_one_line_names_the_remedy(missing: str) -> None:
     )
     assert ended.returncode == 1 and ended.stdout == ""
     (line,) = ended.stderr.splitlines()
-    assert "needs the package mcp" in line and "ctxd-sidecar[mcp]" in line
+    assert "needs the package mcp" in line and "pip install" in line

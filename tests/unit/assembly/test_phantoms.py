@@ -19,6 +19,7 @@ from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.session_types import Collapse
 from tests.unit.assembly.household import Household, household
+from tests.unit.sessions.world import lists
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,9 @@ async def call(home: Household, method: str, **params: Any) -> Any:
     handlers = (
         bound(objects.ObjectCalls(home.sessions))
         | bound(file_lookups.FileCalls(home.sessions, home.indexer))
-        | sessions.handlers(Operations(home.sessions, home.indexer, Collapse(), "flag"), NoticeFeeds(home.sessions))
+        | sessions.handlers(
+            Operations(home.sessions, home.indexer, Collapse(), "flag"), NoticeFeeds(home.sessions), lists(home)
+        )
         | bound(context.ContextCalls(home.sessions, home.assembler, home.archive, home.checkpoints))
     )
     given = msgspec.convert(params, METHODS[method].params)

@@ -49,6 +49,7 @@ from ctxd_protocol.methods.epochs import EpochShowParams
 from ctxd_protocol.session_types import Collapse
 from tests.unit.assembly.household import MODELS_OF, Household, TestClock, household
 from tests.unit.assembly.provider_rules import FORMATS, check_request
+from tests.unit.sessions.world import lists
 
 CALLS = ("a", "b", "call|odd one", "d" * 60)
 FILES = ("main.py", "notes.md")
@@ -125,7 +126,9 @@ class Life:
     def enter(self, home: Household) -> None:
         self.home = home
         calls = Operations(home.sessions, home.indexer, Collapse(), "flag")
-        self.handlers = sessions.handlers(calls, NoticeFeeds(home.sessions)) | bound(SecretCalls(home.sessions))
+        self.handlers = sessions.handlers(calls, NoticeFeeds(home.sessions), lists(home)) | bound(
+            SecretCalls(home.sessions)
+        )
 
     async def call(self, method: str, **params: Any) -> Any:
         given = msgspec.convert(params, METHODS[method].params)

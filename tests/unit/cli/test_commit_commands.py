@@ -445,16 +445,14 @@ def test_what_cannot_be_a_tag_an_artifact_or_a_principal_is_refused_with_a_remed
     assert "cannot be read: No such file or directory" in missing.err
     assert "has fewer than 4 characters" in real("artifact", "get", "974").err
     assert "`limit` is greater than 100" in real("rpc", "search.query", '{"query": "a", "limit": 1000}').err
-    assert "64 digits" not in real("artifact", "get", "tag:nope").err
     assert f"ctx fork {chain[0]} starts a session from it" in real("resume", chain[0]).err
 
 
 def test_the_empty_chat_of_a_session_with_commits_names_their_context(real, own, chain):
     shown = real("session", "chat", own.id)
     assert (shown.out, f"ctx materialize {chain[2]} --stop root" in shown.err) == ("", True)
-    assert (
-        real("session", "rm", own.id).out == f"{own.id} is removed (in the trash; ctx session restore brings it back)\n"
-    )
+    removed = real("session", "rm", own.id)
+    assert (removed.out, "ctx session restore" in removed.err) == (f"{own.id} is removed\n", True)
 
 
 def test_sessions_and_principals_that_a_command_does_not_take_are_refused_with_the_one_that_does(real, own, chain):

@@ -18,6 +18,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import file_lookups, objects, purge_scan_export, sessions
 from ctxd.sessions import file_operations
+from ctxd.sessions.listing import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions
@@ -31,6 +32,15 @@ HOST = "f" * 64
 CALLER = Caller(principal="host", capability="host", session=None, connection=1, notify=lambda _, __: True)
 
 
+async def _named_by_none(_: str) -> frozenset[str]:
+    return frozenset()
+
+
+def lists(of: Any) -> SessionLists:
+    """The lists of the sessions of a world or a household, without an index of texts."""
+    return SessionLists(of.sessions, of.indexer, _named_by_none)
+
+
 class World:
     """One run of a store and everything over it."""
 
@@ -41,7 +51,7 @@ class World:
         self.notices = NoticeFeeds(self.sessions)
         self.operations = Operations(self.sessions, self.indexer, Collapse(), "flag")
         self.handlers = (
-            sessions.handlers(self.operations, self.notices)
+            sessions.handlers(self.operations, self.notices, lists(self))
             | bound(objects.ObjectCalls(self.sessions))
             | bound(purge_scan_export.SecretCalls(self.sessions))
             | bound(file_lookups.FileCalls(self.sessions, self.indexer))
