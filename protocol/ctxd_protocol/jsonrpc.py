@@ -310,11 +310,11 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
         return _read_loose(frame, closed)
     params = b"" if request.params is UNSET else bytes(request.params)
     size, rest = len(params), frame  # The frame with its params emptied, if they can be located.
-    if size > _SHORT_MAX and 2 * size > len(frame) and (start := _start_of(params, frame)) >= 0:
-        # There is no room for a second occurrence.
-        rest = frame[:start] + b"{}" + frame[start + size :]
-    elif size > _SHORT_MAX and frame.count(params) == 1:
-        rest = frame.replace(params, b"{}", 1)
+    if size > _SHORT_MAX and 2 * size > len(frame) and frame.endswith(params, 0, -1):
+        # There is no room for a second occurrence: params come last, as most clients write them.
+        rest = frame[: -1 - size] + b"{}}"
+    elif size > _SHORT_MAX:
+        rest = _emptied(frame, params)
     # Without backslashes, a member that is named twice is there twice in quotes.
     if b"\\" in rest or max(map(rest.count, _QUOTED_MEMBERS)) > 1:
         if closed and len(rest) > _ENVELOPE_BYTES_CLOSED_MAX:
@@ -327,12 +327,15 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
     return _unsafe(request.id) if has_unsafe_integer(params) else request
 
 
-def _start_of(params: bytes, frame: bytes) -> int:
-    """The place of ``params`` in ``frame``, which is little longer; -1 if they are not near its end. A search for a
-    long text takes many times as long as a comparison."""
-    last = len(frame) - 1 - len(params)
-    places = range(last, max(-1, last - _ENVELOPE_SEARCHED), -1)
-    return next((start for start in places if frame.startswith(params, start)), -1)
+def _emptied(frame: bytes, params: bytes) -> bytes:
+    """``frame`` with its ``params`` emptied, if they can be located. To search for a long text takes many times as long
+    as to compare it: where they are most of the frame, each place near its end is compared."""
+    size, last = len(params), len(frame) - 1 - len(params)
+    if 2 * size > len(frame):
+        places = range(last, max(-1, last - _ENVELOPE_SEARCHED), -1)
+        if (start := next((place for place in places if frame.startswith(params, place)), -1)) >= 0:
+            return frame[:start] + b"{}" + frame[start + size :]
+    return frame.replace(params, b"{}", 1) if frame.count(params) == 1 else frame
 
 
 def has_unsafe_integer(text: bytes) -> bool:
