@@ -192,8 +192,8 @@ class TranscriptImport:
                     self._skip(str(path), error)
                     continue
                 known, live = self._records.get(str(path)), self._live.get(str(path))
-                last = known.stat if live is None and known is not None else None if live is None else live.stat
-                if known is not None and known.parser == PARSER and last == stat and stat.size >= 0:
+                last = live or known
+                if known and known.parser == PARSER and last and last.stat == stat and stat.size >= 0:
                     self.result.sources += 1
                     self.result.unchanged += 1
                     continue
@@ -478,7 +478,7 @@ class TranscriptImport:
     async def _parent(self, planned: _Planned, start: Start) -> Parent:
         if start.tip is None:
             return Parent()
-        if start == CONTINUED:
+        if start.tip == CONTINUED.tip:
             own = None if planned.plan.recorded is None else planned.plan.recorded.newest
             return Parent(commit=own, key=own or "")
         if start.source == planned.source.path:

@@ -53,14 +53,18 @@ class ImportRecord:
         self._saved_every_s = saved_every_s
         self._kept: str | None = None
         self._is_loaded = False
+        # The paths of each session and agent, made once for each import.
+        self._paths: dict[tuple[str, str], list[str]] | None = None
         self._saving = anyio.Lock()
         self._saved_at = anyio.current_time()
 
     async def load(self) -> dict[str, SourceRecord]:
-        """Read the record of earlier imports, once. Returns: its sources. Raises: CallFailed."""
+        """Read the record of earlier imports, once. Returns: its sources. Raises: CallFailed. Call it at the beginning
+        of each import."""
         if not self._is_loaded:
             self.sources |= await self._stored()
             self._is_loaded = True
+        self._paths = None
         return self.sources
 
     async def save(self, *, when_due: bool) -> None:
@@ -90,11 +94,15 @@ class ImportRecord:
     def adopt(self, path: str, session: str, agent: str) -> SourceRecord | None:
         """Take over the record of a source of the same ``session`` and ``agent`` whose file is gone: it was moved,
         renamed or compressed. Returns: None without one."""
-        for old, record in self.sources.items():
-            if (record.session, record.agent) == (session, agent) and record.size and not _exists(old):
-                self.sources[path] = self.sources.pop(old)
+        if self._paths is None:
+            self._paths = {}
+            for old, record in self.sources.items():
+                self._paths.setdefault((record.session, record.agent), []).append(old)
+        for old in self._paths.get((session, agent), ()):
+            if old in self.sources and self.sources[old].size and not _exists(old):
+                found = self.sources[path] = self.sources.pop(old)
                 self.changed.add(path)
-                return record
+                return found
         return None
 
     async def _stored(self) -> dict[str, SourceRecord]:

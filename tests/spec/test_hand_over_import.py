@@ -53,3 +53,26 @@ def test_what_follows_a_hand_over_continues_it_however_often_it_is_imported(
     tips = [each for each in client.commit_list(session=session, tips=True).commits if each.message_count]
     assert [each.commit for each in tips] == [newest.commit]
     assert imported(daemon, harness, file)["commits"] == 0
+
+
+@pytest.mark.requirement("HND-4")
+def test_a_branch_within_what_followed_a_hand_over_continues_it_too(
+    s: SyncSession, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    words = ("resume", talked(s), "--in", "claude", "--cwd", str(tree), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    file, session, native = Path(made["file"]), made["session"], made["native_session"]
+    client.session_pause(session)
+    prompt = says("claude", file, native, "And spaces?", "2099-01-02T03:04:00Z")
+    message = {"role": "assistant", "id": "m", "content": [{"type": "text", "text": "Neither."}]}
+    answer = {**prompt, "type": "assistant", "uuid": "answer", "parentUuid": prompt["uuid"], "message": message}
+    append(file, prompt, answer)
+    imported(daemon, "claude", file)
+    other = says("claude", file, native, "Rather semicolons?", "2099-01-02T03:04:01Z")
+    append(file, {**other, "parentUuid": prompt["uuid"]})
+    imported(daemon, "claude", file)
+    newest = client.commit_resolve(session=session).commit
+    assert newest is not None
+    context = client.commit_materialize(newest.commit, format="narrative-v1", stop="root").content or ""
+    texts = ("Does the parser accept tabs?", "And spaces?", "Rather semicolons?", "Neither.")
+    assert [context.count(text) for text in texts] == [1, 1, 1, 0]

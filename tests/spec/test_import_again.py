@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.test_import import CTX, Claude, Codex, append, commits, ctx, imported, write
+from tests.spec.test_import import CTX, Claude, Codex, append, commits, imported, write
 from tests.waiting import block_until
 
 
@@ -27,8 +28,8 @@ def lines(client: SyncClient, session: str) -> Counter[str]:
 
 
 @contextmanager
-def watching(daemon: Running, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    words = [CTX, "import", "claude", str(folder), "--watch", "--json"]
+def watching(daemon: Running, folder: Path, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
+    words = [CTX, "import", "claude", str(folder), "--watch", "--json", *more]
     environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
     process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -66,7 +67,7 @@ def lines_or_none(client: SyncClient, session: str) -> str:
     """The labels of the lines that are there, in order of their names; nothing without a session."""
     try:
         return "".join(sorted(lines(client, session)))
-    except Exception:  # noqa: BLE001 - it is not there yet
+    except CallFailed:
         return ""
 
 
@@ -113,25 +114,42 @@ def test_a_line_that_is_written_over_while_it_is_watched_is_imported_anew(
 
 
 @pytest.mark.requirement("IMP-10")
-def test_without_its_daemon_an_import_ends_with_one_line_and_a_watch_goes_on(tmp_path: Path) -> None:
+def test_without_its_daemon_an_import_ends_with_one_line_and_goes_on_when_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "transcripts"
-    claudes = [Claude() for _ in range(40)]
+    claudes = [Claude() for _ in range(150)]
     for claude in claudes:
         write(folder / f"{claude.session}.jsonl", [*claude.turn("a", "b"), *claude.turn("c", "d")])
     with Running(tmp_path, keep_state=True) as daemon:
-        environ = {**os.environ, "CTXD_SOCKET": daemon.socket, "CTXD_FAILPOINTS": ""}
         words = [CTX, "import", "claude", str(folder), "--json", "--timeout", "2"]
+        environ = {**os.environ, "CTXD_SOCKET": daemon.socket}
         process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        block_until(lambda: ctx(daemon, "session", "ls", "-q").stdout.strip() != "")
+        with connect_sync(daemon.socket) as client:
+            block_until(lambda: bool(client.session_list(limit=1).sessions))
         daemon.kill()
         out, err = process.communicate(timeout=60)
-        if process.returncode:
-            assert (process.returncode, out) == (5, b"")
-            error: dict[str, Any] = json.loads(err)
-            assert "no daemon" in error["error"]["message"]
+        assert (process.returncode, out) == (5, b"")
+        error: dict[str, Any] = json.loads(err)
+        assert "no daemon" in error["error"]["message"]
         daemon.start()
         imported(daemon, "claude", folder)
-        assert imported(daemon, "claude", folder)["commits"] == 0
+        with connect_sync(daemon.socket) as client:
+            assert all(lines(client, each.id) == Counter("abcd") for each in claudes)
+
+
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_goes_on_once_its_daemon_is_back(tmp_path: Path) -> None:
+    claude = Claude()
+    file = write(tmp_path / "transcripts" / f"{claude.session}.jsonl", [claude("a")])
+    with Running(tmp_path, keep_state=True) as daemon:
+        with connect_sync(daemon.socket) as client, watching(daemon, file.parent, "--timeout", "1") as watch:
+            block_until(lambda: lines_or_none(client, claude.id) == "a")
+            daemon.kill()
+            append(file, claude("b", "assistant"))
+            assert watch.stderr is not None
+            assert b"trying again" in watch.stderr.readline()
+            daemon.start()
+            block_until(lambda: lines_or_none(client, claude.id) == "ab")
+            assert watch.poll() is None
 
 
 if sys.version_info >= (3, 14):
