@@ -482,7 +482,7 @@ def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            lacks = "right side" if equals and key else "left side" if equals else "'='"
+            lacks = "left side" if equals else "'='"
             raise Stop(USAGE, f"{option} {text!r} has no {lacks}", hint=f"write {option} LEFT=RIGHT")
         pairs[key] = value
     return pairs

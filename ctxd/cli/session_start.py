@@ -88,14 +88,7 @@ def fork(
         return
     _require_harness(cwd, execute)
     with run.client() as client:
-        context = start_context(client, start)
-        made = client.session_create(
-            agent,
-            session=id,
-            context=context,
-            system_prompt=text_or_file(system_prompt),
-            checkpoint=checkpoint or "none",
-        ).session
+        made = _created(client, start_context(client, start), agent, id, system_prompt, checkpoint)
     _print_started(run, made)
 
 
@@ -151,13 +144,7 @@ def resume(
     with run.client() as client:
         context = _here(None) if principal is None else StartContext(principal=principal)
         try:
-            made = client.session_create(
-                agent,
-                session=id,
-                context=context,
-                system_prompt=text_or_file(system_prompt),
-                checkpoint=checkpoint or "none",
-            ).session
+            made = _created(client, context, agent, id, system_prompt, checkpoint)
         except NotFound as error:
             if error.code != "commit_not_found" or principal is None or not _is_session(client, principal):
                 raise
@@ -166,6 +153,24 @@ def resume(
             raise Stop(NOT_FOUND, message, hint=hint, symbol=error.code) from None
         origin = None if run.screen.quiet or run.screen.as_json else _origin(client, made)
     _print_started(run, made, origin)
+
+
+def _created(
+    client: SyncClient,
+    context: StartContext,
+    agent: str | None,
+    id: str | None,
+    system_prompt: str,
+    checkpoint: CheckpointPolicy | None,
+) -> SessionView:
+    """Start a session with the options of the command. Raises: CallFailed, Stop for a file that cannot be read."""
+    return client.session_create(
+        agent,
+        session=id,
+        context=context,
+        system_prompt=text_or_file(system_prompt),
+        checkpoint=checkpoint or "none",
+    ).session
 
 
 def _is_session(client: SyncClient, name: str) -> bool:

@@ -30,7 +30,7 @@ from ctxd.formats.delta_formats import is_array
 from ctxd.formats.translation import RAW, TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, decode_content, encode_content
-from ctxd.offload import Lane, LoopHandle, in_thread
+from ctxd.offload import Lane, LoopHandle, NoThread, in_thread
 from ctxd.passed_file import PassedFile
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
@@ -222,7 +222,7 @@ class Materializer:
         task_status.started()
         try:
             await in_thread(self._snapshots.load)
-        except OSError as error:
+        except (OSError, NoThread) as error:
             self._store.note_fault(error)
         while True:
             await self._has_wanted.wait()

@@ -65,7 +65,15 @@ def item_of(event: Event) -> Any:  # noqa: ANN401 - an unread item may be any va
     """Return the item of one event."""
     if isinstance(event, OpaqueEvent) and event.kind == NAME:
         return event.data
-    event = _plain(event)
+    try:
+        return _whole_item(event)
+    except (TypeError, ValueError, OverflowError):
+        return _whole_item(_plain(event))
+
+
+def _whole_item(event: Event) -> Item:
+    """The item of an event, with what its members leave out. Raises: TypeError, ValueError, OverflowError for values
+    that JSON has not."""
     item = _written(event)
     kept = _read(item)
     if kept == event:
@@ -147,13 +155,9 @@ def events(found: Iterable[Any]) -> Iterator[Event]:
 
 def _plain(event: Event) -> Event:
     """``event`` with those values as encoded CBOR that have no form in JSON, such as sets."""
-    try:
-        _members(event)
-    except (TypeError, ValueError, OverflowError):
-        held = {name: getattr(event, name, None) for name in ("args", "data", "meta")}
-        odd = {name: {"cbor": encoded(value)} for name, value in held.items() if not _is_plain(value)}
-        return msgspec.structs.replace(event, **odd)
-    return event
+    held = {name: getattr(event, name, None) for name in ("args", "data", "meta")}
+    odd = {name: {"cbor": encoded(value)} for name, value in held.items() if not _is_plain(value)}
+    return msgspec.structs.replace(event, **odd)
 
 
 def _is_plain(value: object) -> bool:

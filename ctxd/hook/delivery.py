@@ -15,6 +15,7 @@ import time
 from _json import encode_basestring, scanstring  # type: ignore[import-not-found,unused-ignore]
 from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
 from _socket import AF_UNIX, SOCK_STREAM, socket
+from errno import ELOOP
 from io import FileIO
 
 DELIVERY_S = 1.5
@@ -453,7 +454,9 @@ class EventSpool:
             frame = self.read(name)
         except FileNotFoundError:
             return None
-        except OSError:
+        except OSError as error:
+            if error.errno != ELOOP:
+                raise  # It may be read later.
             frame = b""
         if frame.startswith(b"{") and frame.endswith(b"}\n") and frame.count(b"\n") == 1:
             return frame
