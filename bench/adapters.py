@@ -31,7 +31,7 @@ def run() -> Iterator[Figure]:
     if not PYTHON.exists():
         print("  adapters is left out: make .venv-adapters/.ready installs what it needs", file=sys.stderr)
         return
-    puts, rounds = (50, 3) if quick() else (200, 7)
+    puts, rounds = (50, 4) if quick() else (200, 16)
     with folder() as place, daemon(place / "adapters.sock", place / "state"):
         lines = "".join(f"{json.dumps(text)}\n" for text in itertools.islice(chat(), DEPTH + puts))
         words = [place / "adapters.sock", place / "langgraph.db", DEPTH, puts, LISTED, rounds]
@@ -41,10 +41,12 @@ def run() -> Iterator[Figure]:
         )  # fmt: skip
         taken = sum(path.stat().st_size for path in (place / "state").rglob("*") if path.is_file())
         theirs = sum(path.stat().st_size for path in place.glob("langgraph.db*"))
-    times = {name: median(some) for name, some in json.loads(done.stdout).items()}
+    times: dict[str, list[float]] = json.loads(done.stdout)
     for what, amount in (("put", f"depth {DEPTH:,}"), ("list", f"{LISTED} of {DEPTH + puts:,}, opened anew")):
         mine, his = times[f"{what} ours"], times[f"{what} theirs"]
-        detail = f"p50 {mine:.2f} ms, LangGraph's SQLite {his:.2f} ms; {amount}; flushed both"
-        yield Figure(name=f"langgraph_{what}", value=mine / his, goal=GOAL, better="lower", detail=detail)
+        # Of each turn for itself: what slows the machine for some seconds slows both.
+        ratio = median(ours / other for ours, other in zip(mine, his, strict=True))
+        detail = f"p50 {median(mine):.2f} ms, LangGraph's SQLite {median(his):.2f} ms; {amount}; flushed both"
+        yield Figure(name=f"langgraph_{what}", value=ratio, goal=GOAL, better="lower", detail=detail)
     detail = f"{taken:,} bytes, LangGraph's SQLite {theirs:,}; {DEPTH + puts:,} checkpoints, logs included"
     yield Figure(name="langgraph_bytes", value=taken / theirs, goal=None, better="lower", detail=detail)

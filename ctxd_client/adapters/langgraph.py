@@ -31,6 +31,7 @@ from ctxd_client.adapters.checkpoint_threads import (
     CheckpointPlace,
     NewCheckpoint,
     OneWrite,
+    ReadCheckpoint,
     StateWalks,
     Threads,
     WritesFrame,
@@ -131,25 +132,15 @@ class _Saver(BaseCheckpointSaver[str]):
             runs[-1][1].append(place)
         return runs
 
-    def _page(
-        self,
-        log: CommitLog[Any],
-        places: list[CheckpointPlace],
-        filter: Mapping[str, Any] | None,
-        walks: StateWalks,
-        limit: int,
-    ) -> Steps[list[CheckpointTuple]]:
-        found: list[CheckpointTuple] = []
-        for commit, frame, writes in (yield from self._threads.read(log, places)):
-            if len(found) >= limit:
-                break
-            state = self._state(frame)
-            if filter and any(state[1].get(name) != value for name, value in filter.items()):
-                continue
-            walk = yield from walks.at(commit)
-            if walk is not None:
-                found.append(self._tuple(frame, state, walk.typed(), writes))
-        return found
+    def _listed(
+        self, read: ReadCheckpoint, filter: Mapping[str, Any] | None, walks: StateWalks
+    ) -> Steps[CheckpointTuple | None]:
+        """A checkpoint with its values; None if ``filter`` leaves it out, or its values are gone."""
+        state = self._state(read.frame)
+        if filter and any(state[1].get(name) != value for name, value in filter.items()):
+            return None
+        walk = yield from walks.at(read.commit)
+        return None if walk is None else self._tuple(read.frame, state, walk.typed(), read.writes)
 
     def _delete(self, thread_id: str) -> Steps[None]:
         thread = str(thread_id)
@@ -279,10 +270,10 @@ class CtxdSaver(_Saver):
         walks: dict[int, StateWalks] = {}
         for log, places in self._run(self._plan(config, before)):
             walk = walks.setdefault(id(log), StateWalks(log))
-            some = places if filter else places[:left]
-            for found in self._run(self._page(log, some, filter, walk, left)):
-                left -= 1
-                yield found
+            for read in self._run(self._threads.read(log, places if filter else places[:left])):
+                if left and (found := self._run(self._listed(read, filter, walk))) is not None:
+                    left -= 1
+                    yield found
             if not left:
                 return
 
@@ -361,10 +352,10 @@ class AsyncCtxdSaver(_Saver):
         walks: dict[int, StateWalks] = {}
         for log, places in await run_async(self._client, self._plan(config, before)):
             walk = walks.setdefault(id(log), StateWalks(log))
-            some = places if filter else places[:left]
-            for found in await run_async(self._client, self._page(log, some, filter, walk, left)):
-                left -= 1
-                yield found
+            for read in await run_async(self._client, self._threads.read(log, places if filter else places[:left])):
+                if left and (found := await run_async(self._client, self._listed(read, filter, walk))) is not None:
+                    left -= 1
+                    yield found
             if not left:
                 return
 
