@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The many processes that tests start would each compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow mutation compat nightly bench check generate lock clean adapters setup run-time python install uninstall
+.PHONY: demo test collected slow mutation compat nightly bench check generate lock clean adapters setup run-time python install uninstall
 
 setup: $(VENV)/.ready
 
@@ -38,8 +38,13 @@ WORKERS ?= 3
 # With REPORTS=folder, the suites write their results there and print what took longest.
 REPORTED = $(if $(REPORTS),--durations=25 --durations-min=1 --junitxml=$(REPORTS)/$@.xml)
 
-test: check
+test: setup
+	$(MAKE) --no-print-directory -j2 check collected
 	$(BIN)/python -m pytest $(REPORTED) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not nightly and not slow"
+
+# In a fresh checkout each process of a test run would compile all tests for itself. Faults are reported by the run.
+collected: setup
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
 
 # Storms of kills and faults, suites that run a second time, and unit tests on trio: what a change seldom breaks. CI
 # runs them too.

@@ -2,19 +2,18 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 
 from ctxd_client import CallFailed, connect_sync
+from tests import programs
 
 START_S_MAX = 30.0
 """Seconds that a daemon may take from its start to its first answer, on a busy machine."""
 
 
 class Running:
-    """``python -m ctxd run`` at ``socket``; with ``keep_state`` it keeps its state over ``kill`` and ``start``.
+    """``ctxd run`` at ``socket``; with ``keep_state`` it keeps its state over ``kill`` and ``start``.
 
     ``watcher``: the setting of that name. By default no file is followed: most tests change a file and then report it,
     and a daemon that follows it could be first.
@@ -26,7 +25,7 @@ class Running:
         self.socket = str(folder / "ctxd.sock")
         self._state = ["--state-dir", str(folder / "state")] if keep_state else ["--ephemeral"]
         self._log = folder / "ctxd.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: programs.Started | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -44,12 +43,8 @@ class Running:
     def start(self) -> None:
         """Start it and wait for its first answer."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ctxd", "run", "--socket", self.socket, *self._state],
-                stdout=log,
-                stderr=log,
-                env=self._env,
-            )
+            words = ["run", "--socket", self.socket, *self._state]
+            self._process = programs.start("ctxd", words, stdout=log, stderr=log, env=self._env)
         try:
             with connect_sync(self.socket, wait_s=START_S_MAX):
                 pass

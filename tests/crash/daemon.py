@@ -15,6 +15,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from tests import programs
+
 START_S_MAX = 20.0
 """Longest wait for a daemon to answer. It takes a second; the rest is for a machine that does other work."""
 
@@ -35,7 +37,7 @@ class DaemonProcess:
         self.log = folder / "daemon.log"
         self._env = {**os.environ, **(env or {})}
         self._env.pop("CTXD_FAILPOINTS", None)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: programs.Started | None = None
 
     @property
     def pid(self) -> int:
@@ -52,20 +54,9 @@ class DaemonProcess:
     def launch(self, *arguments: str, failpoints: str = "") -> None:
         """Start the process and do not wait until it is ready."""
         env = {**self._env, "CTXD_FAILPOINTS": failpoints} if failpoints else self._env
-        command = [
-            sys.executable,
-            "-m",
-            "ctxd",
-            "run",
-            "--state-dir",
-            str(self.state_dir),
-            "--socket",
-            str(self.socket),
-        ]
+        words = ["run", "--state-dir", self.state_dir, "--socket", self.socket, *arguments]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *arguments], env=env, stdin=subprocess.DEVNULL, stderr=log, stdout=log
-            )
+            self._process = programs.start("ctxd", words, env=env, stderr=log, stdout=log)
 
     async def start(self, *arguments: str, failpoints: str = "") -> float:
         """Start the process and return the seconds until it accepted a connection.

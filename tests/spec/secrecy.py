@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ctxd_client.sync import SyncSession
 from ctxd_protocol.session_types import Message
+from tests import programs
 from tests.suites.secret_corpus import made_up
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -23,9 +24,7 @@ Start = Callable[..., SyncSession]
 
 def ctx(socket: str, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environ = {**ENVIRON, "CTXD_SOCKET": socket}
-    return subprocess.run(
-        [SCRIPTS / "ctx", *words], capture_output=True, text=True, timeout=60, env=environ, input=stdin
-    )
+    return programs.run("ctx", words, env=environ, input=stdin)
 
 
 def say(s: SyncSession, tree: Path) -> str:

@@ -18,6 +18,7 @@ from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import CompactionEvent, Event, OpaqueEvent, PromptEvent, ResponseEvent
 from ctxd_protocol.methods.commits import Commit
+from tests import programs
 from tests.client.running import Running
 from tests.waiting import block_until
 
@@ -90,8 +91,8 @@ def captured(
 ) -> subprocess.CompletedProcess[bytes]:
     """``ctx capture`` of a scripted agent, or of ``stdin``."""
     agent = [] if stdin is not None else ["--", sys.executable, "-c", AGENT + body]
-    words = [str(CTX), "capture", *options, *(["--stdin"] if stdin is not None else []), *agent]
-    return subprocess.run(words, input=stdin, capture_output=True, timeout=WAIT_S, env=environ(daemon.socket))
+    words = ["capture", *options, *(["--stdin"] if stdin is not None else []), *agent]
+    return programs.run_bytes("ctx", words, input=stdin or b"", timeout=WAIT_S, env=environ(daemon.socket))
 
 
 @contextmanager
@@ -316,8 +317,7 @@ def transcript(tmp_path: Path) -> Path:
 
 
 def imported(daemon: Running, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [str(CTX), "capture", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, env=environ(daemon.socket))
+    return programs.run("ctx", ["capture", *words], timeout=WAIT_S, env=environ(daemon.socket))
 
 
 @pytest.mark.requirement("CAP-10")

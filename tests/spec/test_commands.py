@@ -21,6 +21,7 @@ from ctxd.cli.main import cli
 from ctxd.formatting import moment
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.event_types import ResponseEvent, ThinkingEvent
+from tests import programs
 from tests.client.running import Running
 from tests.unit.assembly.provider_rules import check_request
 
@@ -33,9 +34,7 @@ def ctx(
 ) -> subprocess.CompletedProcess[str]:
     """``ctx`` with ``words``, on pipes, in ``folder``, with further variables in its environment."""
     environ = {**ENVIRON, "CTXD_SOCKET": daemon.socket, **environ}
-    return subprocess.run(
-        [CTX, *words], capture_output=True, text=True, timeout=60, env=environ, input=stdin, cwd=folder
-    )
+    return programs.run("ctx", words, env=environ, input=stdin, cwd=folder)
 
 
 @pytest.fixture

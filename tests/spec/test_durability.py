@@ -20,6 +20,7 @@ from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.commits import ImportedDelta
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import Message
+from tests import programs
 from tests.client.running import Running
 from tests.crash.daemon import DaemonProcess, daemon_process
 from tests.crash.wire import Gone, Refused, Wire
@@ -40,7 +41,7 @@ def process(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 def ctxd(*words: object) -> subprocess.CompletedProcess[str]:
     """``ctxd`` in a process of its own."""
-    return subprocess.run([CTXD, *map(str, words)], capture_output=True, text=True, timeout=60)
+    return programs.run("ctxd", words)
 
 
 def verified(state: Path) -> tuple[int, Any]:

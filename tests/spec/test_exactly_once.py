@@ -15,6 +15,7 @@ import pytest
 
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
+from tests import programs
 from tests.client.running import Running
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -79,9 +80,7 @@ class Session:
             self.hook("Stop", prompt_id=f"p-{name}", last_assistant_message=f"answer {name}")
 
     def ctx(self, *words: str) -> str:
-        done = subprocess.run(
-            [SCRIPTS / "ctx", *words], capture_output=True, text=True, timeout=60, env=self.environ, check=False
-        )
+        done = programs.run("ctx", words, env=self.environ)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
+
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 HOOK = str(SCRIPTS / "ctx-hook")
 FILES = {
@@ -47,7 +49,7 @@ SETTINGS = {
 
 def ctx(home: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {"PATH": os.environ["PATH"], "HOME": str(home), **environ}
-    return subprocess.run([SCRIPTS / "ctx", *words], capture_output=True, text=True, timeout=60, env=kept)
+    return programs.run("ctx", words, env=kept)
 
 
 def written(home: Path, harness: str, text: str) -> Path:

@@ -27,6 +27,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 from ctxd_protocol.ids import captured_session_id
+from tests import programs
 from tests.client.running import Running
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -516,7 +517,7 @@ def test_commands_of_codex_and_pi_know_their_session(
 def ctx(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket}
     environ.pop("XDG_STATE_HOME", None)
-    return subprocess.run([SCRIPTS / "ctx", *words], capture_output=True, text=True, timeout=60, env=environ)
+    return programs.run("ctx", words, env=environ)
 
 
 @pytest.mark.requirement("HOK-7")

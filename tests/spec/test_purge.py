@@ -1,7 +1,6 @@
 """Secrets: the content of an object or a chat is destroyed, with proof."""
 
 import json
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +10,9 @@ import pytest
 from ctxd_client import CallFailed, InvalidState, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.session_types import Message
+from tests import programs
 from tests.client.running import Running
-from tests.spec.secrecy import ENVIRON, OTHER, SCRIPTS, TOKEN, ctx, files_with, until_in_no_file
+from tests.spec.secrecy import ENVIRON, OTHER, TOKEN, ctx, files_with, until_in_no_file
 
 
 @pytest.mark.requirement("SEC-8")
@@ -58,9 +58,7 @@ def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_pur
         again = client.object_purge(id)
         assert (again.versions, again.receipt, again.complete) == (0, None, True)
         until_in_no_file(state, TOKEN, OTHER)
-    verified = subprocess.run(
-        [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json"], capture_output=True, text=True, env=ENVIRON
-    )
+    verified = programs.run("ctxd", ["verify", "--state-dir", state, "--json"], env=ENVIRON)
     assert (verified.returncode, json.loads(verified.stdout)["problems"]) == (0, [])
     kept.kill()
     kept.start()
@@ -71,16 +69,19 @@ def test_after_a_purge_no_file_of_the_state_holds_a_byte_of_it_and_reads_say_pur
 
 def searched(state: Path, *texts: str) -> set[str]:
     """The files in which ``ctxd verify --absent`` finds one of ``texts``."""
-    command = [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json", "--absent", "-"]
-    done = subprocess.run(command, input="\n".join(texts), capture_output=True, text=True, env=ENVIRON)
+    command = ["verify", "--state-dir", state, "--json", "--absent", "-"]
+    done = programs.run("ctxd", command, input="\n".join(texts), env=ENVIRON)
     report = json.loads(done.stdout)
     assert done.returncode == (1 if report["residue"] else 0), report["problems"]
     return set(report["residue"])
 
 
 @pytest.mark.requirement("SEC-8")
-def test_purges_beside_writers_and_verifications_all_complete(kept: Running, tree: Path, tmp_path: Path) -> None:
-    state, stop, purges = tmp_path / "state", threading.Event(), 25
+@pytest.mark.parametrize("purges", [5, pytest.param(25, marks=pytest.mark.slow)])
+def test_purges_beside_writers_and_verifications_all_complete(
+    kept: Running, tree: Path, tmp_path: Path, purges: int
+) -> None:
+    state, stop = tmp_path / "state", threading.Event()
 
     def write(name: str) -> int:
         with connect_sync(kept.socket) as client:
@@ -103,8 +104,7 @@ def test_purges_beside_writers_and_verifications_all_complete(kept: Running, tre
     def verify() -> set[int]:
         codes = set()
         while not stop.is_set():
-            command = [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json"]
-            codes.add(subprocess.run(command, stdout=subprocess.DEVNULL, env=ENVIRON).returncode)
+            codes.add(programs.run("ctxd", ["verify", "--state-dir", state, "--json"], env=ENVIRON).returncode)
         return codes
 
     with ThreadPoolExecutor(6) as pool:
@@ -188,9 +188,7 @@ def test_what_was_said_in_a_turn_is_purged_with_proof_and_the_session_goes_on(
     with connect_sync(kept.socket) as client:
         assert client.session("s", agent="a").assemble().text == shown
         assert ctx(kept.socket, "scan", "--all", "--history").returncode == 0
-    verified = subprocess.run(
-        [SCRIPTS / "ctxd", "verify", "--state-dir", state, "--json"], capture_output=True, text=True, env=ENVIRON
-    )
+    verified = programs.run("ctxd", ["verify", "--state-dir", state, "--json"], env=ENVIRON)
     assert (verified.returncode, json.loads(verified.stdout)["problems"]) == (0, [])
     assert files_with(state, TOKEN, OTHER) == set()
 

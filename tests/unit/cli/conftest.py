@@ -14,6 +14,7 @@ import pytest
 from ctxd.cli.main import run
 from ctxd_client import connect_sync
 from ctxd_protocol.session_types import Message
+from tests import programs
 from tests.client.running import Running
 from tests.fakes.daemon import ScriptedDaemon
 
@@ -75,10 +76,7 @@ def running(tmp_path_factory) -> Iterator[Running]:
 
 def process(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """``ctx`` in a process of its own, on pipes."""
-    return subprocess.run(
-        [sys.executable, "-m", "ctxd.cli.main", *words],
-        capture_output=True, text=True, timeout=60, env={**os.environ, **environ},
-    )  # fmt: skip
+    return programs.run("ctx", words, env={**os.environ, **environ})
 
 
 def terminal(*words: str, **environ: str) -> str:
