@@ -10,16 +10,16 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import Final
 
 from ctxd.capture.checkpoints import Trigger
+from ctxd.capture.planned_deltas import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.formats.delta_formats import measured, tokens_of
+from ctxd.transcripts.claude_code import Segment, is_typed, preserved
 from ctxd.transcripts.files import LINE_READERS, Format
-from ctxd.transcripts.records import Line, Record, number_of, record_of, records_of, text_of
+from ctxd.transcripts.opencode_storage import STATE, reverted
+from ctxd.transcripts.records import Line, Record, id_of, number_of, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -32,7 +32,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 2
+PARSER: Final = 3
 """Version of this plan. Files that another version has planned are planned anew."""
 
 DELTA_BYTES: Final = 192 * 1024
@@ -40,56 +40,13 @@ DELTA_BYTES: Final = 192 * 1024
 
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 _SUMMARY_CHARS_MAX: Final = 16_000
+_KEPT_PROMPTS_BYTES: Final = 80_000
 _BOUNDARY: Final = "compact_boundary"
 _SPAWNING: Final = frozenset({"Task", "Agent", "task", "spawn_agent", "subagent"})
 """Tools that start a sub-agent."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
-_COPIED: Final = frozenset({"sessionId", "forkedFrom", "ordinal"})
-"""Members of a record that a copy changes."""
-
-
-class Repeated(NamedTuple):
-    """A line to repeat at the start of a delta: byte ``start`` of ``source``."""
-
-    source: str
-    start: int
-
-
-class Start(NamedTuple):
-    """The place at which a chain begins: the commit ``tip`` of ``source``, by its number, and lines to repeat after
-    it. Without ``tip`` the chain has a root of its own."""
-
-    source: str = ""
-    tip: int | None = None
-    repeated: tuple[Repeated, ...] = ()
-
-
-class PlannedDelta(NamedTuple):
-    """A commit to be made of complete lines, ``parent.repeated`` before them. ``number`` counts from 1 in its source.
-
-    ``agent``: the sub-agent whose chain it is in, empty for none. ``counts``: messages and tokens, None if they are not
-    counted. ``at``: the latest time of an event of the chain so far, else of the source so far, in ms since 1970.
-    ``is_continued``: the chain continues the session's own.
-    """
-
-    number: int
-    parent: Start
-    agent: str
-    trigger: Trigger
-    lines: bytes
-    is_compaction: bool
-    summary: str
-    counts: tuple[int, int] | None
-    at: int | None
-    is_continued: bool = False
-
-
-_ROOT: Final = Start()
-
-CONTINUED: Final = Start(tip=0)
-"""The place of the first chain behind what the session has from elsewhere: the session's own newest commit."""
 
 
 class _Branch:
@@ -98,7 +55,7 @@ class _Branch:
     def __init__(self, number: int, agent: str, start: Start) -> None:
         self.number = number
         self.agent = agent
-        self.start = start
+        self.start = self.begin = start
         self.last = self.last_spoken = -1
         self.at: int | None = None
         self.clear()
@@ -118,7 +75,7 @@ class TranscriptPlan:
     commit yet.
     """
 
-    def __init__(self, format: Format, source: str, *, start: Start = _ROOT, agent: str = "") -> None:
+    def __init__(self, format: Format, source: str, *, start: Start = ROOT, agent: str = "") -> None:
         self.source = source
         self.counts: Counter[str] = Counter()
         self.copied = 0
@@ -127,7 +84,7 @@ class TranscriptPlan:
         """What the session has from elsewhere, and is left out of the lines to come."""
         self._read = LINE_READERS[format]
         self._start, self._agent = start, agent
-        self._ends = array("Q", [0])
+        self._starts, self._ends = array("Q"), array("Q")
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
         self._nodes: dict[int, int] = {}
         self._outside: dict[int, tuple[TranscriptPlan, int]] = {}
@@ -137,11 +94,19 @@ class TranscriptPlan:
         self._calls: dict[str, int] = {}
         self._spawned: dict[str, int] = {}
         self._turns: list[Start] = []
-        self._made: list[tuple[Start, array[int]]] = []
+        self._task: Start | None = None
+        self._is_task_begun = False
+        self._entries = array("L")
+        self._prompts: list[tuple[int, int]] = []
+        self._made: list[tuple[Start, array[int], int]] = []
         self._preserved: list[int] = []
+        self._is_segment = False
+        self._last_kept: int | None = None
+        self._relinked: dict[int, int] = {}
         self._tail: str | None = None
         self._pending = 0
         self._newest: int | None = None
+        self._oldest: int | None = None
         self._is_continued = False
         self._continued = set[int]()
         self._to: _Branch | None = None
@@ -160,9 +125,10 @@ class TranscriptPlan:
 
     # --- lines ---
 
-    def add(self, line: SourceLine) -> Iterator[PlannedDelta]:
-        """Take the next line of the source, and yield the commits that are due before and after it."""
-        place = self._place(line)
+    def add(self, line: SourceLine, place: int | None = None) -> Iterator[PlannedDelta]:
+        """Take the next line of the source, and yield the commits that are due before and after it. ``place``: the one
+        that ``reserve`` has given it."""
+        place = self.reserve(line) if place is None else place
         if not line.kept:
             return
         record = line.record or {}
@@ -179,10 +145,13 @@ class TranscriptPlan:
         self._to = None
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
-        if not branch.agent and any(isinstance(event, PromptEvent) for event in events):
+        prompt = next((event for event in events if isinstance(event, PromptEvent)), None)
+        if prompt is not None and not branch.agent:
             if branch.has_spoken:
                 yield self._cut(branch, "turn_boundary")
-            self._turns.append(branch.start)
+            self._turns.append(self._task or branch.start)
+            self._prompts.append((place, measured(prompt)[1]))
+            self._task, self._is_task_begun = None, False
         compaction = _replacement(events)
         if compaction is not None:
             yield from self._cut_before_boundary(branch)
@@ -214,6 +183,8 @@ class TranscriptPlan:
         """Cut what is to be cut after a line with ``events``."""
         if compaction is not None:
             kept = self._kept(compaction, branch)
+            if self._last_kept is not None:
+                self._relinked[self._last_kept], self._last_kept = branch.last, None
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
         elif any(isinstance(event, ToolCallEvent) and event.tool in _SPAWNING for event in events):
             yield self._cut(branch, "tool_call")
@@ -224,12 +195,20 @@ class TranscriptPlan:
 
     def skip(self, line: SourceLine, origin: "TranscriptPlan", place: int) -> None:
         """Take a line that repeats line ``place`` of ``origin``: what follows goes on from there."""
-        here = self._place(line)
+        here = self.reserve(line)
+        record, before = line.record or {}, self._start
         self.copied += 1
         self._outside[here] = origin, place
-        self._start = origin.at_line(place)
-        if (id := id_of(line.record or {})) is not None:
+        self._start, self._main = origin.at_line(place), None
+        if (id := id_of(record)) is not None:
             self._nodes[hash(id)] = here
+        if self._route is not _codex:
+            return
+        if any(isinstance(entry.event, PromptEvent) for entry in self._read([Line(1, record)])):
+            self._turns.append(before)
+            self._prompts.append((here, len(line.kept)))
+        elif turns := _rolled_back(record_of(record.get("payload"))):
+            self._take_back(turns)
 
     def _pass_over(self, id: str | None, record: Record) -> None:
         """Let the children of a record that is left out follow its parent."""
@@ -265,16 +244,19 @@ class TranscriptPlan:
         number = self._commit_of[place]
         if number == 0:
             return Start()
-        before, places = self._made[number - 1]
+        before, places, _ = self._made[number - 1]
         if not any(self._spoken[later] for later in places if later > place):
             return Start(self.source, number)
-        repeated = (Repeated(self.source, self._ends[each]) for each in places if each <= place)
+        repeated = map(self._line, (each for each in places if each <= place))
         return before._replace(repeated=(*before.repeated, *repeated))
 
-    def at_byte(self, end: int) -> Start:
-        """Return where a chain begins that goes on after the line that ends at byte ``end``."""
-        place = min(bisect_left(self._ends, end), self.size) - 1
-        return self.at_line(place) if place >= 0 else Start()
+    def at_byte(self, end: int) -> tuple[Start, bool]:
+        """Return where a chain begins that goes on after the line that ends at byte ``end``, and whether one does."""
+        if not end or not self.size:
+            return Start(), not end
+        behind = (place for place, each in enumerate(self._ends) if each >= end)
+        place = min(behind, key=self._ends.__getitem__, default=self.size - 1)
+        return self.at_line(place), self._ends[place] == end
 
     def at_spawn(self, agent: str) -> Start:
         """Return where the chain of sub-agent ``agent`` begins: after its call, else at the newest commit."""
@@ -287,7 +269,9 @@ class TranscriptPlan:
 
     # --- chains ---
 
-    def _place(self, line: SourceLine) -> int:
+    def reserve(self, line: SourceLine) -> int:
+        """Return the place of the next line of the source, which is taken later, or has nothing to take."""
+        self._starts.append(line.end - len(line.source))
         self._ends.append(line.end)
         self._commit_of.append(0)
         self._branch_of.append(0)
@@ -314,7 +298,7 @@ class TranscriptPlan:
     def _goes_on_from(self, place: int) -> bool:
         """True if the main chain has nothing of this source yet, and begins after line ``place`` of the origin."""
         main = self._main
-        start = self._start if main is None else main.start
+        start = self._start if main is None else main.begin
         return (main is None or main.last_spoken < 0) and start == self.at_line(place)
 
     def _append(self, branch: _Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
@@ -332,6 +316,7 @@ class TranscriptPlan:
             if event.at is not None:
                 branch.at = max(branch.at or 0, event.at)
                 self._newest = max(self._newest or 0, event.at)
+                self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
             if isinstance(event, _SPOKEN):
                 self._spoken[place] = branch.has_spoken = True
                 branch.last_spoken = place
@@ -352,7 +337,7 @@ class TranscriptPlan:
         parent = branch.start._replace(repeated=(*branch.start.repeated, *kept))
         is_counted = branch.is_counted and not rest[0] and not parent.repeated
         counts = (branch.messages, tokens_of(branch.text)) if is_counted else None
-        self._made.append((parent, array("L", places)))
+        self._made.append((parent, array("L", places), len(kept)))
         if parent.tip == 0 or (parent.source == self.source and parent.tip in self._continued):
             self._continued.add(self.made)
         for place in places:
@@ -378,36 +363,75 @@ class TranscriptPlan:
 
     def _note_kept(self, record: Record) -> None:
         """Remember the messages that the compaction which follows this record leaves in the window."""
-        preserved = record_of(record_of(record.get("compactMetadata")).get("preservedMessages")).get("uuids")
-        if isinstance(preserved, list):
-            found = {self._nodes.get(hash(id)) for id in preserved if isinstance(id, str)}
-            self._preserved = sorted(place for place in found if place is not None)
+        if ids := preserved(record_of(record.get("compactMetadata"))):
+            self._preserved = sorted(self._nodes[hash(id)] for id in ids if hash(id) in self._nodes)
+            self._is_segment, self._last_kept = isinstance(ids, Segment), hash(ids[-1])
         for part in records_of(record.get("parts")):
-            if part.get("type") == "compaction" and isinstance(part.get("tail_start_id"), str):
-                self._tail = part["tail_start_id"]
+            if part.get("type") == "compaction":
+                self._tail = text_of(part.get("tail_start_id")) or None
 
     def _kept(self, compaction: CompactionEvent, branch: _Branch) -> tuple[Repeated, ...]:
         """Return the lines that stay in the window behind a compaction: its commit replaces everything before."""
         places, self._preserved = self._preserved, []
+        meta = compaction.meta or {}
         first, self._tail = compaction.kept_from or self._tail, None
+        index = number_of(meta.get("firstKeptEntryIndex"))
         if first is not None and first != compaction.id and (start := self._nodes.get(hash(first))) is not None:
-            places = self._path(start, branch)
-        return tuple(
-            Repeated(self.source, self._ends[place])
-            for place in places
-            if place not in self._outside and self._commit_of[place] and self._commit_of[place] <= self.made
-        )
+            return tuple(self._path(start, branch.start))
+        if index is not None and 0 < index < len(self._entries):
+            return tuple(self._path(self._entries[index], branch.start))
+        if self._is_segment and places:
+            path, last = self._path(places[0], branch.start), self._line(places[-1])
+            return tuple(path[: path.index(last) + 1]) if last in path else ()
+        if self._route is _codex and not meta.get("replacement_history"):
+            places = self._recent_prompts()
+        return tuple(self._line(place) for place in places if place in self._outside or self._commit_of[place])
 
-    def _path(self, first: int, branch: _Branch) -> list[int]:
-        """Return the lines from ``first`` on in the commits of ``branch``; none if it is not there."""
+    def _take_back(self, turns: int) -> Start:
+        """Forget the newest turns. Returns: where the first of them began."""
+        first = max(0, len(self._turns) - turns)
+        start = self._turns[first] if self._turns else self._start
+        del self._turns[first:], self._prompts[first:]
+        return start
+
+    def _recent_prompts(self) -> list[int]:
+        """Return the lines of the newest prompts, as many as codex repeats beside a summary alone."""
         found: list[int] = []
-        source, tip, _ = branch.start
-        while tip is not None and source == self.source:
-            parent, places = self._made[tip - 1]
-            found += [place for place in reversed(places) if place >= first]
+        left = _KEPT_PROMPTS_BYTES
+        for place, size in reversed(self._prompts):
+            if (left := left - size) < 0:
+                break
+            found.append(place)
+        return found[::-1]
+
+    def _line(self, place: int) -> Repeated:
+        """Return a line as one to repeat."""
+        if place in self._outside:
+            origin, there = self._outside[place]
+            return origin._line(there)
+        return Repeated(self.source, self._starts[place])
+
+    def _path(self, first: int, start: Start) -> list[Repeated]:
+        """Return the lines from ``first`` on that a chain which begins at ``start`` has; none if it has not that."""
+        found: list[Repeated] = []
+        wanted = self._line(first)
+        source, tip, repeated = start
+        while True:
+            if wanted in repeated:
+                return [*repeated[repeated.index(wanted) :], *found]
+            found[:0] = repeated
+            if tip is None or source != self.source:
+                break
+            (source, tip, repeated), places, kept = self._made[tip - 1]
+            found[:0] = [self._line(place) for place in places if place >= first]
             if first in places:
-                return found[::-1]
-            source, tip, _ = parent
+                return found
+            # What an earlier compaction has kept is in the commits before it too.
+            repeated = repeated[: len(repeated) - kept]
+        if first in self._outside and tip is not None:
+            origin, there = self._outside[first]
+            before = origin._path(there, Start(source, tip))
+            return [*before, *found] if before else []
         return []
 
     def _note_agents(self, events: Sequence[Event], place: int) -> None:
@@ -435,22 +459,6 @@ def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
     return None
 
 
-def id_of(record: Record) -> str | None:
-    """Return the id of a record at its source, None for one without."""
-    for name in ("uuid", "id"):
-        if isinstance(found := record.get(name), str) and found:
-            return found
-    return text_of(record_of(record.get("info")).get("id")) or None
-
-
-def fingerprint(record: Record) -> int:
-    """Return a hash of a record without the members that a copy of it in another session changes."""
-    same = {name: value for name, value in record.items() if name not in _COPIED}
-    if "payload" in record:
-        same.pop("timestamp", None)
-    return int.from_bytes(blake2b(msgspec.json.encode(same, order="sorted"), digest_size=8).digest())
-
-
 # --- routes: the branch of a line ---
 
 
@@ -472,10 +480,11 @@ def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
 
 
 def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
-    """Route by ``parentUuid``. A branch begins with a prompt: siblings of other kinds are parts of one step."""
+    """Route by ``parentUuid``. A branch begins with what a person typed: siblings of other kinds belong to a step."""
     is_boundary = record.get("subtype") == _BOUNDARY
     parent = text_of(record.get("parentUuid")) or (text_of(record.get("logicalParentUuid")) if is_boundary else "")
-    place = plan._nodes.get(hash(parent)) if parent else None
+    # The last message that a compaction left in the window stands behind it.
+    place = plan._relinked.get(hash(parent), plan._nodes.get(hash(parent))) if parent else None
     if record.get("isSidechain") and not plan._agent:
         named = text_of(record.get("agentId"))
         if not named and place is not None and place not in plan._outside:
@@ -492,12 +501,12 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
     if place is None:
         return
     if place in plan._outside:
-        if any(isinstance(event, PromptEvent) for event in events) and not plan._goes_on_from(place):
+        if any(map(is_typed, events)) and not plan._goes_on_from(place):
             yield from plan._after(place)
             plan._main = plan._to
         return
     branch = plan._branches[plan._branch_of[place]]
-    if any(isinstance(event, PromptEvent) for event in events) and branch.last_spoken > place:
+    if any(map(is_typed, events)) and branch.last_spoken > place:
         yield from plan._after(place)
     else:
         plan._to = branch
@@ -507,6 +516,9 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
 def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
     """Route by ``parentId``, exactly. An entry without one, or with an unknown one, is a root."""
     if "parentId" not in record:
+        # The first version has no ids, and names an entry by its number.
+        if record:
+            plan._entries.append(plan.size - 1)
         return
     parent = record.get("parentId")
     place = plan._nodes.get(hash(parent)) if isinstance(parent, str) else None
@@ -530,24 +542,55 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
     """Route to one chain; a rollback begins a branch before the turns that it takes back."""
     payload = record_of(record.get("payload"))
     main = plan._main_branch()
-    if any(isinstance(event, PromptEvent) for event in events) and main.lines and not plan._turns:
+    match payload.get("type"):
+        case "task_started":
+            plan._is_task_begun = True
+        case "task_complete" | "turn_aborted":
+            plan._task, plan._is_task_begun = None, False
+        case _ if plan._is_task_begun and plan._task is None and _replacement(events) is not None:
+            # A compaction before the prompt of a turn is taken back with it.
+            if main.lines:
+                yield plan._cut(main, "compaction")
+            plan._task = main.start
+    is_first = not plan._turns or not plan.counts["prompt"]
+    if any(isinstance(event, PromptEvent) for event in events) and main.lines and is_first:
         # What stands before the first turn stays when all turns are taken back.
         yield plan._cut(main, "explicit")
-    if payload.get("type") != "thread_rolled_back":
+    if (turns := _rolled_back(payload)) and plan._turns:
+        if main.lines:
+            yield plan._cut(main, "turn_boundary")
+        plan._main = plan._to = plan._branch(plan._take_back(turns))
+
+
+def _rolled_back(payload: Record) -> int:
+    """Return how many turns of codex a record takes back."""
+    return max(0, number_of(payload.get("num_turns")) or 0) if payload.get("type") == "thread_rolled_back" else 0
+
+
+def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
+    """Route to one chain, and what changes of the session's row to one of its own, which is older. A pending revert
+    begins a branch before the messages that it has taken back."""
+    if STATE not in record:
+        yield from _linear(plan, record, events)
         return
-    turns = number_of(payload.get("num_turns"))
-    if turns is None or turns < 1 or not plan._turns:
-        return
-    if main.lines:
-        yield plan._cut(main, "turn_boundary")
-    first = max(0, len(plan._turns) - turns)
-    start = plan._turns[first]
-    del plan._turns[first:]
-    plan._main = plan._to = plan._branch(start)
+    message, is_part = reverted(record_of(record.get(STATE)))
+    main = plan._main_branch()
+    if message and main.lines:
+        yield plan._cut(main, "session_end")
+    first = plan._nodes.get(hash(message), 0)
+    # Of a message of which a part is named, the parts before it stay.
+    place = first if is_part else first - 1
+    if first and (plan._commit_of[place] or place in plan._outside):
+        yield from plan._after(place)
+        plan._main = plan._to
+    else:
+        plan._to = plan._branch(Start())
+        plan._to.at = plan._oldest
 
 
 _ROUTES: Final[dict[Format, Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]]] = {
     "claude-code": _claude_code,
     "codex": _codex,
+    "opencode": _opencode,
     "pi": _pi,
 }

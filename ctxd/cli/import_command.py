@@ -10,7 +10,7 @@ import anyio
 import click
 
 from ctxd.cli.common_options import Invocation, common
-from ctxd.cli.exit_codes import NOT_FOUND, USAGE
+from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
@@ -45,8 +45,8 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
 
     Each session becomes a chain of commits that hold its lines as they are, at the times at which they were written;
     branches, sub-agents and forks become branches of it. Sources are only read. Repeated, an import reads what is new
-    and makes nothing twice. All that was left out is listed with the reason. With --watch and --json, one JSON document
-    a line.
+    and makes nothing twice. All that was left out is listed with the reason; a single file in which there is no session
+    makes the exit code 1. With --watch and --json, one JSON document a line.
     """
     if watch and dry_run:
         raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")
@@ -60,6 +60,8 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
         if not places:
             looked = ", ".join(map(str, home))
             raise Stop(NOT_FOUND, f"{harness} has no sessions in {looked}", hint="name a PATH", symbol="unreadable")
+
+    is_file = path is not None and path.is_file()
 
     async def imported() -> None:
         from ctxd import __version__
@@ -82,7 +84,10 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
                         await work.save(when_due=False)
             else:
                 await in_thread(deliver_waiting, run.socket_path())
-                report(run, await work.run(places))
+                result = await work.run(places)
+                report(run, result)
+                if is_file and result.skipped and not result.sources:
+                    raise Stop(FAILURE, f"{path} was not imported: {result.skipped[0].reason}", symbol="unreadable")
 
     anyio.run(imported)
 

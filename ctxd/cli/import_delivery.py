@@ -15,8 +15,9 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from ctxd.capture.planned_deltas import CONTINUED, PlannedDelta, Repeated, Start
 from ctxd.capture.recorded_events import RecordedEvents
-from ctxd.capture.transcript_plan import CONTINUED, PARSER, PlannedDelta, Repeated, Start, TranscriptPlan
+from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_reading import Copies, Pass
@@ -128,9 +129,11 @@ class TranscriptImport:
         """
         self.result = ImportResult(self._harness, self._dry_run)
         self._under_way = set()
-        for path, record in (await self._record.load()).items():
-            if record.root and path not in self._roots.setdefault(record.root, []):
-                self._roots[record.root].append(path)
+        records = await self._record.load()
+        for path in self._record.in_order(records):
+            root = records[path].root
+            if root and path not in self._roots.setdefault(root, []):
+                self._roots[root].append(path)
         # The origin of a copy comes first, so that the common lines are of its session.
         found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
         self._waiting = {source.path: source for source in found}
@@ -394,7 +397,7 @@ class TranscriptImport:
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
-        self._record.changed.add(source.path)
+        self._record.note(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
     async def _describe(self, source: Transcript, facts: SessionFacts) -> None:
@@ -413,6 +416,7 @@ class TranscriptImport:
             parent = source.session
         if not parent and source.base is None:
             return Start()
+        near: Start | None = None
         for path in self._paths_of(source, parent or source.session):
             origin = await self._planned(path)
             if path in self._under_way:
@@ -420,20 +424,25 @@ class TranscriptImport:
             if origin is None:
                 continue
             if source.base is not None:
-                return origin.plan.at_byte(source.base)
-            if source.agent or source.is_spawned:
+                # Of several files of one thread it names one in which a line ends there.
+                start, is_line_end = origin.plan.at_byte(source.base)
+                if is_line_end:
+                    return start
+                near = near or start
+            elif source.agent or source.is_spawned:
                 return origin.plan.at_spawn(source.agent or source.native)
-        return Start()
+        return near or Start()
 
     def _paths_of(self, source: Transcript, session: str) -> list[str]:
         """Return the other sources of a session, its main conversations first those that were imported first."""
-        found = {path: record.session for path, record in self._records.items() if not record.agent}
-        return [path for path, owner in found.items() if owner == session and path != source.path]
+        found = [path for path, record in self._records.items() if record.session == session and not record.agent]
+        return [path for path in self._record.in_order(found) if path != source.path]
 
     async def _copies(self, source: Transcript) -> Copies:
         """Return the source of which this one may repeat the beginning."""
         paths = self._roots.get(source.root, [])
-        before = paths[: paths.index(source.path)] if source.path in paths else []
+        before = self._paths_of(source, source.origin) if source.origin else []
+        before += paths[: paths.index(source.path)] if source.path in paths else []
         if source.parent and source.base is None and (not source.is_spawned or source.first_own):
             before = [*before, *self._paths_of(source, source.parent)]
         for path in before:
@@ -520,6 +529,8 @@ class TranscriptImport:
                 await create()
             # An open session would become the default of every command.
             await self._client.session_pause(source.session, wait=False)
+            if source.hidden:
+                await self._client.session_annotate(source.session, archived=True)
         except Conflict:
             pass
         self._sessions.add(source.session)
@@ -540,6 +551,7 @@ def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
             unseen = 0
         yield from copies.taken(plan, line)
         if done.ends_at(line):
+            yield from copies.release(plan)
             yield from plan.flush()
         elif done.ends_another(line, plan.pending):
             yield from plan.end_delta()
@@ -561,6 +573,7 @@ def _groups(sources: Sequence[Transcript]) -> list[list[str]]:
     for source in sources:
         keys = [f"session {source.session}", f"session {source.parent or source.session}"]
         keys += [f"root {source.root}"] if source.root else []
+        keys += [f"session {source.origin}"] if source.origin else []
         found: list[list[str]] = []
         for key in keys:
             if key in group_of and not any(group_of[key] is each for each in found):

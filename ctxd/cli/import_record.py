@@ -4,6 +4,8 @@ Without it nothing is lost: commits are known by their operation ids. With it an
 """
 
 import os
+import sys
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,8 @@ class SourceRecord(msgspec.Struct, array_like=True):
     ``cuts``: the ends of earlier imports, where all deltas end. ``ends``: those of deltas of imports of which this
     record knew nothing, each the end of the one that its line is in. ``commits``: key and id of each commit made of it.
     ``unrecorded``: the bytes that were imported before the session had events of its own. ``continued``: the commit of
-    the session that the lines behind those events continue, empty while there are none.
+    the session that the lines behind those events continue, empty while there are none. ``number``: grows with the
+    order in which sources were first imported, 0 before that: a later one may be a copy of an earlier one.
     """
 
     parser: int
@@ -40,6 +43,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     unrecorded: int = 0
     continued: str = ""
     ends: list[int] = []
+    number: int = 0
 
 
 class ImportRecord:
@@ -53,6 +57,7 @@ class ImportRecord:
         self._saved_every_s = saved_every_s
         self._kept: str | None = None
         self._is_loaded = False
+        self._newest = 0
         # The paths of each session and agent, made once for each import.
         self._paths: dict[tuple[str, str], list[str]] | None = None
         self._saving = anyio.Lock()
@@ -64,8 +69,20 @@ class ImportRecord:
         if not self._is_loaded:
             self.sources |= await self._stored()
             self._is_loaded = True
+            self._newest = max((record.number for record in self.sources.values()), default=0)
         self._paths = None
         return self.sources
+
+    def in_order(self, paths: Iterable[str]) -> list[str]:
+        """``paths`` in the order in which they were first imported, then those that were not."""
+        return sorted(paths, key=lambda path: self.sources[path].number or sys.maxsize)
+
+    def note(self, path: str) -> None:
+        """Take the source of ``path`` as imported."""
+        if not self.sources[path].number:
+            self._newest += 1
+            self.sources[path].number = self._newest
+        self.changed.add(path)
 
     async def save(self, *, when_due: bool) -> None:
         """Keep the record, together with what another import has added meanwhile.

@@ -91,13 +91,21 @@ def written(
 
 def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> list[typed.Event]:
     kept: list[typed.Event] = []
+    places: dict[str | None, int] = {}
+    id: str | None = None
     for event in events:
+        if event.id != id:
+            # Events of one record share its id.
+            id = event.id
+            places[id] = len(kept)
         if event.sidechain is not None:
             losses.drop(event)
         elif isinstance(event, typed.CompactionEvent) and event.summary:
-            if event.kept_from is not None:
+            first = places.get(event.kept_from, -1) if event.kept_from is not None else len(kept)
+            if first < 0:
                 losses.add("messages that a compaction kept")
-            kept = [_bare(event)]
+            kept = [_bare(event), *(kept[first:] if first >= 0 else ())]
+            places.clear()
         elif _goes_on(event, harness, own):
             kept.append(_bare(event))
         else:

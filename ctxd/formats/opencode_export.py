@@ -27,6 +27,10 @@ class DocumentWriter:
         match event:
             case typed.OpaqueEvent(kind="session", data=dict(info)):
                 self._document["info"] = info
+            case typed.OpaqueEvent(kind="session_state", data=dict(info)):
+                known = self._document["info"]
+                times = {**known.get("time", {}), **info.get("time", {})}
+                self._document["info"] = {**known, **info, **({"time": times} if times else {})}
             case typed.OpaqueEvent(kind="message", data=dict(info)):
                 self._parts = []
                 self._document["messages"].append({"info": info, "parts": self._parts})

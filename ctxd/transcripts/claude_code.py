@@ -6,7 +6,7 @@ with the usage of the whole message. The format is internal to the harness and c
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ctxd.transcripts.records import (
     Entry,
@@ -32,6 +32,9 @@ _WRAPPER: Final = re.compile(
 )
 """Start of a user record that the harness wrote: its first element names the kind."""
 
+_TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
+"""Kinds of notices that a person has typed."""
+
 _INTERRUPTED: Final = "[Request interrupted by user"
 _ENVELOPE: Final = ("type", "uuid", "parentUuid", "timestamp", "message", "agentId", "isSidechain")
 _MESSAGE: Final = ("id", "role", "type", "model", "content", "usage", "stop_reason")
@@ -41,6 +44,30 @@ def wrapper_of(text: str) -> str | None:
     """The kind of a user text that the harness wrote, from its first element; None for one that a person may have."""
     found = _WRAPPER.match(text)
     return None if found is None else found[1]
+
+
+def is_typed(event: typed.Event) -> bool:
+    """True for what a person has typed: a prompt or a command."""
+    return isinstance(event, typed.PromptEvent) or (isinstance(event, typed.SystemEvent) and event.kind in _TYPED)
+
+
+class Segment(NamedTuple):
+    """The messages of a chain from ``head`` to ``tail``."""
+
+    head: str
+    tail: str
+
+
+def preserved(metadata: Record) -> Segment | tuple[str, ...]:
+    """The ids of the messages that a compaction leaves in the window, from what is recorded with its boundary."""
+    ids = record_of(metadata.get("preservedMessages")).get("uuids")
+    if isinstance(ids, list):
+        return tuple(id for id in ids if isinstance(id, str))
+    match metadata.get("preservedSegment"):
+        case {"headUuid": str(head), "tailUuid": str(tail)}:
+            return Segment(head, tail)
+        case _:
+            return ()
 
 
 def read_session(found: Iterable[Line]) -> Iterator[Entry]:
@@ -61,6 +88,7 @@ def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
 class _Reader:
     def __init__(self) -> None:
         self._tokens_before: int | None = None
+        self._kept_from: str | None = None
 
     def events(self, record: Record) -> list[typed.Event]:
         match record.get("type"):
@@ -111,7 +139,8 @@ class _Reader:
     ) -> typed.Event:
         if record.get("isCompactSummary"):
             before, self._tokens_before = self._tokens_before, None
-            return typed.CompactionEvent(summary=text, tokens_before=before, meta=meta, **place)
+            kept, self._kept_from = self._kept_from, None
+            return typed.CompactionEvent(summary=text, kept_from=kept, tokens_before=before, meta=meta, **place)
         if record.get("isMeta") or record.get("isSynthetic"):
             return typed.SystemEvent(text=text, kind="meta", meta=meta, **place)
         if wrapper := wrapper_of(text):
@@ -127,7 +156,7 @@ class _Reader:
             return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)
         found = record_of(record.get("compactMetadata") or record.get("compact_metadata"))
         tokens = found.get("preTokens", found.get("pre_tokens"))
-        self._tokens_before = number_of(tokens)
+        self._tokens_before, self._kept_from = number_of(tokens), next(iter(preserved(found)), None)
         if "uuid" in record and "sessionId" in record:
             # In a session file the summary is the next user record.
             return typed.SystemEvent(text=text_of(record.get("content")), kind=kind, meta=meta, **place)

@@ -60,7 +60,8 @@ def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
 class _Rollout:
     def __init__(self) -> None:
         self._model: str | None = None
-        self._total = typed.Usage()
+        self._total: typed.Usage | None = None
+        self._is_whole = False
 
     def events(self, record: Record) -> list[typed.Event]:
         at, payload = milliseconds(record.get("timestamp")), record_of(record.get("payload"))
@@ -68,6 +69,7 @@ class _Rollout:
             case "response_item":
                 return [self._item(payload, at)]
             case "session_meta":
+                self._is_whole = True
                 instructions = record_of(payload.get("base_instructions")).get("text", payload.get("instructions"))
                 meta = rest(payload, "base_instructions", "instructions")
                 return [typed.SystemEvent(text=text_of(instructions), kind="session_meta", at=at, meta=meta)]
@@ -91,11 +93,16 @@ class _Rollout:
         return typed.OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
 
     def _billed(self, payload: Record) -> typed.Usage | None:
-        """Return the tokens since the last count. Counts are totals; one that decreases starts anew."""
-        total = _usage(record_of(payload.get("info")).get("total_token_usage"))
+        """Return the tokens since the last count. Counts are totals; one that decreases starts anew. Of a rollout
+        without its beginning, the first count is that of the last request."""
+        info = record_of(payload.get("info"))
+        total = _usage(info.get("total_token_usage"))
         if total is None:
             return None
         before, self._total = self._total, total
+        if before is None and not self._is_whole and (last := _usage(info.get("last_token_usage"))) is not None:
+            return last
+        before = before or typed.Usage()
         if total.input + total.cache_read < before.input + before.cache_read or total.output < before.output:
             before = typed.Usage()
         return typed.Usage(

@@ -65,7 +65,8 @@ class Transcript(NamedTuple):
     ``agent``: the sub-agent of ``session`` whose chain it is. ``root``: equal in sources one of which is a copy of the
     other's beginning. ``parent``: the session that spawned it, or that it goes on from; ``base``: the byte of the
     parent's source where it does. ``first_own``: the first ordinal that is not a copy of the parent's. ``is_copy``: it
-    begins with lines of another session. ``hidden``: the kind of a thread that the harness does not list.
+    begins with lines of another session. ``origin``: that session, if they name it. ``hidden``: the kind of a thread
+    that the harness does not list.
     """
 
     path: str
@@ -81,6 +82,7 @@ class Transcript(NamedTuple):
     first_own: int = 0
     is_spawned: bool = False
     is_copy: bool = False
+    origin: str = ""
     hidden: str = ""
     stored: StoredSession | None = None
 
@@ -266,10 +268,11 @@ def _session(harness: Harness, native: str, path: Path) -> str:
 
 def _stored(path: Path, session: StoredSession) -> Transcript:
     id = _session("opencode", session.id, path)
+    parent = session.parent or session.fork
     return Transcript(
         f"{path}#{session.id}", path, "opencode", id, session.id, session.workdir, root=id,
-        parent=_session("opencode", session.parent, path) if session.parent else "", is_spawned=bool(session.parent),
-        stored=session,
+        parent=_session("opencode", parent, path) if parent else "", is_spawned=bool(session.parent),
+        is_copy=bool(session.fork), stored=session,
     )  # fmt: skip
 
 
@@ -338,13 +341,17 @@ def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
     root = next((text_of(each.get("uuid")) for each in records if each.get("uuid")), "")
     workdir = next((text_of(each.get("cwd")) for each in records if text_of(each.get("cwd"))), "")
     first = next((text_of(each.get("sessionId")) for each in records if text_of(each.get("sessionId"))), "")
+    forked = next((record_of(each["forkedFrom"]) for each in records if "forkedFrom" in each), None)
+    origin = text_of((forked or {}).get("sessionId")) or first
+    is_copy = forked is not None or first not in ("", native)
     return known._replace(
         session=_session("claude", native or first, path),
         native=native or first,
         workdir=workdir,
         agent=agent if is_agent else "",
         root=root,
-        is_copy=first not in ("", native) or any("forkedFrom" in each for each in records),
+        is_copy=is_copy,
+        origin=_session("claude", origin, path) if is_copy and origin not in ("", native) else "",
     )
 
 
@@ -373,7 +380,8 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
     source = record_of(record_of(meta.get("source")).get("subagent"))
     if isinstance(kind := record_of(meta.get("source")).get("subagent"), str):
         source = {"other": kind}
-    hidden = _HIDDEN & {text_of(source.get("other")), *source}
+    internal = text_of(record_of(meta.get("source")).get("internal"))
+    hidden = _HIDDEN & {text_of(source.get("other")), internal, *source}
     native = text_of(meta.get("id")) or text_of(meta.get("session_id"))
     id = _session("codex", native, path)
     base = record_of(meta.get("history_base"))

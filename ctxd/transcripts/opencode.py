@@ -29,8 +29,8 @@ _PART: Final = ("id", "sessionID", "messageID", "type")
 def read_session(found: Iterable[Line]) -> Iterator[Entry]:
     """Yield the events of a session as ``opencode_storage`` reads it, ``line`` is the number of its line.
 
-    A record has the member ``session``: its row; or ``info`` and ``parts``: a message of the first generation and of an
-    export; or ``row``, ``type`` and ``data``: a row of the second.
+    A record has the member ``session``: what of its row stays; or ``info`` and ``parts``: a message of the first
+    generation and of an export; or ``row``, ``type`` and ``data``: a row of the second; or ``session_state``: the rest.
     """
     for line in found:
         record = line.record
@@ -39,6 +39,8 @@ def read_session(found: Iterable[Line]) -> Iterator[Entry]:
                 events: list[typed.Event] = [damaged(line).event]
             case {"session": dict(row)}:
                 events = [opaque("session", row)]
+            case {"session_state": dict(row)}:
+                events = [opaque("session_state", row)]
             case {"info": dict(info), "parts": list(parts)}:
                 events = message_events(info, records_of(parts))
             case {"row": str(), "type": "damaged" as kind, "data": {"damaged": text}}:
@@ -86,13 +88,19 @@ def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:
         "at": milliseconds(record_of(info.get("time")).get("created")),
     }
     billed = {"model": text_of(info.get("modelID")) or None, "usage": _usage(info.get("tokens"))}
-    if info.get("summary") is True:
+    if info.get("summary") is True and _is_finished(info):
         text = "\n".join(text_of(part.get("text")) for part in parts if part.get("type") == "text")
         data = {"info": dict(info), "parts": [dict(part) for part in parts]}
         return [typed.CompactionEvent(summary=text, meta=data, **place)]
     events = [event for part in parts for event in _part_events(part, info, place, billed)]
     # The opaque event keeps the members of the message that no part has.
     return [opaque("message", info, **place, usage=billed["usage"]), *events]
+
+
+def _is_finished(info: Record) -> bool:
+    """True for an answer that ended well: one that failed, or is under way, replaces nothing."""
+    is_over = bool(info.get("finish")) or record_of(info.get("time")).get("completed") is not None
+    return is_over and not info.get("error")
 
 
 def row_events(kind: str, data: Record, id: str) -> list[typed.Event]:
@@ -114,7 +122,9 @@ def row_events(kind: str, data: Record, id: str) -> list[typed.Event]:
             ]
             return [opaque("message", rest(data, "content") or {}, **place, usage=billed["usage"]), *parts]
         case "compaction" if data.get("status") == "completed":
-            return [typed.CompactionEvent(summary=text_of(data.get("summary")), meta=rest(data, "summary"), **place)]
+            # What is recent stays in the window as a text of its own.
+            summary = "\n\n".join(filter(None, (text_of(data.get("summary")), text_of(data.get("recent")))))
+            return [typed.CompactionEvent(summary=summary, meta=rest(data, "summary"), **place)]
         case "system" | "synthetic" | "skill":
             return [typed.SystemEvent(text=text, kind=kind, meta=rest(data, "text"), **place)]
         case _:

@@ -4,6 +4,7 @@ A record is one message with its parts, or one row; ``opencode.read_session`` re
 database is opened read-only while its harness may write to it.
 """
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -19,11 +20,23 @@ _LOCKED_S: Final = 5.0
 _CONTENT_TYPES: Final = ("agent-switched", "model-switched")
 """Types of rows that the second table has before it holds messages."""
 
+STATE: Final = "session_state"
+"""The member of the record with what changes of a session's row: the last record, so that no other depends on it."""
+
+_FIXED: Final = frozenset(
+    {
+        "id", "parent_id", "parentID", "slug", "directory", "version", "time_created", "fork_session_id",
+        "fork_boundary",
+    }
+)  # fmt: skip
+_SUMS: Final = re.compile(r"time|time_(updated|viewed|idle)|(cost|tokens|summary)(_\w+)?")
+"""Members that change with each message and follow from them."""
+
 
 class StoredSession(NamedTuple):
     """A session: its id, the one that spawned it, and a stamp that changes when any of it does.
 
-    ``records`` reads it; raises OSError, sqlite3.Error.
+    ``records`` reads it; raises OSError, sqlite3.Error. ``fork``: the one of which it has copies.
     """
 
     id: str
@@ -31,6 +44,7 @@ class StoredSession(NamedTuple):
     workdir: str
     stamp: str
     records: Callable[[], Iterator[Record]]
+    fork: str = ""
 
 
 def numbered(records: Iterable[Record]) -> Iterator[Line]:
@@ -50,13 +64,16 @@ def stored_sessions(path: Path) -> Iterator[StoredSession]:
             for id, stamp in stamps.items():
                 newer.add(id)
                 row = _row(database, "session_v2", id)
+                stamp = stamp and f"{stamp} {row.get('time_updated')}"
                 yield _session(id, row, stamp, lambda id=id: _second_generation(path, id))  # type: ignore[misc]
         if {"session", "message", "part"} <= tables:
-            stamps = _stamps(database, "part")
+            stamps, messages = _stamps(database, "part"), _stamps(database, "message")
             for (id,) in database.execute("SELECT id FROM session ORDER BY id").fetchall():
                 if id not in newer:
                     row = _row(database, "session", id)
-                    stamp = f"{stamps.get(id)} {row['time_updated']}" if "time_updated" in row else ""
+                    stamp = (
+                        f"{stamps.get(id)} {messages.get(id)} {row['time_updated']}" if "time_updated" in row else ""
+                    )
                     yield _session(id, row, stamp, lambda id=id: _first_generation(path, id))  # type: ignore[misc]
 
 
@@ -73,8 +90,10 @@ def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[s
 
 
 def _session(id: str, row: Record, stamp: Iterable[object], records: Callable[[], Iterator[Record]]) -> StoredSession:
-    workdir = text_of(row.get("directory"))
-    return StoredSession(id, text_of(row.get("parent_id")), workdir, " ".join(map(str, stamp)), records)
+    parent, fork = text_of(row.get("parent_id")), text_of(row.get("fork_session_id"))
+    return StoredSession(
+        id, parent, text_of(row.get("directory")), " ".join(map(str, stamp)), records, "" if parent else fork
+    )
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -95,18 +114,21 @@ def _row(database: sqlite3.Connection, table: str, id: str) -> Record:
 
 def _second_generation(path: Path, session: str) -> Iterator[Record]:
     with closing(_opened(path)) as database:
-        yield {"session": _row(database, "session_v2", session) or {"id": session}}
+        session_row = _row(database, "session_v2", session) or {"id": session}
+        yield _fixed(session_row)
         rows = database.execute(
             "SELECT id, type, seq, data FROM session_message WHERE session_id = ? ORDER BY seq", (session,)
         )
         for id, kind, seq, data in rows:
             row = _object(data)
             yield {"row": id, "type": DAMAGED if DAMAGED in row else kind, "seq": seq, "data": row}
+        yield from _state(session_row)
 
 
 def _first_generation(path: Path, session: str) -> Iterator[Record]:
     with closing(_opened(path)) as database:
-        yield {"session": _row(database, "session", session)}
+        session_row = _row(database, "session", session)
+        yield _fixed(session_row)
         messages = database.execute(
             "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id", (session,)
         )
@@ -114,6 +136,31 @@ def _first_generation(path: Path, session: str) -> Iterator[Record]:
             rows = database.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (id,))
             parts = [{**_object(part), "id": part_id} for part_id, part in rows]
             yield {"info": {**_object(data), "id": id}, "parts": parts}
+        yield from _state(session_row)
+
+
+def _fixed(row: Record) -> Record:
+    """Return the first record of a session: what stays as it is, so that what follows it does."""
+    found = {name: value for name, value in row.items() if name in _FIXED}
+    created = record_of(row.get("time")).get("created")
+    return {"session": found if created is None else {**found, "time": {"created": created}}}
+
+
+def reverted(state: Record) -> tuple[str, bool]:
+    """Return the first message that a pending revert takes back, empty for none, and True if it begins with a part."""
+    revert = state.get("revert")
+    if isinstance(revert, str | bytes):
+        revert = _object(revert)
+    return text_of(record_of(revert).get("messageID")), bool(record_of(revert).get("partID"))
+
+
+def _state(row: Record) -> Iterator[Record]:
+    """Yield the last record of a session, if it has anything."""
+    found = {name: value for name, value in row.items() if name not in _FIXED and not _SUMS.fullmatch(name)}
+    times = {name: value for name, value in record_of(row.get("time")).items() if name not in ("created", "updated")}
+    found |= {"time": times} if times else {}
+    if found := {name: value for name, value in found.items() if value is not None}:
+        yield {STATE: found}
 
 
 def _object(data: str | bytes) -> Record:
@@ -132,9 +179,11 @@ def _object(data: str | bytes) -> Record:
 
 def export_records(document: Record) -> Iterator[Record]:
     """Yield the records of a document that ``opencode export`` wrote."""
-    yield {"session": record_of(document.get("info"))}
+    row = record_of(document.get("info"))
+    yield _fixed(row)
     for message in records_of(document.get("messages")):
         yield {"info": record_of(message.get("info")), "parts": records_of(message.get("parts"))}
+    yield from _state(row)
 
 
 def folder_sessions(storage: Path) -> Iterator[StoredSession]:
@@ -152,7 +201,8 @@ def folder_sessions(storage: Path) -> Iterator[StoredSession]:
 
 
 def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
-    yield {"session": {**_document(file), "id": file.stem}}
+    row = {**_document(file), "id": file.stem}
+    yield _fixed(row)
     messages = [(path, _document(path)) for path in sorted((storage / "message" / file.stem).glob("*.json"))]
 
     def created(found: tuple[Path, Record]) -> tuple[int, str]:
@@ -164,6 +214,7 @@ def _folder_records(storage: Path, file: Path) -> Iterator[Record]:
             "info": {**info, "id": path.stem, "sessionID": file.stem},
             "parts": [{**_document(part), "id": part.stem} for part in parts],
         }
+    yield from _state(row)
 
 
 def _document(path: Path) -> Record:

@@ -58,6 +58,8 @@ def _entry_events(record: Record) -> list[typed.Event]:
         "at": milliseconds(record.get("timestamp")),
     }
     match record.get("type"):
+        case "message" if record_of(record.get("message")).get("excludeFromContext") is True:
+            return [opaque("message", record, **place)]  # The user ran a command without showing it to the model.
         case "message":
             common = {**place, "message": id} if id else place
             return _message_events(record_of(record.get("message")), common, rest(record, *_ENTRY))

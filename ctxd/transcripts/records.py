@@ -184,6 +184,14 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def id_of(record: Record) -> str | None:
+    """Return the id of a record at its source, None for one without."""
+    for name in ("uuid", "id", "row"):
+        if isinstance(found := record.get(name), str) and found:
+            return found
+    return text_of(record_of(record.get("info")).get("id")) or None
+
+
 def number_of(value: object) -> int | None:
     """Return ``value`` if it is a whole number, which ``true`` is not."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.transcripts.files import LINE_READERS, Format
+from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Line, Record, decoded, record_of, text_of
 from ctxd_protocol.event_types import Event, PromptEvent
 from ctxd_protocol.session_types import RecordedSession
@@ -100,7 +101,7 @@ class SessionFacts:
             self._titles["thread_name"] = text_of(payload.get("thread_name"))
 
     def _opencode(self, record: Record) -> None:
-        row = record_of(record.get("session"))
+        row = record_of(record.get("session") or record.get(STATE))
         if not row:
             return
         title = text_of(row.get("title"))

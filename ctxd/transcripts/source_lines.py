@@ -89,6 +89,9 @@ def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
             return
         end = line.end
         yield line
+        if not raw.endswith(b"\n"):
+            # Its line feed, which is counted, may be written any moment.
+            return
 
 
 def _line(raw: bytes, end: int) -> SourceLine | None:

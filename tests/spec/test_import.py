@@ -18,6 +18,7 @@ from ctxd.transcripts.source_lines import zstd
 from ctxd_client import connect
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import Commit
+from tests import programs
 from tests.client.running import Running
 from tests.spec.refusal import refused
 from tests.spec.secrecy import TOKEN
@@ -31,7 +32,7 @@ LISTED = "44444444-5555-4666-8777-888888888888"
 
 def ctx(daemon: Running, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "CTXD_SOCKET": daemon.socket, **environment}
-    return subprocess.run([CTX, *words], capture_output=True, text=True, timeout=60, env=environ)
+    return programs.run("ctx", words, env=environ)
 
 
 def imported(daemon: Running, harness: str, path: Path, *more: str) -> Record:
@@ -310,6 +311,8 @@ def test_lines_that_are_no_records_are_kept_and_files_that_are_none_are_listed(
         "gone.jsonl": "No such file or directory",
         "pipe.jsonl": "not a regular file",
     }
+    alone = ctx(daemon, "import", "claude", str(tmp_path / "other.jsonl"))
+    assert alone.returncode == 1 and f"{tmp_path}/other.jsonl was not imported: not a transcript" in alone.stderr
     (tip,) = client.commit_list(session=claude.id, tips=True).commits
     kept = [json.loads(line) for line in text(client, tip.commit).splitlines()]
     assert [each["type"] for each in kept] == ["user", "damaged", "damaged", "damaged", "assistant"]

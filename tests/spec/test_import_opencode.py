@@ -25,17 +25,18 @@ SCHEMA: Mapping[str, str] = {
 class Opencode:
     """A database of both generations."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: Mapping[str, str] = SCHEMA) -> None:
+        self.schema = schema
         self.database = sqlite3.connect(path, isolation_level=None)
         self.database.execute("PRAGMA journal_mode=WAL")
-        for table, columns in SCHEMA.items():
+        for table, columns in schema.items():
             self.database.execute(f"CREATE TABLE {table} ({columns})")
         self.at = 1_700_000_000_000
 
     def add(self, table: str, **row: Any) -> None:
         self.at += 1000
         row = {name: json.dumps(each) if isinstance(each, dict) else each for name, each in row.items()}
-        columns = [name.strip() for name in SCHEMA[table].split(",")]
+        columns = [name.strip() for name in self.schema[table].split(",")]
         if "time_updated" in columns:
             row["time_updated"] = self.at
         if "time_created" in columns:
@@ -82,7 +83,7 @@ def test_databases_of_opencode_are_read_beside_their_writer(
     pending = {"type": "tool", "callID": "c3", "tool": "read", "state": {"status": "pending", "input": {}}}
     source.message(parent, "msg_2", "assistant", task, pruned, pending)
     source.message(parent, "msg_3", "user", {"type": "compaction", "auto": True, "tail_start_id": "msg_2"})
-    source.message(parent, "msg_4", "assistant", text, summary=True, parentID="msg_3")
+    source.message(parent, "msg_4", "assistant", text, summary=True, parentID="msg_3", finish="stop")
     source.message(parent, "msg_5", "user", text)
     source.message(child, "msg_x", "user", text)
     source.message(newer, "msg_y", "user", text)
@@ -103,7 +104,7 @@ def test_databases_of_opencode_are_read_beside_their_writer(
     window = str(client.commit_materialize(tip.commit).content).splitlines()
     assert [json.loads(line)["info"]["id"] for line in window] == ["msg_2", "msg_3", "msg_4", "msg_5"], "with its tail"
     assert told(client, here("opencode", child)) == ["s12sx"], "from the message with the call"
-    assert told(client, here("opencode", newer)) == ["s123"], "all but the summary"
+    assert told(client, here("opencode", newer)) == ["s", "s123"], "all but the summary, and the state beside it"
     kinds = {commit.commit_type for commit in commits(client, here("opencode", newer)).values()}
     assert kinds == {"delta", "compaction"}
     assert imported(daemon, "opencode", tmp_path)["unchanged"] == 1
@@ -111,7 +112,7 @@ def test_databases_of_opencode_are_read_beside_their_writer(
     source.add("session_message", id="msg_6", session_id=newer, type="user", seq=22, data=row)
     changed = imported(daemon, "opencode", tmp_path)
     assert (changed["unchanged"], changed["rewritten"], changed["sessions"]) == (2, 1, [here("opencode", newer)])
-    assert sorted(told(client, here("opencode", newer))) == ["s123", "s12346"]
+    assert sorted(told(client, here("opencode", newer))) == ["s", "s123", "s12346"]
 
 
 @pytest.mark.requirement("IMP-7")
@@ -131,7 +132,7 @@ def test_a_locked_or_damaged_database_is_listed_and_read_the_next_time(
     assert reasons["opencode.db"] == "database is locked" and "bad.db" in reasons
     source.database.execute("COMMIT")
     assert imported(daemon, "opencode", tmp_path)["sessions"] == [here("opencode", id)]
-    assert told(client, here("opencode", id)) == ["s12"]
+    assert told(client, here("opencode", id)) == ["s12", "s1s"], "a revert is pending"
 
 
 @pytest.mark.requirement("IMP-7")

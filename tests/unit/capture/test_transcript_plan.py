@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from ctxd.capture import transcript_plan
-from ctxd.capture.transcript_plan import Start, TranscriptPlan
+from ctxd.capture.planned_deltas import Start
+from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.transcripts.discovery import Skipped, candidates, lines_of, transcripts
 from ctxd.transcripts.files import read
@@ -258,7 +259,7 @@ def test_a_rollback_across_a_compaction_restores_what_was_before_it():
             *turn("g", "h"),
         ],
     )  # fmt: skip
-    assert planned.views() == ["mabcdkef", "mabrgh"]
+    assert planned.views() == ["mabcdackef", "mabrgh"], "beside a summary alone stand the prompts"
 
 
 def test_a_rollback_of_everything_leaves_what_stands_before_the_first_turn():
@@ -286,8 +287,10 @@ def test_a_fork_by_byte_goes_on_from_there():
     ends = [0]
     for each in planned.records:
         ends.append(ends[-1] + len(msgspec.json.encode(each)) + 1)
-    assert planned.plan.at_byte(ends[3]).tip == 2 and planned.plan.at_byte(ends[3]).repeated == ()
-    within = planned.plan.at_byte(ends[4])
+    there, is_line_end = planned.plan.at_byte(ends[3])
+    assert (there.tip, there.repeated, is_line_end) == (2, (), True)
+    within, is_line_end = planned.plan.at_byte(ends[4])
+    assert is_line_end and not planned.plan.at_byte(ends[4] - 1)[1]
     assert within.tip == 2 and [planned.starts[each.start] for each in within.repeated] == ["c"]
 
 

@@ -175,6 +175,25 @@ def test_claude_a_tool_result_of_any_form(content, text):
     assert event.meta["toolUseResult"] == {"stdout": "out"}
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"preservedSegment": {"headUuid": "h", "anchorUuid": "u", "tailUuid": "t"}},
+        {
+            "preservedSegment": {"headUuid": "x", "tailUuid": "t"},
+            "preservedMessages": {"uuids": ["h", "t"], "allUuids": ["h", "t"]},
+        },
+    ],
+)
+def test_claude_a_compaction_names_the_first_message_that_it_preserves(metadata):
+    boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "s", "parentUuid": None, **ENVELOPE}
+    summary = user("It was fixed.", isCompactSummary=True)
+    found = events(
+        claude_code.read_session, {**boundary, "compactMetadata": {"preTokens": 9, **metadata}}, summary, summary
+    )
+    assert [event.kept_from for event in found[1:]] == ["h", None] and found[1].tokens_before == 9
+
+
 def test_claude_images_are_bytes():
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(b"\x89PNG").decode()}
     (event,) = events(claude_code.read_session, user([{"type": "image", "source": source}]))
@@ -408,7 +427,7 @@ def test_opencode_messages_and_parts():
 
 
 def test_opencode_a_summary_message_is_a_compaction():
-    info = {"id": "msg_2", "role": "assistant", "summary": True, "time": {"created": 9}}
+    info = {"id": "msg_2", "role": "assistant", "summary": True, "finish": "stop", "time": {"created": 9}}
     (event,) = opencode.message_events(info, [{"type": "text", "text": "so far"}])
     assert isinstance(event, CompactionEvent)
     assert event.summary == "so far"
@@ -449,10 +468,10 @@ def test_opencode_a_session_of_both_generations_is_read_once(tmp_path, second):
     prompts = [event.text for event in shown if isinstance(event, PromptEvent)]
     assert prompts == (["again", "first of ses_a"] if second else ["first of ses_a", "first of ses_b"])
     assert [event.data for event in shown if getattr(event, "kind", None) == "damaged"] == ["{broken"] * second
-    rows = {"ses_a": [0, 1], "ses_b": [0, 1, 2, 3, 4, 5] if second else [0, 1]}
+    rows = {"ses_a": [0, 1, 2], "ses_b": [0, 1, 2, 3, 4, 5] if second else [0, 1, 2]}
     lines = [*rows["ses_b"], *rows["ses_a"]] if second else [*rows["ses_a"], *rows["ses_b"]]
     assert [line for line, _ in groupby(entry.line for entry in found)] == lines, (
-        "rows of a session are numbered from 1, itself is 0"
+        "rows of a session are numbered from 1, itself is 0, and its state is the last one"
     )
     assert (tmp_path / "opencode.db").read_bytes() == before, "a source is only read"
 

@@ -1,0 +1,47 @@
+"""Deltas that are to become commits, and the places at which their chains begin."""
+
+from typing import Final, NamedTuple
+
+from ctxd.capture.checkpoints import Trigger
+
+
+class Repeated(NamedTuple):
+    """A line to repeat at the start of a delta: byte ``start`` of ``source``."""
+
+    source: str
+    start: int
+
+
+class Start(NamedTuple):
+    """The place at which a chain begins: the commit ``tip`` of ``source``, by its number, and lines to repeat after
+    it. Without ``tip`` the chain has a root of its own."""
+
+    source: str = ""
+    tip: int | None = None
+    repeated: tuple[Repeated, ...] = ()
+
+
+class PlannedDelta(NamedTuple):
+    """A commit to be made of complete lines, ``parent.repeated`` before them. ``number`` counts from 1 in its source.
+
+    ``agent``: the sub-agent whose chain it is in, empty for none. ``counts``: messages and tokens, None if they are not
+    counted. ``at``: the latest time of an event of the chain so far, else of the source so far, in ms since 1970.
+    ``is_continued``: the chain continues the session's own.
+    """
+
+    number: int
+    parent: Start
+    agent: str
+    trigger: Trigger
+    lines: bytes
+    is_compaction: bool
+    summary: str
+    counts: tuple[int, int] | None
+    at: int | None
+    is_continued: bool = False
+
+
+ROOT: Final = Start()
+
+CONTINUED: Final = Start(tip=0)
+"""The place of the first chain behind what the session has from elsewhere: the session's own newest commit."""

@@ -1,0 +1,176 @@
+"""IMP: files of Claude Code that begin with what another one has: forks, continuations, other machines."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+from tests.spec.claude_records import (
+    USAGE,
+    answers,
+    calls,
+    compaction,
+    fork_of,
+    forked,
+    newest,
+    once,
+    returns,
+    snapshot,
+)  # fmt: skip
+from tests.spec.imported_contexts import spent, window
+from tests.spec.test_import import Claude, append, commits, imported, labels, views, write
+
+
+@pytest.fixture
+def claude() -> Claude:
+    return Claude()
+
+
+@pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("together", [True, False])
+def test_a_fork_of_one_branch_of_a_tree_repeats_nothing_of_its_origin(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, together: bool
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d"), claude("x", after="b"), claude("y", "assistant")]
+    records += [*compaction(claude, "k", "K", logical="y"), claude("m")]
+    records.append(answers(claude, "n", "msg_n", {"type": "text", "text": "Yes."}))
+    write(tmp_path / f"{claude.session}.jsonl", [snapshot("s"), *records])
+    if not together:
+        imported(daemon, "claude", tmp_path)
+    fork = fork_of(claude, "n")
+    chain = [each for each in records if each["label"] in "abxykKmn"]
+    title = {"type": "custom-title", "customTitle": "Fork", "label": "t", "sessionId": fork.session}
+    own = [fork("o"), title]
+    write(tmp_path / f"{fork.session}.jsonl", [*forked(chain, fork.session), *own])
+    assert imported(daemon, "claude", tmp_path)["copied"] == 8
+    assert once(client, claude.id, fork.id) == "Kabcdkmnostxy"
+    last = newest(client, fork.id)
+    assert (labels(client, last.commit), window(client, fork.id)) == ("sabxymnot", "kKmnot")
+    assert last.parent in commits(client, claude.id)
+    assert views(client, claude.id) == ["sabcd"], "the other branch goes on in the fork"
+    assert spent(client, fork.id).output == USAGE["output_tokens"]
+    assert client.session_get(fork.id).session.title == "Fork"
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_fork_of_a_fork_repeats_nothing_of_either(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = claude.turn("a", "b")
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    first = fork_of(claude, "b")
+    title = {"type": "custom-title", "customTitle": "Fork", "label": "t"}
+    own = [title, *forked(records, first.session), *first.turn("c", "d")]
+    write(tmp_path / f"{first.session}.jsonl", own)
+    second = fork_of(first, "d")
+    write(tmp_path / f"{second.session}.jsonl", [*forked(own[1:], second.session), *second.turn("e", "f")])
+    imported(daemon, "claude", tmp_path)
+    assert once(client, claude.id, first.id, second.id) == "abcdeft"
+    assert labels(client, newest(client, second.id).commit) == "abtcdef"
+    assert labels(client, newest(client, first.id).commit) == "abtcd"
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_branch_within_a_fork_repeats_the_lines_of_the_fork(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = claude.turn("a", "b")
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    fork = fork_of(claude, "b")
+    title = {"type": "custom-title", "customTitle": "Fork", "label": "t"}
+    own = [fork("c"), fork("d", "assistant"), fork("e", "assistant"), *fork.turn("f", "g")]
+    path = write(tmp_path / f"{fork.session}.jsonl", [title, *forked(records, fork.session), *own])
+    imported(daemon, "claude", tmp_path)
+    append(path, fork("x", after="d"))
+    imported(daemon, "claude", tmp_path)
+    assert views(client, fork.id) == ["abtcdefg", "abtcdx"]
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_fork_that_was_imported_before_it_had_lines_of_its_own_goes_on_once(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = claude.turn("a", "b")
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    fork = fork_of(claude, "b")
+    title = {"type": "custom-title", "customTitle": "Fork", "label": "t"}
+    path = write(tmp_path / f"{fork.session}.jsonl", [title, *forked(records, fork.session)])
+    imported(daemon, "claude", tmp_path)
+    append(path, *fork.turn("c", "d"))
+    imported(daemon, "claude", tmp_path)
+    assert once(client, claude.id, fork.id) == "abcdt" and views(client, fork.id) == ["abtcd"]
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_compaction_of_a_fork_keeps_messages_of_its_origin(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    fork = fork_of(claude, "d")
+    own = fork.turn("e", "f")
+    segment = {"headUuid": fork.ids["d"], "anchorUuid": str(uuid4()), "tailUuid": fork.ids["e"]}
+    own += [*compaction(fork, "k", "K", logical="f", preservedSegment=segment), fork("g")]
+    write(tmp_path / f"{fork.session}.jsonl", [*forked(records, fork.session), *own])
+    imported(daemon, "claude", tmp_path)
+    assert window(client, fork.id) == "dekKg"
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_continuation_has_the_records_of_the_session_before_it_once(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    slug = {"slug": "bright-sunny-otter"}
+    records = [snapshot("s"), *({**each, **slug} for each in claude.turn("a", "b")), snapshot("S")]
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    later = fork_of(claude, "b")
+    own = [*compaction(later, "k", "K", logical="b"), snapshot("z"), *later.turn("c", "d")]
+    write(tmp_path / f"{later.session}.jsonl", [*records, *({**each, **slug} for each in own)])
+    assert imported(daemon, "claude", tmp_path)["copied"] == 4
+    assert once(client, claude.id, later.id) == "KSabcdksz"
+    last = newest(client, later.id)
+    assert (labels(client, last.commit), window(client, later.id)) == ("sabSzcd", "kKzcd")
+    assert labels(client, newest(client, claude.id).commit) == "sabS"
+    assert imported(daemon, "claude", tmp_path)["unchanged"] == 2
+
+
+@pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("together", [True, False])
+def test_two_machines_that_have_gone_on_with_one_session_are_two_branches_of_it(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, together: bool
+) -> None:
+    records = [snapshot("s"), claude("a"), calls(claude, "b", "t1", "Task")]
+    records.append(returns(claude, "c", "t1", "ok") | {"toolUseResult": {"agentId": "k1"}})
+    records.append(claude("d", "assistant"))
+    side = Claude(claude.session)
+    agent = [{**each, "isSidechain": True, "agentId": "k1"} for each in side.turn("u", "v")]
+    there = Claude(claude.session)
+    there.ids, there.last = {**claude.ids}, claude.last
+    for name, own in (("one", claude.turn("e", "f")), ("two", [*there.turn("x", "y"), there("z")])):
+        write(tmp_path / name / f"{claude.session}.jsonl", [*records, *own])
+        write(tmp_path / name / claude.session / "subagents" / "agent-k1.jsonl", agent)
+        if not together:
+            imported(daemon, "claude", tmp_path / name)
+    if together:
+        imported(daemon, "claude", tmp_path)
+    assert once(client, claude.id) == "abcdefsuvxyz"
+    assert views(client, claude.id) == ["sabcdef", "sabcdxyz", "sabuv"]
+    assert labels(client, newest(client, claude.id).commit) == "sabcdxyz", "written last"
+    assert imported(daemon, "claude", tmp_path)["unchanged"] == 4
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_sub_agent_that_has_the_conversation_so_far_repeats_nothing_of_it(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [*claude.turn("a", "b"), claude("c"), calls(claude, "d", "t1", "Agent")]
+    side = fork_of(claude, "b")
+    side.session = claude.session
+    told = [{**each, "isSidechain": True, "agentId": "k1"} for each in [*records[:2], *side.turn("x", "y")]]
+    done = returns(claude, "e", "t1", "ok") | {"toolUseResult": {"agentId": "k1"}}
+    write(tmp_path / f"{claude.session}.jsonl", [*records, done])
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", told)
+    imported(daemon, "claude", tmp_path)
+    assert once(client, claude.id) == "abcdexy" and views(client, claude.id) == ["abcde", "abxy"]
