@@ -183,11 +183,11 @@ def test_gc_reports_what_it_empties_in_a_dry_run_and_then_empties_it(kept: Runni
 @pytest.mark.parametrize(
     "place",
     [
-        "journal.precommit@2",
+        pytest.param("journal.precommit@2", marks=pytest.mark.slow),
         "journal.precommit@3",
         "trash.begun",
         "purge.rewrite",
-        "trash.purge",
+        pytest.param("trash.purge", marks=pytest.mark.slow),
         "trash.purge@2",
         "purge.truncate",
     ],

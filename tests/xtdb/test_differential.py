@@ -193,7 +193,7 @@ async def compare_world(root: Path, url: str, seed: int, deletions: float) -> No
 @pytest.mark.parametrize("deletions", [0.0, 0.2])
 @pytest.mark.parametrize(
     "first",
-    [first if first < WORLDS // 2 else pytest.param(first, marks=pytest.mark.slow) for first in WORLDS_OF_A_TEST],
+    [first if first < WORLDS // 4 else pytest.param(first, marks=pytest.mark.slow) for first in WORLDS_OF_A_TEST],
 )
 async def test_reads_through_the_node_equal_those_of_the_embedded_tables(
     memory_node, tmp_path, monkeypatch, first, deletions

@@ -62,7 +62,7 @@ def same(one: SyncClient, other: SyncClient, session: str) -> None:
 @pytest.mark.parametrize(
     "ahead",
     [
-        (0, 0),
+        pytest.param((0, 0), marks=pytest.mark.slow),
         (0, TEN_MINUTES_MS),
         pytest.param((TEN_MINUTES_MS, 0), marks=pytest.mark.slow),
         pytest.param((-TEN_MINUTES_MS, 0), marks=pytest.mark.slow),
@@ -416,7 +416,7 @@ def test_a_resume_that_needs_the_node_says_so_while_it_is_down(
 
 @pytest.mark.requirement("HST-1")
 @pytest.mark.requirement("HST-13")
-@pytest.mark.parametrize("died", ["precommit", "postcommit"])
+@pytest.mark.parametrize("died", ["precommit", pytest.param("postcommit", marks=pytest.mark.slow)])
 def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, tmp_path: Path, died: str) -> None:
     a, b = pair()
     session = f"half-{died}"
@@ -443,7 +443,7 @@ def test_a_host_that_died_while_it_took_a_session_over_completes_it(pair: Pair, 
 
 @pytest.mark.requirement("HST-4")
 @pytest.mark.requirement("HST-13")
-@pytest.mark.parametrize("died", ["postcommit=kill@2", "precommit=kill@3"])
+@pytest.mark.parametrize("died", ["postcommit=kill@2", pytest.param("precommit=kill@3", marks=pytest.mark.slow)])
 def test_a_host_that_died_after_a_claim_does_not_go_on_with_what_it_had(pair: Pair, tmp_path: Path, died: str) -> None:
     a, b = pair()
     session = f"stale-{died[:4]}-{died[-1]}"

@@ -57,7 +57,13 @@ def live(root: Path) -> int:
 
 
 @pytest.mark.requirement("ART-3")
-@pytest.mark.parametrize("place", ["art.write", "art.fsync", "art.index", "art.erase", "art.dirsync", "art.repack"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "art.write", "art.erase", "art.repack",
+        *(pytest.param(place, marks=pytest.mark.slow) for place in ("art.fsync", "art.index", "art.dirsync")),
+    ],
+)  # fmt: skip
 def test_a_kill_loses_no_acknowledged_artifact_and_leaves_no_part_of_another(tmp_path, place):
     root, acknowledged = tmp_path / "artifacts", set()
     killed = 0

@@ -71,6 +71,7 @@ def test_a_kill_at_any_step_of_the_write_path_loses_nothing_and_doubles_nothing(
     assert victim.sent > 0 and all(n in victim.acknowledged for n in range(victim.sent))
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_lose_nothing_and_double_nothing(tmp_path):
     chance = random.Random(20261121)
     victim = Victim(tmp_path / "state")
