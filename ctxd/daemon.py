@@ -73,7 +73,7 @@ from ctxd.search.journal_follower import SearchIndex
 from ctxd.search.search import SearchQueries
 from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
-from ctxd.secrets.scanner import Scanner
+from ctxd.secrets.scanner import built_in_scanner
 from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
 from ctxd.sessions.listing import SessionLists
@@ -161,7 +161,7 @@ class Daemon:
 
             substitute = None if options.state_dir is None else options.state_dir / "machine-id"
             host, files, projects = host_filesystem_id(substitute=substitute), HostFiles(clock), ProjectLookup()
-            guard = Guard(options.scanner or Scanner(), await in_thread(load_key, store.root))
+            guard = Guard(options.scanner or built_in_scanner(), await in_thread(load_key, store.root))
             indexer = Indexer(store, files, host, host_devices=host_devices(), guard=guard)
             sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer, projects=projects)
             # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.

@@ -119,6 +119,11 @@ class TranscriptPlan:
         return len(self._made)
 
     @property
+    def newest(self) -> int | None:
+        """The newest time of an event so far, in ms since 1970."""
+        return self._newest
+
+    @property
     def size(self) -> int:
         """The number of lines so far, blank ones included."""
         return len(self._spoken)

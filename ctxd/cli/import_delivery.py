@@ -120,6 +120,8 @@ class TranscriptImport:
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
         self._roots: dict[str, list[str]] = {}
+        self._conversation_ends: dict[str, int] = {}
+        """The newest time of the conversation of each session, in ms since 1970."""
         self.result = ImportResult(harness, dry_run)
 
     async def run(self, places: Sequence[Path]) -> ImportResult:
@@ -430,6 +432,8 @@ class TranscriptImport:
                     return start
                 near = near or start
             elif source.agent or source.is_spawned:
+                if source.agent and origin.plan.newest is not None:
+                    self._conversation_ends[source.session] = origin.plan.newest
                 return origin.plan.at_spawn(source.agent or source.native)
         return near or Start()
 
@@ -470,6 +474,9 @@ class TranscriptImport:
         # Lines without a time, or of a clock that was ahead, are as old as the file.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
+        if planned.source.agent and valid_time is not None:
+            # One that ran on when the conversation had ended would be what the session goes on from.
+            valid_time = min(valid_time, self._conversation_ends.get(planned.source.session, now) - 1)
         if (recorded := planned.plan.recorded) is not None and not delta.is_continued:
             valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)

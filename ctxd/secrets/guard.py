@@ -13,7 +13,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.secrets.policy import DEFAULT
-from ctxd.secrets.scanner import Hit, Scanner
+from ctxd.secrets.scanner import Hit, Scanner, built_in_scanner
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
 
 KEY_BYTES: Final = 32
@@ -64,7 +64,7 @@ class Guard:
 
 def fleeting_guard() -> Guard:
     """A guard with the built-in rules and a key of its own, for where nothing outlives the process."""
-    return Guard(Scanner(), os.urandom(KEY_BYTES))
+    return Guard(built_in_scanner(), os.urandom(KEY_BYTES))
 
 
 class Capture(msgspec.Struct):

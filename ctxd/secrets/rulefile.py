@@ -23,7 +23,7 @@ import msgspec
 
 from ctxd.secrets.lookalikes import entropy
 from ctxd.secrets.rules import BUILT_IN, Rule
-from ctxd.secrets.scanner import RefusedPattern, Scanner, compiled
+from ctxd.secrets.scanner import RefusedPattern, Scanner, built_in_scanner, compiled
 
 RULES_MAX: Final = 200
 """Rules of one file. Each makes the one pattern of all larger."""
@@ -53,7 +53,7 @@ def scanner_of(path: Path | None) -> Scanner:
     Raises: RulesRefused.
     """
     if path is None:
-        return Scanner()
+        return built_in_scanner()
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

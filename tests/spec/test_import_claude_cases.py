@@ -281,6 +281,24 @@ def test_a_sub_agent_is_a_chain_of_its_own_and_the_conversation_goes_on(
     assert spent(client, claude.id).output == 2 * USAGE["output_tokens"]
 
 
+@pytest.mark.requirement("IMP-3")
+def test_a_sub_agent_that_ran_on_is_not_what_the_session_goes_on_from(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [claude("a"), calls(claude, "b", "t1", "Task")]
+    records.append(returns(claude, "c", "t1", "started") | {"toolUseResult": {"agentId": "k1", "isAsync": True}})
+    records.append(answers(claude, "d", "msg_d", {"type": "text", "text": "It runs."}))
+    side = Claude(claude.session)
+    agent = [{**each, "isSidechain": True, "agentId": "k1"} for each in side.turn("x", "y")]
+    for each in agent:
+        each["timestamp"] = "2026-01-03T00:00:00.000Z"
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", agent)
+    for _ in range(2):
+        imported(daemon, "claude", tmp_path)
+        assert labels(client, newest(client, claude.id).commit) == "abcd" and once(client, claude.id) == "abcdxy"
+
+
 # --- damaged trees ---
 
 
