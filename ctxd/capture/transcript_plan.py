@@ -105,7 +105,8 @@ class TranscriptPlan:
         self._relinked: dict[int, int] = {}
         self._tail: str | None = None
         self._pending = 0
-        self._newest: int | None = None
+        self.newest: int | None = None
+        """The newest time of an event so far, in ms since 1970."""
         self._oldest: int | None = None
         self._is_continued = False
         self._continued = set[int]()
@@ -117,11 +118,6 @@ class TranscriptPlan:
     def made(self) -> int:
         """The number of commits that are planned so far."""
         return len(self._made)
-
-    @property
-    def newest(self) -> int | None:
-        """The newest time of an event so far, in ms since 1970."""
-        return self._newest
 
     @property
     def size(self) -> int:
@@ -320,7 +316,7 @@ class TranscriptPlan:
             branch.text += size
             if event.at is not None:
                 branch.at = max(branch.at or 0, event.at)
-                self._newest = max(self._newest or 0, event.at)
+                self.newest = max(self.newest or 0, event.at)
                 self._oldest = event.at if self._oldest is None else min(self._oldest, event.at)
             if isinstance(event, _SPOKEN):
                 self._spoken[place] = branch.has_spoken = True
@@ -356,7 +352,7 @@ class TranscriptPlan:
         self._pending -= sum(map(len, lines))
         return PlannedDelta(
             self.made, parent, branch.agent, trigger, b"".join(lines), summary is not None, summary or "", counts,
-            self._newest if branch.at is None else branch.at, self.made in self._continued,
+            self.newest if branch.at is None else branch.at, self.made in self._continued,
         )  # fmt: skip
 
     def _cut_before_boundary(self, branch: _Branch) -> Iterator[PlannedDelta]:

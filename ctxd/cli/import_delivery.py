@@ -120,8 +120,7 @@ class TranscriptImport:
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
         self._roots: dict[str, list[str]] = {}
-        self._conversation_ends: dict[str, int] = {}
-        """The newest time of the conversation of each session, in ms since 1970."""
+        self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
         self.result = ImportResult(harness, dry_run)
 
     async def run(self, places: Sequence[Path]) -> ImportResult:
@@ -578,9 +577,8 @@ def _groups(sources: Sequence[Transcript]) -> list[list[str]]:
     """Return the paths of sources in groups that know each other, each in the order of their parents' names."""
     group_of: dict[str, list[str]] = {}
     for source in sources:
-        keys = [f"session {source.session}", f"session {source.parent or source.session}"]
+        keys = [f"session {each}" for each in (source.session, source.parent, source.origin) if each]
         keys += [f"root {source.root}"] if source.root else []
-        keys += [f"session {source.origin}"] if source.origin else []
         found: list[list[str]] = []
         for key in keys:
             if key in group_of and not any(group_of[key] is each for each in found):
