@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +27,9 @@ from ctxd_protocol.session_types import Mount
 from tests.client.running import Running
 from tests.spec.sandboxes import BOX, ROOMY
 from tests.waiting import block_until
+
+if TYPE_CHECKING:
+    from tests.spec.test_import import Claude
 
 _NUMBER = itertools.count(1)
 
@@ -153,3 +156,11 @@ def kept(tmp_path: Path) -> Iterator[Running]:
     """A daemon of the test's own, whose state directory can be looked into."""
     with Running(tmp_path, keep_state=True) as running:
         yield running
+
+
+@pytest.fixture
+def claude() -> "Claude":
+    """A new session of Claude Code, with its records as the harness writes them."""
+    from tests.spec.test_import import Claude
+
+    return Claude()

@@ -102,11 +102,6 @@ class Claude:
         return [self(one), self(other, "assistant")]
 
 
-@pytest.fixture
-def claude() -> Claude:
-    return Claude()
-
-
 @pytest.mark.requirement("IMP-1")
 def test_an_import_keeps_native_ids_and_lines_at_the_times_at_which_they_were_written(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path

@@ -23,11 +23,6 @@ from tests.spec.imported_contexts import spent, window
 from tests.spec.test_import import Claude, append, commits, imported, labels, views, write
 
 
-@pytest.fixture
-def claude() -> Claude:
-    return Claude()
-
-
 @pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("together", [True, False])
 def test_a_fork_of_one_branch_of_a_tree_repeats_nothing_of_its_origin(
