@@ -146,8 +146,7 @@ class TranscriptPlan:
         self._to = None
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
-        prompt = next((event for event in events if isinstance(event, PromptEvent)), None)
-        if prompt is not None and not branch.agent:
+        if (prompt := _prompt(events)) is not None and not branch.agent:
             if branch.has_spoken:
                 yield self._cut(branch, "turn_boundary")
             self._turns.append(self._task or branch.start)
@@ -205,9 +204,9 @@ class TranscriptPlan:
             self._nodes[hash(id)] = here
         if self._route is not _codex:
             return
-        if any(isinstance(entry.event, PromptEvent) for entry in self._read([Line(1, record)])):
+        if (prompt := _prompt([entry.event for entry in self._read([Line(1, record)])])) is not None:
             self._turns.append(before)
-            self._prompts.append((here, len(line.kept)))
+            self._prompts.append((here, measured(prompt)[1]))
         elif turns := _rolled_back(record_of(record.get("payload"))):
             self._take_back(turns)
 
@@ -255,8 +254,7 @@ class TranscriptPlan:
         """Return where a chain begins that goes on after the line that ends at byte ``end``, and whether one does."""
         if not end or not self.size:
             return Start(), not end
-        behind = (place for place, each in enumerate(self._ends) if each >= end)
-        place = min(behind, key=self._ends.__getitem__, default=self.size - 1)
+        place = min(bisect_left(self._ends, end), self.size - 1)
         return self.at_line(place), self._ends[place] == end
 
     def at_spawn(self, agent: str) -> Start:
@@ -414,25 +412,25 @@ class TranscriptPlan:
 
     def _path(self, first: int, start: Start) -> list[Repeated]:
         """Return the lines from ``first`` on that a chain which begins at ``start`` has; none if it has not that."""
-        found: list[Repeated] = []
+        back: list[Repeated] = []
         wanted = self._line(first)
         source, tip, repeated = start
-        while True:
-            if wanted in repeated:
-                return [*repeated[repeated.index(wanted) :], *found]
-            found[:0] = repeated
+        while wanted not in repeated:
+            back += reversed(repeated)
             if tip is None or source != self.source:
                 break
             (source, tip, repeated), places, kept = self._made[tip - 1]
-            found[:0] = [self._line(place) for place in places if place >= first]
+            back += [self._line(place) for place in reversed(places) if place >= first]
             if first in places:
-                return found
+                return back[::-1]
             # What an earlier compaction has kept is in the commits before it too.
             repeated = repeated[: len(repeated) - kept]
+        else:
+            return [*repeated[repeated.index(wanted) :], *reversed(back)]
         if first in self._outside and tip is not None:
             origin, there = self._outside[first]
             before = origin._path(there, Start(source, tip))
-            return [*before, *found] if before else []
+            return [*before, *reversed(back)] if before else []
         return []
 
     def _note_agents(self, events: Sequence[Event], place: int) -> None:
@@ -449,6 +447,10 @@ class TranscriptPlan:
                     self._spawned[agent] = call
             for agent in _UUID.findall(event.text[:4096]):
                 self._spawned.setdefault(agent, call)
+
+
+def _prompt(events: Sequence[Event]) -> PromptEvent | None:
+    return next((event for event in events if isinstance(event, PromptEvent)), None)
 
 
 def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
@@ -554,7 +556,7 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
                 yield plan._cut(main, "compaction")
             plan._task = main.start
     is_first = not plan._turns or not plan.counts["prompt"]
-    if any(isinstance(event, PromptEvent) for event in events) and main.lines and is_first:
+    if _prompt(events) is not None and main.lines and is_first:
         # What stands before the first turn stays when all turns are taken back.
         yield plan._cut(main, "explicit")
     if (turns := _rolled_back(payload)) and plan._turns:

@@ -87,7 +87,8 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
                 result = await work.run(places)
                 report(run, result)
                 if is_file and result.skipped and not result.sources:
-                    raise Stop(FAILURE, f"{path} was not imported: {result.skipped[0].reason}", symbol="unreadable")
+                    message = f"{path} was not imported: {result.skipped[0].reason}"
+                    raise Stop(FAILURE, message, hint=f"name a file that {harness} wrote", symbol="unreadable")
 
     anyio.run(imported)
 

@@ -32,6 +32,7 @@ from ctxd.transcripts.discovery import (
     Transcript,
     can_go_on,
     candidates,
+    in_groups,
     lines_at,
     lines_of,
     stat_of,
@@ -119,7 +120,9 @@ class TranscriptImport:
         self._live: dict[str, _Planned] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
-        self._roots: dict[str, list[str]] = {}
+        # Paths in order, by root, and of main conversations by session.
+        self._roots: dict[str, dict[str, None]] = {}
+        self._conversations: dict[str, dict[str, None]] = {}
         self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
         self.result = ImportResult(harness, dry_run)
 
@@ -132,16 +135,13 @@ class TranscriptImport:
         self._under_way = set()
         records = await self._record.load()
         for path in self._record.in_order(records):
-            root = records[path].root
-            if root and path not in self._roots.setdefault(root, []):
-                self._roots[root].append(path)
+            self._enter(path, records[path])
         # The origin of a copy comes first, so that the common lines are of its session.
         found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
         self._waiting = {source.path: source for source in found}
         for source in found:
-            if source.root and source.path not in self._roots.setdefault(source.root, []):
-                self._roots[source.root].append(source.path)
-        groups = _groups([*self._waiting.values()])
+            self._enter(source.path, source)
+        groups = in_groups([*self._waiting.values()])
         self.result.sources += len(self._waiting)
         left = iter(groups)
         try:
@@ -182,6 +182,13 @@ class TranscriptImport:
                 self._live.pop(next(iter(self._live)))
 
     # --- sources ---
+
+    def _enter(self, path: str, source: SourceRecord | Transcript) -> None:
+        """Let other sources find that of ``path``."""
+        if source.root:
+            self._roots.setdefault(source.root, {})[path] = None
+        if not source.agent:
+            self._conversations.setdefault(source.session, {})[path] = None
 
     def _changed(self, places: Sequence[Path]) -> Iterator[Transcript]:
         """Yield the sources that are not as they were when they were imported."""
@@ -438,12 +445,12 @@ class TranscriptImport:
 
     def _paths_of(self, source: Transcript, session: str) -> list[str]:
         """Return the other sources of a session, its main conversations first those that were imported first."""
-        found = [path for path, record in self._records.items() if record.session == session and not record.agent]
+        found = (path for path in self._conversations.get(session, ()) if path in self._records)
         return [path for path in self._record.in_order(found) if path != source.path]
 
     async def _copies(self, source: Transcript) -> Copies:
         """Return the source of which this one may repeat the beginning."""
-        paths = self._roots.get(source.root, [])
+        paths = [*self._roots.get(source.root, ())]
         before = self._paths_of(source, source.origin) if source.origin else []
         before += paths[: paths.index(source.path)] if source.path in paths else []
         if source.parent and source.base is None and (not source.is_spawned or source.first_own):
@@ -473,8 +480,9 @@ class TranscriptImport:
         # Lines without a time, or of a clock that was ahead, are as old as the file.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
-        if planned.source.agent and valid_time is not None:
-            # One that ran on when the conversation had ended would be what the session goes on from.
+        if planned.source.agent and valid_time is not None and not self._goes_on:
+            # One that ran on when the conversation had ended would be what the session goes on from. What a watch sees
+            # is under way: the conversation waits, and goes on behind it.
             valid_time = min(valid_time, self._conversation_ends.get(planned.source.session, now) - 1)
         if (recorded := planned.plan.recorded) is not None and not delta.is_continued:
             valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
@@ -571,29 +579,6 @@ def _is_grown(live: _Planned, stat: Stat | None) -> bool:
     """True if the file is the one that was read, and has no fewer bytes."""
     before = live.stat
     return stat is not None and before is not None and stat[:2] == before[:2] and stat.size >= before.size
-
-
-def _groups(sources: Sequence[Transcript]) -> list[list[str]]:
-    """Return the paths of sources in groups that know each other, each in the order of their parents' names."""
-    group_of: dict[str, list[str]] = {}
-    for source in sources:
-        keys = [f"session {each}" for each in (source.session, source.parent, source.origin) if each]
-        keys += [f"root {source.root}"] if source.root else []
-        found: list[list[str]] = []
-        for key in keys:
-            if key in group_of and not any(group_of[key] is each for each in found):
-                found.append(group_of[key])
-        merged = max(found, key=len) if found else []
-        for other in found:
-            if other is not merged:
-                merged += other
-        merged.append(source.path)
-        for key, group in list(group_of.items()) if len(found) > 1 else ():
-            if any(group is other for other in found):
-                group_of[key] = merged
-        for key in keys:
-            group_of[key] = merged
-    return list({id(group): group for group in group_of.values()}.values())
 
 
 _FOREIGN: Final = frozenset({"sqlite3", "backports.zstd", "compression.zstd", "backports.zstd._zstd", "_zstd"})

@@ -417,3 +417,26 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
         root=root,
         is_copy=bool(header.get("parentSession")),
     )
+
+
+def in_groups(sources: Sequence[Transcript]) -> list[list[str]]:
+    """Return the paths of sources in groups that know each other, each in the order of their parents' names."""
+    group_of: dict[str, list[str]] = {}
+    for source in sources:
+        keys = [f"session {each}" for each in (source.session, source.parent, source.origin) if each]
+        keys += [f"root {source.root}"] if source.root else []
+        found: list[list[str]] = []
+        for key in keys:
+            if key in group_of and not any(group_of[key] is each for each in found):
+                found.append(group_of[key])
+        merged = max(found, key=len) if found else []
+        for other in found:
+            if other is not merged:
+                merged += other
+        merged.append(source.path)
+        for key, group in list(group_of.items()) if len(found) > 1 else ():
+            if any(group is other for other in found):
+                group_of[key] = merged
+        for key in keys:
+            group_of[key] = merged
+    return list({id(group): group for group in group_of.values()}.values())

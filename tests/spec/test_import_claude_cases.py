@@ -36,12 +36,6 @@ from tests.spec.test_import import Claude, Record, append, commits, ctx, importe
 from tests.spec.test_import_again import lines
 from tests.spec.test_search import found
 
-
-@pytest.fixture
-def claude() -> Claude:
-    return Claude()
-
-
 # --- one step ---
 
 
@@ -297,6 +291,25 @@ def test_a_sub_agent_that_ran_on_is_not_what_the_session_goes_on_from(
     for _ in range(2):
         imported(daemon, "claude", tmp_path)
         assert labels(client, newest(client, claude.id).commit) == "abcd" and once(client, claude.id) == "abcdxy"
+
+
+@pytest.mark.requirement("IMP-1")
+def test_a_watch_dates_a_sub_agent_for_which_the_conversation_waits_as_it_ran(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    write(tmp_path / f"{claude.session}.jsonl", [claude("a"), calls(claude, "b", "t1", "Task")])
+    agent = [{**each, "isSidechain": True, "agentId": "k1"} for each in Claude(claude.session).turn("x", "y")]
+    for each in agent:
+        each["timestamp"] = "2026-01-03T00:00:00.000Z"
+    write(tmp_path / claude.session / "subagents" / "agent-k1.jsonl", agent)
+
+    async def run() -> None:
+        async with connect(daemon.socket) as connected:
+            await TranscriptImport(connected, "claude", goes_on=True, progress=lambda _: None).run([tmp_path])
+
+    anyio.run(run)
+    (chain,) = [each for each in commits(client, claude.id).values() if each.thread_id]
+    assert chain.created_at == "2026-01-03T00:00:00Z"
 
 
 # --- damaged trees ---
