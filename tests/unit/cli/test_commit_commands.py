@@ -93,12 +93,12 @@ def test_the_graph_of_a_fork_has_the_chain_that_it_goes_on_from(real, own):
     tips = []
     for n in range(5):
         own.user(f"turn {n}")
-        tips.append(real("current", "-s", own.id).out.strip())
+        tips.append(client.context_current(session=own.id).context_id)
     fork = client.session(client.session_fork(own.id, commit=tips[2]).session)
     inherited = tips[2::-1]
     assert real("log", "--graph", "-s", fork.id, "-q").out.split() == inherited, "it has no commit of its own"
     fork.user("another way")
-    first = real("current", "-s", fork.id).out.strip()
+    first = client.context_current(session=fork.id).context_id
     side = client.commit_checkpoint(LINES, line("side"), session=fork.id, parent=first).commit.commit
     whole = [side, first, *inherited]
     assert real("log", "--graph", "-s", fork.id, "-q").out.split() == whole
@@ -320,7 +320,7 @@ def test_every_command_takes_the_id_of_a_commit_or_of_an_assembly(real, own, run
     client = own.client
     own.user("Why does it fail?")
     assembled = own.assemble()
-    commit = real("current", "-s", own.id).out.strip()
+    commit = client.context_current(session=own.id).context_id
     assert client.commit_show(commit).commit.session == own.id
     own.user("And now?")
     later = own.assemble()
@@ -356,14 +356,14 @@ def test_the_commit_before_an_assembly_is_the_one_the_journal_has_before_it(real
     """Neither an imported commit with an earlier time that was made later, nor one of the same millisecond."""
     client = own.client
     own.user("first")
-    before = real("current", "-s", own.id).out.strip()
+    before = client.context_current(session=own.id).context_id
     assembled = own.assemble()
     given = {"session": own.id, "parent": before}
     while SystemClock().wall_ms() <= assembled.assembled_at:
         time.sleep(0.001)
     client.commit_checkpoint(LINES, line("later"), valid_time=assembled.assembled_at, **given)
     own.user("second")
-    after = real("current", "-s", own.id).out.strip()
+    after = client.context_current(session=own.id).context_id
     assert after != before
     assert real("log", assembled.context_id, "-q").out.split() == [before]
     assert client.commit_resolve(session=own.id, assembly=assembled.number).commit.commit == before
