@@ -68,12 +68,14 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
         from ctxd.cli.import_delivery import TranscriptImport
         from ctxd.cli.waiting_events import deliver_waiting
         from ctxd.offload import in_thread
+        from ctxd.process_setup import spare_the_collector
         from ctxd_client import connect
 
         def progress(text: str) -> None:
             if run.screen.terminal and not run.screen.as_json:
                 run.screen.note(text)
 
+        spare_the_collector()
         async with connect(run.socket_path(), deadline_s=run.deadline_s, client="ctx", version=__version__) as client:
             work = TranscriptImport(client, harness, dry_run=dry_run, goes_on=watch, progress=progress)
             if watch:

@@ -43,6 +43,7 @@ from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unav
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta
+from ctxd_protocol.session_types import RecordedSession
 
 if TYPE_CHECKING:
     from ctxd_client import Client
@@ -114,6 +115,8 @@ class TranscriptImport:
         self._record = ImportRecord(client, harness, saved_every_s=60.0 if goes_on else 10.0)
         self._records = self._record.sources
         self._sessions: set[str] = set()
+        # What the lists have of sessions without events of their own, in this run.
+        self._listed: dict[str, RecordedSession | None] = {}
         self._plans: dict[str, _Planned] = {}
         self._under_way: set[str] = set()
         self._goes_on = goes_on
@@ -132,7 +135,7 @@ class TranscriptImport:
         Raises: CallFailed if the daemon cannot be reached. Cancel: safe; what is committed is recorded the next time.
         """
         self.result = ImportResult(self._harness, self._dry_run)
-        self._under_way = set()
+        self._under_way, self._listed = set(), {}
         records = await self._record.load()
         for path in self._record.in_order(records):
             self._enter(path, records[path])
@@ -310,7 +313,7 @@ class TranscriptImport:
         if live is None or not _is_grown(live, stat) or not can_go_on(source, live.done.size, live.done.tail):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
-            done = Pass(record, SessionFacts(source.format))
+            done = Pass(record, None if source.agent else SessionFacts(source.format))
             return _Planned(source, plan, batches, done, stat), await self._copies(source)
         live.done.go_on(live.plan)
         if recorded is not None and live.plan.recorded is not None:
@@ -339,6 +342,9 @@ class TranscriptImport:
             if (cursor := page.next_cursor) is None or done.listed_tx:
                 break
         done.listed_tx = newest
+        for path in self._paths_of(source, source.session) if found else ():
+            known = set(self._records[path].commits.values())
+            found = [commit for commit in found if commit not in known]
         while found:
             deltas = (await self._client.commit_deltas(found[:PAGE_ITEMS_MAX])).deltas
             for each in deltas:
@@ -351,6 +357,8 @@ class TranscriptImport:
 
         Raises: _UnderWay while hooks may still record what the source has already; CallFailed.
         """
+        if source.session in self._listed:
+            return None
         try:
             session = (await self._client.session_get(source.session)).session
         except NotFound:
@@ -363,6 +371,7 @@ class TranscriptImport:
             if (cursor := page.next_cursor) is None:
                 break
         if not events:
+            self._listed[source.session] = session.recorded
             return None
         last = max((event.at for event in events if event.at is not None), default=session.updated_at)
         if session.state == "active" and min(last, session.updated_at) > self._clock.wall_ms() - _QUIET_MS:
@@ -395,7 +404,8 @@ class TranscriptImport:
             return
         if plan.copied and not plan.made:
             await self._create(source)
-        await self._describe(source, done.facts)
+        if done.facts is not None:
+            await self._describe(source, done.facts)
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
         record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
         record.size, record.digest = done.size, done.digest()
@@ -410,12 +420,16 @@ class TranscriptImport:
 
     async def _describe(self, source: Transcript, facts: SessionFacts) -> None:
         """Pass title, times and grants of a source that was read to its end to its session. Raises: CallFailed."""
-        if source.agent:
-            return
+        session = source.session
         with suppress(NotFound):  # Of a source without a line of its own there is no session.
-            known = (await self._client.session_get(source.session)).session.recorded
+            if session in self._listed:
+                known = self._listed[session]
+            else:
+                known = (await self._client.session_get(session)).session.recorded
             if (recorded := facts.recorded(known)) != known:
-                await self._client.session_annotate(source.session, recorded=recorded)
+                made = await self._client.session_annotate(session, recorded=recorded)
+                if session in self._listed:
+                    self._listed[session] = made.session.recorded
 
     async def _start(self, source: Transcript) -> Start:
         """Return where the first chain of a source begins: in the source that spawned it or that it goes on from."""
@@ -535,18 +549,17 @@ class TranscriptImport:
         if source.hidden:
             labels["hidden"] = source.hidden
         workdir = source.workdir if source.workdir.startswith("/") and "\0" not in source.workdir else "/"
-        create = partial(self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn")
-        try:
+        # An open session would become the default of every command.
+        create = partial(
+            self._client.session_create, agent, session=source.session, labels=labels, checkpoint="turn",
+            state="paused", archived=bool(source.hidden),
+        )  # fmt: skip
+        with suppress(Conflict):
             try:
                 await create(workdir=workdir)
             except InvalidCall:
                 await create()
-            # An open session would become the default of every command.
-            await self._client.session_pause(source.session, wait=False)
-            if source.hidden:
-                await self._client.session_annotate(source.session, archived=True)
-        except Conflict:
-            pass
+            self._listed[source.session] = None
         self._sessions.add(source.session)
 
 

@@ -34,9 +34,10 @@ _COPIED: Final = frozenset(
 
 
 class Pass:
-    """One reading of a source: its bytes so far, compared with what was read before."""
+    """One reading of a source: its bytes so far, compared with what was read before. ``facts``: None for a sub-agent,
+    which is in no list."""
 
-    def __init__(self, record: SourceRecord, facts: SessionFacts) -> None:
+    def __init__(self, record: SourceRecord, facts: SessionFacts | None) -> None:
         self.record = record
         self.facts = facts
         self.size = self.lines = self.lines_before = self.copied_before = 0
@@ -63,7 +64,8 @@ class Pass:
     def ends_at(self, line: SourceLine) -> bool:
         """Take a line; True if an earlier import ended behind it. ``is_level``: the last one did."""
         if line.record is not None:
-            self.facts.add(line.record)
+            if self.facts is not None:
+                self.facts.add(line.record)
             if STATE in line.record:
                 return False  # Whatever is added stands before it.
         self._unhashed.append(line.source)

@@ -54,7 +54,9 @@ class ForkOperations(OperationGroup):
             result = SessionForkResult(
                 session=session, base=base.session, tx=base.tx, turn=head.turn_count, receipt=None
             )
-            settings = msgspec.structs.replace(head.settings, base=base, continues=continues)
+            settings = msgspec.structs.replace(
+                head.settings, base=base, continues=continues, state="active", archived=False
+            )
             head = msgspec.structs.replace(head, settings=settings)
             pending = await self._submit(actor, request, session, head, kept_result(request, result))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
@@ -78,7 +80,9 @@ class ForkOperations(OperationGroup):
                 return replay
             await self.sessions.require_new(session)
             base, head, continues = await self._moment(source)
-            settings = msgspec.structs.replace(head.settings, base=base, continues=continues, **given)
+            settings = msgspec.structs.replace(
+                head.settings, base=base, continues=continues, state=params.state, archived=params.archived, **given
+            )
             settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
             head = msgspec.structs.replace(head, settings=settings)
             prompt = params.system_prompt or None
@@ -108,7 +112,6 @@ class ForkOperations(OperationGroup):
             principal=actor.principal,
             created_at=self.sessions.clock.wall_ms(),
             ordinal=self.sessions.next_ordinal(),
-            state="active",
         )
         # Since its head was read the session may have been removed for good.
         self._newest(base.session)

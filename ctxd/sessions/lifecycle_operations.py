@@ -104,6 +104,8 @@ class LifecycleOperations(OperationGroup):
             checkpoint=params.checkpoint,
             component_options=params.component_options or ComponentOptions(),
             continues=continues,
+            state=params.state,
+            archived=params.archived,
         )
         given: dict[str, Any] = {}
         if like is not None:
@@ -111,8 +113,8 @@ class LifecycleOperations(OperationGroup):
             if "mounts" in given:
                 given["prefixes"] = settings.prefixes
             settings = msgspec.structs.replace(
-                like, principal=actor.principal, state="active", removed=None, entries=(), renamed={}, base=None,
-                continues=continues, **given,
+                like, principal=actor.principal, state=params.state, archived=params.archived, removed=None, entries=(),
+                renamed={}, base=None, continues=continues, **given,
             )  # fmt: skip
         if settings.project is None or not given.keys().isdisjoint(("workdir", "mounts")):
             settings = msgspec.structs.replace(settings, project=await self.sessions.project_of(settings))

@@ -222,6 +222,8 @@ class SyncClientMethods(ABC):
         component_options: ComponentOptions | None = None,
         checkpoint: Literal["none", "turn", "tool", "compaction"] = "none",
         context: StartContext | None = None,
+        state: Literal["active", "paused"] = "active",
+        archived: bool = False,
     ) -> SessionResult:
         """Start a session, empty or from a context: a fresh start, a resumption or a fork.
 
@@ -239,7 +241,8 @@ class SyncClientMethods(ABC):
         them in that. ``component_options``: how these are found. ``checkpoint``: when the daemon commits what is new in
         the chat, as a chain of context commits in ``events-v1``; by default only when ``context.current`` is called. A
         ``turn`` is committed at the next prompt, a pause or the end of the session; ``tool`` commits soon after tool
-        calls as well. A crash or a restart leaves no gap in the chain and commits nothing twice.
+        calls as well. A crash or a restart leaves no gap in the chain and commits nothing twice. ``state``: ``paused``
+        for a session that takes no writes until it is resumed, as an imported one. ``archived``: listings leave it out.
 
         Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path, unsupported); ``NotFound``
         (session_not_found, commit_not_found); ``InvalidState`` (session_removed, session_owned_elsewhere, purged).
@@ -266,6 +269,8 @@ class SyncClientMethods(ABC):
                     component_options=component_options,
                     checkpoint=checkpoint,
                     context=context,
+                    state=state,
+                    archived=archived,
                 ),
                 SessionResult,
             )

@@ -249,7 +249,12 @@ def test_threads_that_codex_hides_are_left_out_of_lists_and_kept(
         return [each.session for each in found.sessions]
 
     assert (listed(), listed(archived=True)) == (([], [rollout.id]) if hidden else ([rollout.id], []))
-    assert client.session_get(rollout.id).session.labels.get("hidden") == hidden
+    made = client.session_get(rollout.id).session
+    assert made.labels.get("hidden") == hidden
+    # An import that is killed leaves it neither open nor listed.
+    written = min(version.tx for version in client.object_history(f"session:{rollout.id}").versions)
+    first = client.session_get(rollout.id, tx=written).session
+    assert (first.state, first.archived) == ("paused", hidden is not None)
     rollout.turn("c", "d")
     rollout.write(tmp_path)
     imported(daemon, "codex", path)

@@ -78,6 +78,36 @@ def test_settings_that_are_given_replace_those_of_the_context(s: SyncSession, cl
     assert [getattr(plain, name) for name in same] == [getattr(made, name) for name in same]
 
 
+@pytest.mark.requirement("SES-45")
+@pytest.mark.parametrize("begins", ["empty", "fork", "captured"])
+def test_a_session_is_set_aside_and_archived_in_its_one_write(s: SyncSession, client: SyncClient, begins: str) -> None:
+    s.user("Begin.")
+    context = None
+    if begins == "fork":
+        context = StartContext(session=s.id)
+    elif begins == "captured":
+        context = StartContext(commit=client.commit_checkpoint("claude-code-v1", PROMPT).commit.commit)
+    made = client.session_create("demo", context=context, state="paused", archived=True)
+    assert (made.session.state, made.session.archived) == ("paused", True)
+    with refused("session_not_active"):
+        client.session(made.session.session).user("More.")
+    assert made.receipt is not None
+    versions = client.object_history(f"session:{made.session.session}").versions
+    assert [version.tx for version in versions] == [made.receipt.seq]
+    assert made.session.session in [row.session for row in client.session_list(archived=True, limit=1000).sessions]
+
+
+@pytest.mark.requirement("SES-45")
+def test_what_goes_on_from_an_archived_session_is_active_and_listed(s: SyncSession, client: SyncClient) -> None:
+    s.user("Begin.")
+    commit = tip(client, s.id)
+    s.pause()
+    client.session_annotate(s.id, archived=True)
+    forks = [client.session_fork(s.id).session, started(client, session=s.id).id, started(client, commit=commit).id]
+    listed = {row.session: row.state for row in client.session_list(limit=1000).sessions}
+    assert [listed.get(fork) for fork in forks] == ["active"] * 3 and s.id not in listed
+
+
 @pytest.mark.requirement("SES-40")
 def test_a_session_starts_from_a_moment_of_another_and_from_nothing(s: SyncSession, client: SyncClient) -> None:
     s.user("One.")

@@ -77,6 +77,8 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     default only when ``context.current`` is called. A ``turn`` is committed at the next prompt, a pause or the end of
     the session; ``tool`` commits soon after tool calls as well. A crash or a restart leaves no gap in the chain and
     commits nothing twice.
+    ``state``: ``paused`` for a session that takes no writes until it is resumed, as an imported one. ``archived``:
+    listings leave it out.
     """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | None = None
@@ -95,6 +97,8 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
     component_options: ComponentOptions | None = None
     checkpoint: CheckpointPolicy = "none"
     context: StartContext | None = None
+    state: Literal["active", "paused"] = "active"
+    archived: bool = False
 
 
 class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
