@@ -263,7 +263,7 @@ def holding(connection: dbfile.Connection, session: str, refs: Collection[str]) 
     left = [bytes.fromhex(ref) for ref in refs]
     while left:
         some, left = left[:_REFS_AT_ONCE], left[_REFS_AT_ONCE:]
-        query = f"""SELECT DISTINCT e.id FROM version AS v JOIN context_commit AS c ON c.entity=v.entity
+        query = f"""SELECT DISTINCT e.id FROM version AS v CROSS JOIN context_commit AS c ON c.entity=v.entity
             JOIN entity AS e ON e.n=v.entity WHERE v.content IN ({",".join("?" * len(some))}) AND c.session=?"""
         found += [id for (id,) in connection.execute(query, (*some, session))]
     return found

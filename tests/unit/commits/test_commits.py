@@ -1,7 +1,7 @@
 """Commits over a real store: what only another program can have written, and what a rebuild makes of the index."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -385,19 +385,34 @@ async def test_bytes_without_a_space_are_divided_and_joined_again() -> None:
 async def test_listings_and_look_ups_follow_an_index(tmp_path: Path, wanted: CommitFilter) -> None:
     async with committing(tmp_path) as made:
         await checkpoint(made, TEXT)
-    database = apsw.Connection(str(tmp_path / "state.db"))
+    with explained(tmp_path) as (connection, plans):
+        assert commit_index.listed(connection, wanted, 10) == []
+        assert commit_index.newest(connection, wanted) is None
+    assert len(plans) == 2
+    assert [plan for plan in plans if "TEMP B-TREE" in plan] == []
+
+
+@pytest.mark.requirement("IMP-10")
+async def test_an_import_looks_its_commits_up_by_their_content_alone(tmp_path: Path) -> None:
+    async with committing(tmp_path) as made:
+        await checkpoint(made, TEXT)
+    with explained(tmp_path) as (connection, plans):
+        assert commit_index.holding(connection, "s", [f"{number:064x}" for number in range(200)]) == []
+    assert len(plans) == 1 and "version_content (content=?)" in plans[0]
+    # A session may have a hundred thousand commits.
+    assert "session=?" not in plans[0] and "SCAN" not in plans[0]
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[tuple[Any, list[str]]]:
+    """A connection to the database in ``folder`` that runs no query, and the plans of those that it was given."""
+    database = apsw.Connection(str(folder / "state.db"))
     plans: list[str] = []
 
     class Explained:
-        """A connection that notes the plan of each query."""
-
         def execute(self, query: str, values: Any) -> Iterator[Any]:
             plans.append(str(database.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall()))
             return iter(())
 
-    connection: Any = Explained()
-    assert commit_index.listed(connection, wanted, 10) == []
-    assert commit_index.newest(connection, wanted) is None
+    yield Explained(), plans
     database.close()
-    assert len(plans) == 2
-    assert [plan for plan in plans if "TEMP B-TREE" in plan] == []
