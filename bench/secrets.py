@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.figures import Figure
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.redaction import Guard
 from ctxd.secrets.scanner import Scanner
 from tests.suites.secret_corpus import negatives, samples
 

@@ -30,8 +30,8 @@ from ctxd.objects.document import Document, encode_document
 from ctxd.objects.generated_ids import session_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.store import journal, statedir
+from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.journal_writer import JournalWriter
-from ctxd.store.witness import Head, WitnessFile
 
 ROWS = 1_000_000
 ROWS_QUICK = 100_000

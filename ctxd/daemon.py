@@ -71,8 +71,8 @@ from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
 from ctxd.search.journal_follower import SearchIndex
 from ctxd.search.search import SearchQueries
-from ctxd.secrets.guard import KEY_BYTES, Guard
 from ctxd.secrets.keyfile import load_key
+from ctxd.secrets.redaction import KEY_BYTES, Guard
 from ctxd.secrets.scanner import built_in_scanner
 from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog

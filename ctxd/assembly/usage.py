@@ -11,7 +11,7 @@ from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.pricing import price_of, usage_sum
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop

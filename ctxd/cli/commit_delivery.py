@@ -212,7 +212,7 @@ class CommitDelivery:
             return queued
         from ctxd.config import load
         from ctxd.formats.array_secrets import captured_array
-        from ctxd.secrets.guard import KEY_BYTES, Capture, Guard
+        from ctxd.secrets.redaction import KEY_BYTES, Capture, Guard
         from ctxd.secrets.rulefile import scanner_of
 
         capture = Capture(Guard(scanner_of(load().secrets_rules), os.urandom(KEY_BYTES)), "redact")

@@ -80,7 +80,7 @@ def scan(
 
 def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[FoundSecret], int]:
     from ctxd.config import load
-    from ctxd.secrets.guard import KEY_BYTES, Guard
+    from ctxd.secrets.redaction import KEY_BYTES, Guard
     from ctxd.secrets.rulefile import RulesRefused, scanner_of
 
     try:

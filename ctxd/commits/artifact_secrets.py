@@ -11,8 +11,8 @@ from blake3 import blake3
 from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
 from ctxd.commits.commit_reads import CommitViewer
 from ctxd.errors import CtxdError
-from ctxd.secrets.guard import Capture
 from ctxd.secrets.policy import stricter, to_payload
+from ctxd.secrets.redaction import Capture
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd_protocol.secrets import SecretPolicy

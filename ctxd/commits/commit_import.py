@@ -24,7 +24,7 @@ from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_fields import Fields, commit_id
 from ctxd.objects.document import Document, decode_content, encode_content
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd.store import commit_index

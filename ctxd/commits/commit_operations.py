@@ -26,7 +26,7 @@ from ctxd.formats.delta_formats import Counts
 from ctxd.objects.commit_fields import Fields, commit_hash, commit_id, entity_id, ids_of
 from ctxd.objects.document import Artifact, Content, Document, Stored, decode_content, encode_content
 from ctxd.objects.kinds import is_purged
-from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.loading import batched
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop

@@ -14,7 +14,7 @@ from ctxd.formats.array_secrets import captured_array
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import DELTA_FORMATS, Counts, count
 from ctxd.objects.document import Content, decode_content, encode_content
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 
 
 class _Object(msgspec.Struct):

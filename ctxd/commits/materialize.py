@@ -31,7 +31,7 @@ from ctxd.formats.translation import RAW, TRANSLATOR_VERSION, Delta, Materializa
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.offload import Lane, LoopHandle, NoThread, in_thread
-from ctxd.passed_file import PassedFile
+from ctxd.passed_descriptor import PassedFile
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed

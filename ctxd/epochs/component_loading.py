@@ -23,7 +23,7 @@ from ctxd.objects.document import Content, Document, Stored, sourceless, text_of
 from ctxd.objects.generated_ids import component_text_id
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_purged
-from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.session_objects import entries

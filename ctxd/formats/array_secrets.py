@@ -11,7 +11,7 @@ from cbor2 import CBORTag
 
 from ctxd.formats.cbor_array import encoded, items, joined
 from ctxd.formats.events_v1 import whole_items
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 
 
 def captured_array(capture: Capture, content: bytes) -> bytes:

@@ -23,8 +23,8 @@ from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import AsOf, Document, Stored, is_large
 from ctxd.objects.generated_ids import file_id, observed
 from ctxd.objects.kinds import is_purged
-from ctxd.secrets.guard import Guard, fleeting_guard
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
+from ctxd.secrets.redaction import Guard, fleeting_guard
 from ctxd.sources.filesystem import HostFiles
 from ctxd.sources.port import Missing, Present, Reading, SourceAdapter
 from ctxd.store.store import VersionStore

@@ -19,8 +19,8 @@ from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, is_large
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.offload import Lane
-from ctxd.secrets.guard import Guard
 from ctxd.secrets.policy import DEFAULT, is_laxer
+from ctxd.secrets.redaction import Guard
 from ctxd.sources.port import FINGERPRINT_BYTES, SourceAdapter, Stamp, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TextIO, cast
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from ctxd.secrets.guard import fleeting_guard
+from ctxd.secrets.redaction import fleeting_guard
 
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]

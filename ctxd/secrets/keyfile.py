@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ctxd.errors import StateDirError
-from ctxd.secrets.guard import KEY_BYTES
+from ctxd.secrets.redaction import KEY_BYTES
 
 KEY_FILE: Final = "secrets.key"
 """Its name in the state directory."""

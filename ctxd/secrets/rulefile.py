@@ -21,9 +21,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ctxd.secrets.lookalikes import entropy
 from ctxd.secrets.rules import BUILT_IN, Rule
 from ctxd.secrets.scanner import RefusedPattern, Scanner, built_in_scanner, compiled
+from ctxd.secrets.secret_checks import entropy
 
 RULES_MAX: Final = 200
 """Rules of one file. Each makes the one pattern of all larger."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.secrets import lookalikes
+from ctxd.secrets import secret_checks
 
 Check = Callable[[bytes], bool]
 
@@ -32,14 +32,14 @@ EDGE: Final = r"(?:\b|\\[nrtbf])"
 """Where a word begins, also behind an escape: in the text of a program or of JSON a line feed is a letter."""
 
 
-def _rule(name: str, pattern: str, check: Check | None = lookalikes.is_random) -> Rule:
+def _rule(name: str, pattern: str, check: Check | None = secret_checks.is_random) -> Rule:
     if pattern.startswith(r"\b"):
         pattern = f"{EDGE}(?P<s>{pattern[2:].replace('|' + chr(92) + 'b', '|')})"
     return Rule(name=name, pattern=pattern, check=check)
 
 
 def _not_example(value: bytes) -> bool:
-    return not lookalikes.is_placeholder(value)
+    return not secret_checks.is_placeholder(value)
 
 
 _B64URL: Final = "[A-Za-z0-9_-]"
@@ -62,16 +62,16 @@ _CLOUD: Final = (
     _rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-[0-9])?\b"),
     _rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_-]{24,}"),
     _rule("doppler-token", r"\bdp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9_.-]{40,64}"),
-    _rule("age-key", r"\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b", lookalikes.is_bech32),
+    _rule("age-key", r"\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b", secret_checks.is_bech32),
 )
 
 _FORGES: Final = (
-    _rule("github-token", r"\bgh[pousr]_[A-Za-z0-9]{36}\b", lookalikes.has_crc),
+    _rule("github-token", r"\bgh[pousr]_[A-Za-z0-9]{36}\b", secret_checks.has_crc),
     _rule("github-fine-token", r"\bgithub_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}\b"),
     _rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|soat|oas|ffct)-[A-Za-z0-9_=-]{20,64}"),
     _rule("atlassian-token", r"\bATATT3[A-Za-z0-9_=-]{100,}"),
     _rule("bitbucket-token", r"\bATBB[A-Za-z0-9]{28}[A-Fa-f0-9]{8}\b|\bATCTT3[A-Za-z0-9_=-]{100,}"),
-    _rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}\b", lookalikes.has_crc),
+    _rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}\b", secret_checks.has_crc),
     _rule("pypi-token", r"\bpypi-AgE[A-Za-z0-9_-]{50,}"),
     _rule("rubygems-token", r"\brubygems_[0-9a-f]{48}\b"),
     _rule("crates-token", r"\bcio[A-Za-z0-9]{32}\b"),
@@ -88,7 +88,7 @@ _CHAT: Final = (
     _rule(
         "discord-token",
         r"\b[MNO][A-Za-z0-9_-]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,38}",
-        lookalikes.is_bot_number,
+        secret_checks.is_bot_number,
     ),
     _rule("discord-webhook", r"discord(?:app)?\.com/api/webhooks/[0-9]{17,20}/(?P<s>[A-Za-z0-9_-]{60,80})"),
     _rule("telegram-token", r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{33}"),
@@ -109,13 +109,15 @@ _SERVICES: Final = (
 )
 
 _FORMS: Final = (
-    _rule("jwt", rf"\beyJ{_B64URL}{{10,}}\.eyJ{_B64URL}{{10,}}\.{_B64URL}{{16,}}", lookalikes.is_jwt),
-    Rule(name="private-key", pattern=r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----", end=lookalikes.pem_end),
+    _rule("jwt", rf"\beyJ{_B64URL}{{10,}}\.eyJ{_B64URL}{{10,}}\.{_B64URL}{{16,}}", secret_checks.is_jwt),
+    Rule(
+        name="private-key", pattern=r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----", end=secret_checks.pem_end
+    ),
     _rule(
         "url-credentials",
         r"://[A-Za-z0-9._~%!$&*+=-]{0,64}:(?P<s>[A-Za-z0-9._~%!$&*+=:,;#^?{}\[\]()-]{3,})"
         r"@[A-Za-z0-9_\[]",
-        lookalikes.is_url_password,
+        secret_checks.is_url_password,
     ),
     _rule(
         "authorization-header",
@@ -138,14 +140,14 @@ _LOOSE: Final = (
         name="assigned-password",
         pattern=rf"(?i:{_PASSWORDS}[a-z0-9_-]{{0,16}}){_QUOTE}\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}\\{{0,3}}[\"'`]"
         r"(?P<s>[!-&(-\[\]-_a-~]{8,64})\\{0,3}[\"'`]",
-        check=lookalikes.is_password,
+        check=secret_checks.is_password,
         loose=True,
     ),
     Rule(
         name="assigned-secret",
         pattern=rf"(?i:(?:{_NAMES}|{_PASSWORDS})[a-z0-9_-]{{0,16}}){_QUOTE}\s{{0,4}}(?::=|=>|=|:)\s{{0,4}}(?:\\{{0,3}}[\"'`])?"
         r"(?P<s>[A-Za-z0-9+/_.~!@$%^*=-]{16,256})(?:[^A-Za-z0-9(\[]|\z)",
-        check=lookalikes.is_unlikely_word,
+        check=secret_checks.is_unlikely_word,
         loose=True,
     ),
 )

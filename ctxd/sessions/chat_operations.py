@@ -9,7 +9,7 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, system_prompt
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.operation_steps import OperationGroup, admitted

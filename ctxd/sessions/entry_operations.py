@@ -8,7 +8,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, sourceless
 from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import canonical
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import Accepted, Transaction

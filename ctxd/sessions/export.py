@@ -17,7 +17,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.generated_ids import cursor_mark
 from ctxd.objects.kinds import state_of
-from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.secret_redaction import captured, off_loop
 from ctxd.sessions.segments import events_size

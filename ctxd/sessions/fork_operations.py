@@ -13,7 +13,7 @@ from ctxd.formatting import moment
 from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Document, Page, Stored, renamed, system_prompt
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 from ctxd.sessions.catalog import no_session
 from ctxd.sessions.operation_steps import OperationGroup
 from ctxd.sessions.secret_redaction import off_loop

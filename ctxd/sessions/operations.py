@@ -4,13 +4,13 @@ Separate: it imports the module of every topic, and those do not import each oth
 """
 
 from ctxd.indexing.file_indexer import Indexer
+from ctxd.sessions.activation_operations import ActivationOperations
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.file_operations import FileOperations
 from ctxd.sessions.fork_operations import ForkOperations
 from ctxd.sessions.hook_operations import HookOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
-from ctxd.sessions.membership_operations import MembershipOperations
 from ctxd.sessions.operation_steps import Operation
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.toolcall_operations import ToolcallOperations
@@ -27,7 +27,7 @@ class Operations:
         self.forks = ForkOperations(sessions, indexer)
         self.chat = ChatOperations(sessions, indexer)
         self.entries = EntryOperations(sessions, indexer)
-        self.membership = MembershipOperations(sessions, indexer)
+        self.activation = ActivationOperations(sessions, indexer)
         self.toolcalls = ToolcallOperations(sessions, indexer)
         self.files = FileOperations(sessions, indexer)
         self.hooks = HookOperations(sessions, self.lifecycle, self.chat, self.toolcalls)
@@ -48,12 +48,12 @@ class Operations:
             "session.set_system_prompt": self.chat.set_system_prompt,
             "session.set_entry": self.entries.set_entry,
             "session.delete_entry": self.entries.delete_entry,
-            "session.activate": self.membership.activate,
-            "session.deactivate": self.membership.deactivate,
-            "session.pin": self.membership.pin,
-            "session.unpin": self.membership.unpin,
-            "session.pool_add": self.membership.pool_add,
-            "session.pool_remove": self.membership.pool_remove,
+            "session.activate": self.activation.activate,
+            "session.deactivate": self.activation.deactivate,
+            "session.pin": self.activation.pin,
+            "session.unpin": self.activation.unpin,
+            "session.pool_add": self.activation.pool_add,
+            "session.pool_remove": self.activation.pool_remove,
             "session.hook": self.hooks.hook,
             "toolcall.record": self.toolcalls.record,
             "file.index": self.files.index,

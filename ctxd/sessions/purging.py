@@ -14,7 +14,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
 from ctxd.objects.generated_ids import COMMIT_PREFIX, UNPURGEABLE_PREFIXES, session_of
 from ctxd.objects.kinds import is_purged
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.redaction import Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_purge import Gone, args_text, events_in, restating, within, without_bundle
 from ctxd.sessions.segments import chars_of

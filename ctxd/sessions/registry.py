@@ -16,7 +16,7 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
 from ctxd.offload import Lane
-from ctxd.secrets.guard import Capture, Guard, fleeting_guard
+from ctxd.secrets.redaction import Capture, Guard, fleeting_guard
 from ctxd.sessions.catalog import Catalog, no_session, summary_of
 from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.loading import NOT_BEGUN, SEGMENTS_INLINE_MAX, Beginning, Begun, PurgedMeanwhile, beginning_of, load

@@ -12,8 +12,8 @@ import msgspec
 
 from ctxd.objects.document import Document, media_type, text_of
 from ctxd.offload import Lane
-from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import keeps_bytes
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.segments import events_size
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.event_types import Attachment, Event

@@ -20,7 +20,7 @@ from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import NOW, AsOf, Document
 from ctxd.objects.generated_ids import observations, segment_id
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.redaction import Guard
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.segments import (

@@ -8,8 +8,8 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.commit_fields import Position
-from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import DEFAULT
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd_protocol.ids import ID_PATTERN
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX
 from ctxd_protocol.methods.sessions import SessionCreateParams

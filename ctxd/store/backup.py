@@ -18,8 +18,8 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.failpoints import hit
 from ctxd.store import journal, statedir
+from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.verify import Report, Step, verified
-from ctxd.store.witness import Head, WitnessFile
 
 _EXIT_NO_STATE: Final = 10
 _EXIT_IO: Final = 74

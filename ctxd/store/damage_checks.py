@@ -15,9 +15,9 @@ from ctxd.backends.stored_version import DamagedVersion
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page
 from ctxd.store import journal
+from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.reads import Reader
 from ctxd.store.statedir import StateDir
-from ctxd.store.witness import Head, WitnessFile
 
 
 class Checked(NamedTuple):

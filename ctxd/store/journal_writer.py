@@ -26,8 +26,8 @@ from ctxd.secrets.keyfile import load_key
 from ctxd.store import commit_index, damage_checks, journal, migrations, text_sources
 from ctxd.store import purge as purging
 from ctxd.store.compression import Compression
+from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.statedir import StateDir
-from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, QueuedWrite
 
 _EXIT_DAMAGED: Final = 74

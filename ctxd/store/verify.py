@@ -26,9 +26,9 @@ from ctxd.objects.document import Content, Document, decode_content, decode_docu
 from ctxd.objects.generated_ids import COMMIT_PREFIX
 from ctxd.objects.hashing import BASE64, content_hash, identity_hash
 from ctxd.store import chain_snapshots, commit_index, damage_checks, journal, text_sources
+from ctxd.store.head_witness import WitnessFile
 from ctxd.store.purge import KIND, is_unfinished
 from ctxd.store.statedir import SEARCH_INDEX
-from ctxd.store.witness import WitnessFile
 
 _MODULUS: Final = 2**256
 _encoder: Final = msgspec.msgpack.Encoder()

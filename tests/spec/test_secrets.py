@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from ctxd.secrets.guard import KEY_BYTES, Guard
+from ctxd.secrets.redaction import KEY_BYTES, Guard
 from ctxd.secrets.scanner import Scanner
 from ctxd_client import connect_sync
 from ctxd_protocol.context_types import ToolDeclaration

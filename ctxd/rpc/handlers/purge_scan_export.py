@@ -21,7 +21,7 @@ from ctxd.objects.generated_ids import (
 )
 from ctxd.offload import Lane
 from ctxd.rpc.caller import Caller
-from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects

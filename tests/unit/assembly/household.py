@@ -21,7 +21,7 @@ from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.objects import document as documents
 from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions import chat_operations, file_operations, membership_operations, toolcall_operations
+from ctxd.sessions import chat_operations, file_operations, activation_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.settings import SessionSettings
@@ -155,7 +155,7 @@ class Household:
         live.commit(WriteRequest("session.set_entry", "p"), puts=(document,), settings=settings, floor_vt=floor_vt)
 
     def activate(self, live: LiveSession, id: str) -> None:
-        live.commit(WriteRequest("session.activate", "p"), membership_operations.activate_delta(live.state, id))
+        live.commit(WriteRequest("session.activate", "p"), activation_operations.activate_delta(live.state, id))
 
     async def assemble(self, session: str | LiveSession = "s") -> AssembledContext:
         """The context once it is durable."""

@@ -11,7 +11,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import assembly_id
-from ctxd.sessions import membership_operations
+from ctxd.sessions import activation_operations
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
@@ -227,7 +227,7 @@ async def test_every_assembly_renders_again_byte_for_byte_also_after_a_restart(t
             await home.read(live, path)
             call = home.record(live, f"call_{step}", "é" * step * 20)
             if step % 3 == 0:
-                live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, call))
+                live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, call))
             if step == 6:
                 mounts = (Mount(agent_prefix="/w", canonical_prefix=str(home.files)),)
                 settings = msgspec.structs.replace(live.settings, mounts=mounts, budget_tokens=900)
@@ -353,7 +353,7 @@ async def test_a_budget_leaves_out_the_oldest_tool_calls_first_and_changes_no_se
         (home.files / "a.py").write_text("a" * 400)
         file = await home.read(live, home.files / "a.py")
         calls = [home.record(live, f"call_{n}", "x" * 400) for n in range(3)]
-        live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, calls[0]))
+        live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, calls[0]))
         whole = (await home.assemble()).tokens
         for less, gone in (
             (0, []),

@@ -12,7 +12,7 @@ from ctxd.assembly.window_items import Update
 from ctxd.assembly.window_references import EventRef, Material, items_of
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
-from ctxd.sessions import membership_operations, toolcall_operations
+from ctxd.sessions import activation_operations, toolcall_operations
 from ctxd.sessions.purging import purge, purge_chat
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
@@ -75,7 +75,7 @@ async def test_a_call_whose_loaded_content_was_removed_can_be_loaded_again(tmp_p
             assert "first 1" in json.dumps((await ask(home)).request)
             why = await explain(live, "a", home.archive)
             assert (why.shown, why.rule) == ("whole", "activated")
-            delta = membership_operations.deactivate_delta(live.state, "a")
+            delta = activation_operations.deactivate_delta(live.state, "a")
             live.commit(WriteRequest("session.deactivate", "p"), delta)
             shown = await others(prefix)
             assert "content of the tool call bash (id=a) removed" in shown and "first 1" not in shown

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctxd.assembly.explanation import explain
-from ctxd.sessions import membership_operations
+from ctxd.sessions import activation_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
@@ -51,7 +51,7 @@ async def test_a_file_that_a_repack_removed_is_loaded_by_a_request(
         assert lines(await more(home, live, "b", 1)) == 0, "it is not loaded by itself"
     async with household(tmp_path) as home:
         live = await home.sessions.live("s")
-        decide = membership_operations.activate_delta if how == "activate" else membership_operations.pin_delta
+        decide = activation_operations.activate_delta if how == "activate" else activation_operations.pin_delta
         delta = decide(live.state, id)
         assert delta, "the request is recorded, though the file is active"
         live.commit(WriteRequest(f"session.{how}", "p"), delta)
@@ -78,10 +78,10 @@ async def test_a_file_that_a_call_showed_is_loaded_by_a_request(tmp_path: Path) 
         append(live, ToolResultEvent(call="a", text="the first part of it"))
         assert lines(await ask(home)) == 0
         for _ in range(2):
-            live.commit(WriteRequest("session.activate", "p"), membership_operations.activate_delta(live.state, id))
+            live.commit(WriteRequest("session.activate", "p"), activation_operations.activate_delta(live.state, id))
             append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))
             assert lines(await ask(home)) == 20
-        live.commit(WriteRequest("session.deactivate", "p"), membership_operations.deactivate_delta(live.state, id))
+        live.commit(WriteRequest("session.deactivate", "p"), activation_operations.deactivate_delta(live.state, id))
         assert "is no longer active" in json.dumps((await ask(home)).request)
 
 
@@ -94,7 +94,7 @@ async def test_a_call_that_was_hidden_is_loaded_by_a_request(tmp_path: Path) -> 
         await ask(home)
         made = await more(home, live, "b")
         assert "first 1" not in json.dumps(made.request)
-        live.commit(WriteRequest("session.pool_remove", "p"), membership_operations.hide_delta(live.state, "a"))
+        live.commit(WriteRequest("session.pool_remove", "p"), activation_operations.hide_delta(live.state, "a"))
         assert "id=a is no longer in the metadata pool" in json.dumps((await more(home, live, "c", 1)).request)
         home.activate(live, "a")
         append(live, ResponseEvent(text="Done."), PromptEvent(text="More."))

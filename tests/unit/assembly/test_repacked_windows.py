@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ctxd.assembly.content_cuts import cut
 from ctxd.assembly.explanation import explain
 from ctxd.assembly.token_budget import estimate_tokens
-from ctxd.sessions import chat_operations, membership_operations
+from ctxd.sessions import chat_operations, activation_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import (
@@ -71,7 +71,7 @@ async def test_requests_fit_their_budget_and_change_by_repacks_alone(tmp_path: P
                 call(live, home, id, f"/src/{rng.randrange(12)}.py", output)
                 if not pinned:
                     pinned = id
-                    live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, id))
+                    live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, id))
                 append(live, ResponseEvent(text="I see.", model="claude-sonnet-4-5"))
                 made = await ask(home, live, "anthropic-messages")
                 assert made.request is not None
@@ -121,7 +121,7 @@ async def test_a_conversation_beyond_the_budget_loses_its_oldest_messages(tmp_pa
             call(live, home, f"c{nth}", f"/src/{nth}.py", f"out {nth}")
             append(live, ResponseEvent(text=f"Answer {nth}", model="m"))
             if nth == 3:
-                live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, "c3"))
+                live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, "c3"))
             made = await ask(home, live, "anthropic-messages")
             assert made.request is not None and made.tokens <= BUDGET
             check_request("anthropic-messages", made.request)
@@ -322,7 +322,7 @@ async def test_a_budget_that_falls_below_what_is_pinned_is_held(tmp_path: Path) 
         append(live, PromptEvent(text="Go."))
         for nth in range(4):
             call(live, home, f"c{nth}", f"/src/{nth}.py", f"line {nth}\n" * 2_000)
-            live.commit(WriteRequest("session.pin", "p"), membership_operations.pin_delta(live.state, f"c{nth}"))
+            live.commit(WriteRequest("session.pin", "p"), activation_operations.pin_delta(live.state, f"c{nth}"))
         await ask(home, live, "anthropic-messages")
         live.commit(WriteRequest("session.configure", "p"), settings=replace(live.settings, budget_tokens=8_000))
         for _ in range(3):

@@ -24,7 +24,7 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
-from ctxd.secrets.guard import Capture, fleeting_guard
+from ctxd.secrets.redaction import Capture, fleeting_guard
 from ctxd.store import commit_index
 from ctxd.store.backup import backup, restore
 from ctxd.store.commit_index import CommitFilter

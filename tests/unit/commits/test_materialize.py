@@ -16,7 +16,7 @@ import pytest
 from ctxd.commits import context_cache, materialize
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.objects.commit_fields import entity_id
-from ctxd.passed_file import PassedFile
+from ctxd.passed_descriptor import PassedFile
 from tests.unit.commits.test_commits import TEXT, checkpoint, committing
 from tests.unit.sessions.world import CALLER, World, code_of
 

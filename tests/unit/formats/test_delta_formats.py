@@ -14,7 +14,7 @@ from ctxd.formats.cbor_array import UnreadableDelta, array_head, encoded, items,
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import Delta, Materialization
-from ctxd.secrets.guard import Capture, fleeting_guard
+from ctxd.secrets.redaction import Capture, fleeting_guard
 from ctxd.transcripts.files import read
 from ctxd_protocol.event_types import (
     Attachment,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.redaction import Guard
 from ctxd.secrets.scanner import Scanner
 from tests.suites.secret_corpus import negatives, samples
 

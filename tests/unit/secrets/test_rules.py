@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ctxd.errors import StateDirError
-from ctxd.secrets.guard import Guard
 from ctxd.secrets.keyfile import KEY_FILE, load_key
+from ctxd.secrets.redaction import Guard
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.rules import BUILT_IN
 from ctxd.secrets.scanner import Scanner

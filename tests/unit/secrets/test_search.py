@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from ctxd.secrets import guard as guards
-from ctxd.secrets.guard import Capture, Guard
+from ctxd.secrets import redaction
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd.secrets.scanner import Scanner
 
 pytestmark = pytest.mark.requirement("ART-14")
@@ -17,7 +17,7 @@ GUARD = Guard(Scanner(), bytes(32))
 
 @pytest.mark.parametrize("seed", range(20))
 def test_secrets_are_found_wherever_pieces_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_AGAIN", 200)
+    monkeypatch.setattr(redaction, "_AGAIN", 200)
     chance = random.Random(seed)
     data = b"\xff\x00 binary \n"
     for _ in range(30):

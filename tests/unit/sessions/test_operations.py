@@ -30,7 +30,7 @@ async def test_a_session_is_written_by_operations_alone(tmp_path: Path) -> None:
         call = ToolcallRecordParams(session="s", id="c1", tool="bash", content="out", file_refs=(read.object,))
         recorded = await (await ops.toolcalls.record(IMPORTER, call)).durable()
         assert (recorded.object, recorded.outcome) == ("c1", "created")
-        pinned = await (await ops.membership.pin(IMPORTER, MembershipParams(session="s", object="c1"))).durable()
+        pinned = await (await ops.activation.pin(IMPORTER, MembershipParams(session="s", object="c1"))).durable()
         assert pinned.receipt.seq == recorded.receipt.seq + 1
         view = (await w.call("session.get", session="s")).session
         assert (view.session_index, view.pinned_set) == ((read.object, "c1"), ("c1",))

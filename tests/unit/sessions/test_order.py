@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ctxd.epochs.component_loading import ComponentObserver
-from ctxd.secrets.guard import Capture
+from ctxd.secrets.redaction import Capture
 from ctxd.secrets.scanner import Hit, Scanner
 from ctxd.sessions.export import Exports
 from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX

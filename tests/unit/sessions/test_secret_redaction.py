@@ -1,7 +1,7 @@
 """Findings in stored versions."""
 
 from ctxd.objects.document import toolcall
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.redaction import Guard
 from ctxd.secrets.scanner import Scanner
 from ctxd.sessions import secret_redaction
 from tests.suites.secret_corpus import made_up

@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions import chat_operations, file_operations, id_resolution, membership_operations, toolcall_operations
+from ctxd.sessions import chat_operations, file_operations, id_resolution, activation_operations, toolcall_operations
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of
@@ -55,11 +55,11 @@ def test_pinned_tool_calls_never_collapse_and_do_once_unpinned() -> None:
     state = SessionState()
     user(state)
     record(state, "call-pinned")
-    apply(state, membership_operations.pin_delta(state, "call-pinned"))
+    apply(state, activation_operations.pin_delta(state, "call-pinned"))
     for _ in range(5):
         user(state)
     assert "call-pinned" in state.active
-    apply(state, membership_operations.unpin_delta(state, "call-pinned"))
+    apply(state, activation_operations.unpin_delta(state, "call-pinned"))
     record(state, "call-new")
     assert list(state.active) == ["call-new"]
 
@@ -79,7 +79,7 @@ def test_an_explicit_deactivate_sticks() -> None:
     state = SessionState()
     user(state)
     record(state, "call-1")
-    apply(state, membership_operations.deactivate_delta(state, "call-1"))
+    apply(state, activation_operations.deactivate_delta(state, "call-1"))
     record(state, "call-2")
     user(state)
     assert list(state.active) == ["call-2"]
@@ -92,7 +92,7 @@ def test_an_explicit_activate_counts_as_recent_until_the_window_passes() -> None
     record(state, "call-old")
     for _ in range(5):
         user(state)
-    apply(state, membership_operations.activate_delta(state, "call-old"))
+    apply(state, activation_operations.activate_delta(state, "call-old"))
     record(state, *(f"call-{n}" for n in range(20)))
     user(state)
     user(state)
@@ -105,8 +105,8 @@ def test_activating_a_recent_tool_call_keeps_it_past_five_newer_ones() -> None:
     state = SessionState()
     user(state)
     record(state, "call-kept")
-    apply(state, membership_operations.activate_delta(state, "call-kept"))
-    assert membership_operations.activate_delta(state, "call-kept") == NOTHING
+    apply(state, activation_operations.activate_delta(state, "call-kept"))
+    assert activation_operations.activate_delta(state, "call-kept") == NOTHING
     record(state, *(f"call-{n}" for n in range(9)))
     assert "call-kept" in state.active
 
@@ -136,22 +136,22 @@ def test_the_cost_of_a_tool_call_does_not_grow_with_the_session() -> None:
 def test_what_the_sets_do_not_allow_is_refused_by_name() -> None:
     state = SessionState()
     apply(state, file_operations.discover_delta(state, [FILE]))
-    assert code_of(membership_operations.deactivate_delta, state, FILE) == "not_active"
-    assert code_of(membership_operations.unpin_delta, state, FILE) == "not_pinned"
+    assert code_of(activation_operations.deactivate_delta, state, FILE) == "not_active"
+    assert code_of(activation_operations.unpin_delta, state, FILE) == "not_pinned"
     assert code_of(id_resolution.resolve, state, "s", "chat:s") == "infrastructure_object"
     assert code_of(id_resolution.resolve, state, "s", "call-unknown") == "not_in_index"
-    apply(state, membership_operations.hide_delta(state, FILE))
-    assert code_of(membership_operations.pin_delta, state, FILE) == "not_in_pool"
-    assert code_of(membership_operations.hide_delta, state, FILE) == "not_in_pool"
+    apply(state, activation_operations.hide_delta(state, FILE))
+    assert code_of(activation_operations.pin_delta, state, FILE) == "not_in_pool"
+    assert code_of(activation_operations.hide_delta, state, FILE) == "not_in_pool"
 
 
 @pytest.mark.requirement("SES-4")
 def test_activating_an_object_that_is_only_indexed_shows_it_first() -> None:
     state = SessionState()
     apply(state, file_operations.discover_delta(state, [FILE]))
-    apply(state, membership_operations.hide_delta(state, FILE))
+    apply(state, activation_operations.hide_delta(state, FILE))
     assert state.level(FILE) == "indexed"
-    apply(state, membership_operations.activate_delta(state, FILE))
+    apply(state, activation_operations.activate_delta(state, FILE))
     assert FILE in state.pool
     assert state.level(FILE) == "active"
 

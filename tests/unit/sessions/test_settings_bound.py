@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.secrets.guard import Guard
+from ctxd.secrets.redaction import Guard
 from ctxd.secrets.scanner import Scanner
 from ctxd.sessions.settings import SessionSettings, normalised
 from ctxd_protocol.limits import SETTINGS_BYTES_MAX

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions import chat_operations, file_operations, membership_operations, toolcall_operations
+from ctxd.sessions import chat_operations, file_operations, activation_operations, toolcall_operations
 from ctxd.sessions.segments import (
     NOTHING,
     ActivateObjects,
@@ -133,7 +133,7 @@ class Sessions(RuleBasedStateMachine):
     def activate(self, id: str) -> None:
         if id not in self.model.index:
             return
-        self.do(membership_operations.activate_delta(self.state, id))
+        self.do(activation_operations.activate_delta(self.state, id))
         self.model.add("pool", id)
         self.model.add("active", id)
         self.model.chosen[id] = len(self.model.turns) - 1
@@ -141,35 +141,35 @@ class Sessions(RuleBasedStateMachine):
     @rule(id=objects)
     def deactivate(self, id: str) -> None:
         if id not in self.model.active:
-            return self.refuses("not_active", membership_operations.deactivate_delta, id)
-        self.do(membership_operations.deactivate_delta(self.state, id))
+            return self.refuses("not_active", activation_operations.deactivate_delta, id)
+        self.do(activation_operations.deactivate_delta(self.state, id))
         self.model.rest(id)
 
     @rule(id=objects)
     def pin(self, id: str) -> None:
         if id not in self.model.pool:
-            return self.refuses("not_in_pool", membership_operations.pin_delta, id)
-        self.do(membership_operations.pin_delta(self.state, id))
+            return self.refuses("not_in_pool", activation_operations.pin_delta, id)
+        self.do(activation_operations.pin_delta(self.state, id))
         self.model.add("pinned", id)
 
     @rule(id=objects)
     def unpin(self, id: str) -> None:
         if id not in self.model.pinned:
-            return self.refuses("not_pinned", membership_operations.unpin_delta, id)
-        self.do(membership_operations.unpin_delta(self.state, id))
+            return self.refuses("not_pinned", activation_operations.unpin_delta, id)
+        self.do(activation_operations.unpin_delta(self.state, id))
         self.model.drop("pinned", id)
 
     @rule(id=objects)
     def pool_add(self, id: str) -> None:
         if id in self.model.index:
-            self.do(membership_operations.show_delta(self.state, id))
+            self.do(activation_operations.show_delta(self.state, id))
             self.model.add("pool", id)
 
     @rule(id=objects)
     def pool_remove(self, id: str) -> None:
         if id not in self.model.pool:
-            return self.refuses("not_in_pool", membership_operations.hide_delta, id)
-        self.do(membership_operations.hide_delta(self.state, id))
+            return self.refuses("not_in_pool", activation_operations.hide_delta, id)
+        self.do(activation_operations.hide_delta(self.state, id))
         self.model.rest(id)
         self.model.drop("pool", id)
         self.model.drop("pinned", id)

@@ -17,9 +17,9 @@ from ctxd.artifacts.packs import Packs
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.store.damage_checks import check
+from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
-from ctxd.store.witness import Head, WitnessFile
 from ctxd.store.writes import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running, verified

@@ -7,7 +7,7 @@ import pytest
 
 from ctxd import dbfile, limits
 from ctxd.dbfile import WriteAheadLog
-from ctxd.store.witness import Head, WitnessFile
+from ctxd.store.head_witness import Head, WitnessFile
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.secrets.guard import Capture, Guard
 from ctxd.secrets.policy import stricter
+from ctxd.secrets.redaction import Capture, Guard
 from ctxd.secrets.scanner import Scanner
 from ctxd_protocol.secrets import Secrets
 from tests.suites.secret_corpus import FAMILIES, made_up

@@ -1,4 +1,4 @@
-"""Operations that move objects among a session's sets: activate, deactivate, pin, unpin, show and hide."""
+"""Operations that move objects among a session's sets: activate, deactivate, pin, unpin, pool_add and pool_remove."""
 
 from collections.abc import Callable
 from typing import Any
@@ -99,7 +99,7 @@ def _not_in_pool(id: str) -> CtxdError:
     return CtxdError("not_in_pool", f"{id} is not in the metadata pool", hint="Add it with session.pool_add first.")
 
 
-class MembershipOperations(OperationGroup):
+class ActivationOperations(OperationGroup):
     """Changes of what an object of the index is to its session."""
 
     @admitted("session.activate", session_methods.MembershipResult)

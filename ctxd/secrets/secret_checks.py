@@ -1,4 +1,4 @@
-"""Checks that separate secrets from look-alikes: checksums, entropy, placeholders. Pure, over bytes.
+"""Checks of text that has the form of a secret: checksums, entropy, placeholders. Pure, over bytes.
 
 A check is asked about a text that already has the form of its family. It errs towards calling it a secret where the
 family is distinctive, and away from it where the form is anybody's.

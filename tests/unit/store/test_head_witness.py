@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.store.witness import Head, WitnessFile
+from ctxd.store.head_witness import Head, WitnessFile
 
 SECTOR = 512
 

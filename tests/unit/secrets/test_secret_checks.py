@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.secrets import lookalikes
+from ctxd.secrets import secret_checks
 from tests.suites.secret_corpus import made_up
 
 KEY = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
@@ -12,7 +12,7 @@ KEY = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
     ("value", "bits"), [(b"", 0.0), (b"aaaa", 0.0), (b"abab", 1.0), (b"abcd", 2.0), (bytes(range(64)), 6.0)]
 )
 def test_entropy_is_in_bits_a_byte(value: bytes, bits: float) -> None:
-    assert lookalikes.entropy(value) == bits
+    assert secret_checks.entropy(value) == bits
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_entropy_is_in_bits_a_byte(value: bytes, bits: float) -> None:
     + [(bytes([byte]), 1) for byte in b"`{@[/:"],
 )
 def test_classes_are_lower_case_upper_case_digits_and_signs(value: bytes, count: int) -> None:
-    assert lookalikes.classes(value) == count
+    assert secret_checks.classes(value) == count
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_classes_are_lower_case_upper_case_digits_and_signs(value: bytes, count:
     ],
 )
 def test_placeholders_are_words_of_manuals_few_characters_and_even_steps(value: bytes, placeholder: bool) -> None:
-    assert lookalikes.is_placeholder(value) is placeholder
+    assert secret_checks.is_placeholder(value) is placeholder
 
 
 @pytest.mark.parametrize(
     ("value", "random"), [(b"ab1cz2eq", True), (b"ab1cz2ee", False), (b"qmzbtxkw", False), (b"ab1cexample2eq", False)]
 )
 def test_a_random_value_has_two_kinds_of_characters_and_three_bits_a_byte(value: bytes, random: bool) -> None:
-    assert lookalikes.is_random(value) is random
+    assert secret_checks.is_random(value) is random
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_random_value_has_two_kinds_of_characters_and_three_bits_a_byte(value:
     ],
 )
 def test_a_word_of_code_or_prose_is_no_secret(value: bytes, secret: bool) -> None:
-    assert lookalikes.is_unlikely_word(value) is secret
+    assert secret_checks.is_unlikely_word(value) is secret
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_word_of_code_or_prose_is_no_secret(value: bytes, secret: bool) -> Non
     ],
 )
 def test_a_password_has_three_kinds_of_characters_and_is_no_code(value: bytes, password: bool) -> None:
-    assert lookalikes.is_password(value) is password
+    assert secret_checks.is_password(value) is password
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_password_has_three_kinds_of_characters_and_is_no_code(value: bytes, p
     ],
 )
 def test_a_password_in_a_url_is_no_variable_and_no_word_of_the_manual(value: bytes, password: bool) -> None:
-    assert lookalikes.is_url_password(value) is password
+    assert secret_checks.is_url_password(value) is password
 
 
 def jwt(head: bytes) -> bytes:
@@ -135,27 +135,27 @@ def jwt(head: bytes) -> bytes:
 
 
 def test_a_token_of_json_names_its_algorithm_and_is_not_the_tutorials() -> None:
-    assert lookalikes.is_jwt(jwt(b"eyJhbGciOiJIUzI1NiJ9"))
-    assert not lookalikes.is_jwt(jwt(b"eyJ0eXAiOiJKV1QifQ"))
-    assert not lookalikes.is_jwt(jwt(b"WyJhbGciXQ")), "a list with that word"
-    assert not lookalikes.is_jwt(jwt(b"not-base64!"))
-    assert not lookalikes.is_jwt(b"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c")
+    assert secret_checks.is_jwt(jwt(b"eyJhbGciOiJIUzI1NiJ9"))
+    assert not secret_checks.is_jwt(jwt(b"eyJ0eXAiOiJKV1QifQ"))
+    assert not secret_checks.is_jwt(jwt(b"WyJhbGciXQ")), "a list with that word"
+    assert not secret_checks.is_jwt(jwt(b"not-base64!"))
+    assert not secret_checks.is_jwt(b"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c")
 
 
 def test_check_sums_are_recomputed() -> None:
     key, token = made_up("age-key").encode(), made_up("github-token").encode()
-    assert lookalikes.is_bech32(key) and lookalikes.has_crc(token)
+    assert secret_checks.is_bech32(key) and secret_checks.has_crc(token)
     for place in range(len(key)):
         other = key[:place] + (b"Q" if key[place : place + 1] != b"Q" else b"P") + key[place + 1 :]
-        assert not lookalikes.is_bech32(other), place
-    assert not lookalikes.is_bech32(key[:-1] + b"B"), "no character of the alphabet"
-    assert not lookalikes.has_crc(token[:-1] + (b"A" if token[-1:] != b"A" else b"B"))
+        assert not secret_checks.is_bech32(other), place
+    assert not secret_checks.is_bech32(key[:-1] + b"B"), "no character of the alphabet"
+    assert not secret_checks.has_crc(token[:-1] + (b"A" if token[-1:] != b"A" else b"B"))
 
 
 def test_the_number_of_a_bot_is_digits_in_base64() -> None:
-    assert lookalikes.is_bot_number(b"MTIzNDU2Nzg5MDEyMzQ1Njc4.Xk9fqW.zpLq")
-    assert not lookalikes.is_bot_number(b"YWJjZGVmZ2hpamtsbW5vcHFy.Xk9fqW.zpLq")
-    assert not lookalikes.is_bot_number(b"M.Xk9fqW.zpLq"), "not base64"
+    assert secret_checks.is_bot_number(b"MTIzNDU2Nzg5MDEyMzQ1Njc4.Xk9fqW.zpLq")
+    assert not secret_checks.is_bot_number(b"YWJjZGVmZ2hpamtsbW5vcHFy.Xk9fqW.zpLq")
+    assert not secret_checks.is_bot_number(b"M.Xk9fqW.zpLq"), "not base64"
 
 
 def pem(body: bytes, end: bytes = b"-----END PRIVATE KEY-----\n") -> tuple[bytes, int]:
@@ -179,15 +179,15 @@ def pem(body: bytes, end: bytes = b"-----END PRIVATE KEY-----\n") -> tuple[bytes
 )
 def test_a_private_key_ends_after_its_last_line(body: bytes, whole: bool) -> None:
     data, start = pem(body)
-    assert lookalikes.pem_end(data, start) == (len(data) - 1 if whole else None)
+    assert secret_checks.pem_end(data, start) == (len(data) - 1 if whole else None)
 
 
 def test_a_private_key_that_was_cut_ends_after_its_base64() -> None:
     data, start = pem(KEY[:48] + b"\n" + KEY[:16] + b"\n", b"and then some prose\n")
-    assert lookalikes.pem_end(data, start) == len(data) - len(b"and then some prose\n")
+    assert secret_checks.pem_end(data, start) == len(data) - len(b"and then some prose\n")
     data, start = pem(KEY[:48] + b"\n" + KEY[:15] + b"\n", b"")
-    assert lookalikes.pem_end(data, start) == start + 49, "a short line of a cut key may be a word"
+    assert secret_checks.pem_end(data, start) == start + 49, "a short line of a cut key may be a word"
     data, start = pem(KEY[:48] + b"\n", b"-----BEGIN CERTIFICATE-----\n")
-    assert lookalikes.pem_end(data, start) == start + 49
+    assert secret_checks.pem_end(data, start) == start + 49
     data, start = pem(KEY[:48] + b"\n", b"-----END PRIVATE")
-    assert lookalikes.pem_end(data, start) == start + 49, "without its last dashes"
+    assert secret_checks.pem_end(data, start) == start + 49, "without its last dashes"
