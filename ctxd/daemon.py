@@ -37,6 +37,7 @@ from ctxd.epochs.instruction_files import InstructionFiles
 from ctxd.epochs.skills import SkillFiles
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.indexing.file_indexer import Indexer
+from ctxd.memory_trim import MemoryTrim
 from ctxd.models import read_models
 from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
@@ -189,6 +190,8 @@ class Daemon:
             )
             await running.enter_async_context(part(stored.run))
             await running.enter_async_context(part(materializer.run))
+            store.on_durable((memory := MemoryTrim(clock)).note, types=("commit",))
+            await running.enter_async_context(part(memory.run))
             running.callback((shared := SharedState()).close)
             listeners.serve(handlers, shared)
             server = Server(

@@ -448,6 +448,7 @@ IMP-8 | Without PATH, an import reads the places where the harness keeps its ses
 IMP-9 | `ctx import --watch` imports what is written as it is written, until it is interrupted; what an event of the file system does not report is found by a scan. | ctxd
 IMP-10 | `commit.import` commits many deltas of a session in one write, all or none. The same delta in the same thread after the same parent is one commit, whenever and in whatever calls it is imported, so that an import that was killed goes on where it was. | ctxd
 IMP-11 | Threads that codex itself leaves out of its lists (guardian, review, memory consolidation) are imported as archived sessions; one that was put back into the lists stays there. | ctxd
+IMP-12 | The daemon's memory stays bounded while a transcript of any size is imported: what it frees goes back to the system within seconds. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

@@ -1,0 +1,62 @@
+"""Return of freed memory to the system.
+
+The C library keeps small blocks that are freed, each between others that are in use, for the thread that has made them.
+An import of large transcripts leaves some 30 MB of them, until they are trimmed.
+"""
+
+import ctypes
+import os
+from typing import Final
+
+import anyio
+from anyio.abc import TaskStatus
+
+from ctxd.clock import Clock
+from ctxd.offload import in_thread
+from ctxd.store.writes import Landed
+
+PAUSE_S: Final = 1.0
+"""Seconds between two looks at the size of the process, and only while commits are made."""
+
+GROWTH_BYTES: Final = 4 * 1024 * 1024
+"""Growth of the process after which it is trimmed. A trim takes some 10 ms of a thread."""
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class MemoryTrim:
+    """Trims the process while commits are made, which is when deltas come and go. ``note`` is called with each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due = anyio.Event()
+
+    def note(self, landed: Landed) -> None:
+        """Take writes of commits as a reason to look at the size of the process."""
+        self._due.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Trim until cancelled."""
+        task_status.started()
+        least = resident_bytes()
+        while True:
+            await self._due.wait()
+            await self._clock.sleep(PAUSE_S)
+            self._due = anyio.Event()
+            least = min(least, size := resident_bytes())
+            if size > least + GROWTH_BYTES:
+                await in_thread(trim)
+                least = resident_bytes()
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process that are in memory, without those that it has mapped and not touched."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+
+
+def trim() -> None:
+    """Return all whole pages that are free to the system, where the C library can do that: see malloc_trim(3)."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
