@@ -21,7 +21,7 @@ from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.objects import document as documents
 from ctxd.objects.generated_ids import entry_id
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions import chat_operations, file_operations, activation_operations, toolcall_operations
+from ctxd.sessions import activation_operations, chat_operations, file_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.settings import SessionSettings

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ctxd.assembly.content_cuts import cut
 from ctxd.assembly.explanation import explain
 from ctxd.assembly.token_budget import estimate_tokens
-from ctxd.sessions import chat_operations, activation_operations
+from ctxd.sessions import activation_operations, chat_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import (

@@ -3,7 +3,7 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.sessions import chat_operations, file_operations, id_resolution, activation_operations, toolcall_operations
+from ctxd.sessions import activation_operations, chat_operations, file_operations, id_resolution, toolcall_operations
 from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
 from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of

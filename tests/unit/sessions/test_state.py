@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.sessions import chat_operations, file_operations, activation_operations, toolcall_operations
+from ctxd.sessions import activation_operations, chat_operations, file_operations, toolcall_operations
 from ctxd.sessions.segments import (
     NOTHING,
     ActivateObjects,
