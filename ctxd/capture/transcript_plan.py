@@ -19,6 +19,7 @@ from ctxd.formats.delta_formats import measured, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
 from ctxd.transcripts.files import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
+from ctxd.transcripts.pi import changes_window
 from ctxd.transcripts.records import Line, Record, id_of, number_of, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
@@ -32,7 +33,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 3
+PARSER: Final = 4
 """Version of this plan. Files that another version has planned are planned anew."""
 
 DELTA_BYTES: Final = 192 * 1024
@@ -95,12 +96,11 @@ class TranscriptPlan:
         self._spawned: dict[str, int] = {}
         self._turns: list[Start] = []
         self._task: Start | None = None
-        self._is_task_begun = False
+        self._is_task_begun = self._is_segment = self._is_continued = False
         self._entries = array("L")
         self._prompts: list[tuple[int, int]] = []
         self._made: list[tuple[Start, array[int], int]] = []
         self._preserved: list[int] = []
-        self._is_segment = False
         self._last_kept: int | None = None
         self._relinked: dict[int, int] = {}
         self._tail: str | None = None
@@ -108,7 +108,6 @@ class TranscriptPlan:
         self.newest: int | None = None
         """The newest time of an event so far, in ms since 1970."""
         self._oldest: int | None = None
-        self._is_continued = False
         self._continued = set[int]()
         self._to: _Branch | None = None
         self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
@@ -319,6 +318,8 @@ class TranscriptPlan:
             if isinstance(event, _SPOKEN):
                 self._spoken[place] = branch.has_spoken = True
                 branch.last_spoken = place
+            elif self._route is _pi and changes_window(event):
+                self._spoken[place] = True
 
     def _cut(
         self,

@@ -3,7 +3,8 @@
 ``narrative-v1`` and ``raw-v1`` are forms of an answer, not of deltas.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from itertools import chain
 from math import ceil
@@ -13,7 +14,7 @@ from ctxd.formats import bureau_agent_v1, events_v1
 from ctxd.formats.cbor_array import UnreadableDelta, items
 from ctxd.formats.losses import args_text, text_of
 from ctxd.transcripts import claude_code, codex, opencode, pi
-from ctxd.transcripts.records import Entry, Line, joined_parts, lines
+from ctxd.transcripts.records import Entry, Line, Record, joined_parts, lines
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,
@@ -33,12 +34,24 @@ _BYTES_PER_TOKEN: Final = 4
 class DeltaFormat(NamedTuple):
     """A format of deltas. ``events`` reads deltas that follow each other in a chain, each as one piece of bytes.
 
-    ``is_lines``: a delta is complete lines of JSON, otherwise one CBOR array.
+    ``is_lines``: a delta is complete lines of JSON, otherwise one CBOR array. ``edited``: reads deltas as ``events``
+    does, with what later ones change in earlier ones, and reads each twice; None where nothing is changed afterwards.
     """
 
     name: str
     is_lines: bool
     events: Callable[[Iterable[bytes]], Iterator[Event]]
+    edited: Callable[[Sequence[Callable[[], bytes]]], Iterator[Event]] | None = None
+
+
+def window_events(format: DeltaFormat, deltas: Sequence[Callable[[], bytes]]) -> Iterator[Event]:
+    """Yield the events of ``deltas``, each read by a call, as the window of a model has them.
+
+    Raises: UnreadableDelta; what a call raises.
+    """
+    if format.edited is not None:
+        return format.edited(deltas)
+    return format.events(read() for read in deltas)
 
 
 class Counts(NamedTuple):
@@ -94,6 +107,15 @@ def _from_lines(reader: Callable[[Iterable[Line]], Iterator[Entry]]) -> Callable
     return events
 
 
+def _edited_pi(deltas: Sequence[Callable[[], bytes]]) -> Iterator[Event]:
+    edits: dict[str, Record | None] = {}
+    for read in deltas:
+        delta = read()
+        if pi.EDIT.encode() in delta:
+            edits |= pi.edits_of(joined_parts(_checked(delta)))
+    yield from _from_lines(partial(pi.read_session, edits=edits))(read() for read in deltas)
+
+
 def _checked(delta: bytes) -> Iterator[Line]:
     try:
         yield from lines(BytesIO(delta))
@@ -114,7 +136,7 @@ DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
         DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_stream)),
         DeltaFormat("codex-v1", True, _from_lines(codex.read_rollout)),
         DeltaFormat("codex-exec-json-v1", True, _from_lines(codex.read_exec)),
-        DeltaFormat("pi-v1", True, _from_lines(pi.read_session)),
+        DeltaFormat("pi-v1", True, _from_lines(pi.read_session), _edited_pi),
         DeltaFormat("pi-json-mode-v1", True, _from_lines(pi.read_stream)),
         DeltaFormat("opencode-v1", True, _from_lines(opencode.read_session)),
         DeltaFormat("opencode-run-json-v1", True, _from_lines(opencode.read_run)),

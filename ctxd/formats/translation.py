@@ -17,13 +17,13 @@ import msgspec
 
 from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative
 from ctxd.formats.cbor_array import array_head, encoded, joinable
-from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measured, tokens_of
+from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measured, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
 from ctxd_protocol.event_types import Event, SystemEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
-TRANSLATOR_VERSION: Final = 2
+TRANSLATOR_VERSION: Final = 3
 """Changes whenever equal deltas would give other bytes."""
 
 RAW: Final = "raw-v1"
@@ -228,7 +228,7 @@ def _tier(found: set[str], wanted: str) -> tuple[Tier, str]:
 def _events(format: str, run: Iterable[Delta], losses: Losses) -> Iterator[Event]:
     known = DELTA_FORMATS.get(format)
     if known is not None:
-        yield from known.events(delta.read() for delta in run)
+        yield from window_events(known, [delta.read for delta in run])
         return
     for delta in run:
         content = delta.read()

@@ -3,7 +3,7 @@
 A session file is a tree of entries; the current leaf is the last entry of the file, whatever its type.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ctxd.transcripts.records import (
@@ -24,14 +24,61 @@ from ctxd_protocol import event_types as typed
 
 _ENTRY: Final = ("type", "id", "parentId", "timestamp", "message")
 
+EDIT: Final = "context_edit"
+"""Type of an entry that takes an earlier one out of the window, or gives it other content there."""
 
-def read_session(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of a session file, in file order; ``parent`` is an event's parent in the tree."""
+Edits = Mapping[str, Record | None]
+"""Members to replace in an entry, by its id; None takes it out of the window."""
+
+_NO_EDITS: Final[Edits] = {}
+_EDITABLE: Final = ("user", "assistant", "toolResult", "custom")
+
+
+def read_session(found: Iterable[Line], edits: Edits = _NO_EDITS) -> Iterator[Entry]:
+    """Yield the events of a session file, in file order; ``parent`` is an event's parent in the tree. ``edits``: those
+    of a chain, for its events as the model has them."""
     for line in found:
         if line.record is None:
             yield damaged(line)
-        else:
-            yield from (Entry(line.number, event) for event in _entry_events(line.record))
+            continue
+        record: Record | None = line.record
+        if edits and (id := text_of(line.record.get("id"))) in edits:
+            record = _edited(line.record, edits[id])
+        if record is not None:
+            yield from (Entry(line.number, event) for event in _entry_events(record))
+
+
+def edits_of(found: Iterable[Line]) -> dict[str, Record | None]:
+    """Return the newest edit of each entry that the entries of one chain edit."""
+    edits: dict[str, Record | None] = {}
+    for line in found:
+        match line.record:
+            case {"type": "context_edit", "targetId": str(target), "replacement": None}:
+                edits[target] = None
+            case {"type": "context_edit", "targetId": str(target), "replacement": {"content": str() | list() as text}}:
+                edits[target] = {"content": text}
+    return edits
+
+
+def changes_window(event: typed.Event) -> bool:
+    """Return True for an event that is no message of the conversation, and that the window of a model has all the same,
+    or that edits it."""
+    return isinstance(event, typed.SystemEvent) or (isinstance(event, typed.OpaqueEvent) and event.kind == EDIT)
+
+
+def _edited(record: Record, edit: Record | None) -> Record | None:
+    """Return an entry as the model has it; None if it has it no longer. Settings and labels stay."""
+    match record:
+        case {"type": "message", "message": {"role": str(role)} as message}:
+            if edit is None:
+                return None
+            return {**record, "message": {**message, **edit}} if role in _EDITABLE else record
+        case {"type": "custom_message"}:
+            return None if edit is None else {**record, **edit}
+        case {"type": "branch_summary"} if edit is None:
+            return None
+        case _:
+            return record
 
 
 def read_stream(found: Iterable[Line]) -> Iterator[Entry]:

@@ -12,6 +12,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Usage
+from ctxd_protocol.methods.commits import StartContext
 from tests.client.running import Running
 from tests.spec.harness_files import Pi, Thread
 from tests.spec.imported_contexts import head, kept, narrative, spent, window
@@ -382,6 +383,40 @@ def test_edits_of_a_message_stand_behind_it_in_their_order_also_beyond_a_compact
     assert window(client, pi.id) == "bncdrkef" and len(client.commit_list(session=pi.id, tips=True).commits) == 1
     lines = str(client.commit_materialize(head(client, pi.id)).content).splitlines()
     assert [json.loads(line) for line in lines][1] == records[2], "as it was written"
+
+
+@pytest.mark.requirement("IMP-13")
+def test_the_newest_edit_of_an_entry_of_pi_is_what_another_model_reads(
+    daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
+) -> None:
+    def edit(label: str, target: str, replacement: Any, **more: Any) -> Any:
+        return pi(label, "context_edit", targetId=pi.entry(target), replacement=replacement, **more)
+
+    path = pi.write(
+        tmp_path, *pi.turn("a", "b"), edit("m", "a", {"content": "first"}), edit("n", "b", None), *pi.turn("c", "d"),
+        pi("u", "custom_message", customType="x", content="text u", display=True),
+        edit("o", "a", {"content": [{"type": "text", "text": "edited a"}]}), edit("p", "d", {"unknown": 1}),
+    )  # fmt: skip
+    imported(daemon, "pi", path)
+    told = narrative(client, pi.id)
+    found = [text in told for text in ("text a", "first", "edited a", "text b", "text c", "text d", "text u")]
+    assert found == [False, False, True, False, True, True, True]
+    assert set(kept(client, pi.id).values()) == {1}, "as they were written"
+    # Of another branch the edits are not.
+    append(path, *pi.turn("e", "f", after="d"))
+    imported(daemon, "pi", path)
+    told = narrative(client, pi.id)
+    found = [text in told for text in ("edited a", "first", "text b", "text u", "text e")]
+    assert found == [False, True, False, False, True]
+    # An edit behind a compaction, of what that has kept.
+    compaction = pi("k", "compaction", summary="so far", firstKeptEntryId=pi.entry("e"), tokensBefore=9)
+    append(path, compaction, *pi.turn("g", "h"), edit("q", "e", {"content": "edited e"}))
+    imported(daemon, "pi", path)
+    told = narrative(client, pi.id)
+    found = [text in told for text in ("so far", "edited e", "text e", "text f", "text h")]
+    assert found == [True, True, False, True, True]
+    session = client.session_create(context=StartContext(commit=head(client, pi.id))).session
+    assert "edited e" in client.session(session.session).assemble().text
 
 
 @pytest.mark.requirement("IMP-3")
