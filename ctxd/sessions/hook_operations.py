@@ -9,7 +9,7 @@ from ctxd.errors import CtxdError
 from ctxd.sessions.chat_operations import ChatOperations
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.session import Accepted, Actor, WriteRequest, find_replay, write_request
+from ctxd.sessions.session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hooks import HookInput, read_hook, shortened
 from ctxd_protocol.event_types import ToolCallEvent
@@ -42,6 +42,7 @@ class HookOperations:
         self._lifecycle = lifecycle
         self._chat = chat
         self._toolcalls = toolcalls
+        self._recording: dict[str, SessionLock] = {}
 
     async def hook(self, actor: Actor, params: SessionHookParams, request: WriteRequest | None = None) -> Accepted:
         """Record the event in the session of the harness's own session; once, if the harness gives it an id.
@@ -59,6 +60,25 @@ class HookOperations:
             return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
         output = None if params.shorten_chars is None else shortened(params.harness, found, params.shorten_chars)
         result = msgspec.structs.replace(result, output=output)
+        # The hooks of the start and of the end of a call may come at once: no other records between a look at what is
+        # there and the write that follows from it.
+        lock = self._recording.setdefault(found.session, SessionLock())
+        try:
+            async with lock:
+                return await self._record_once(actor, params, found, request, result)
+        finally:
+            if lock.free:
+                self._recording.pop(found.session, None)
+
+    async def _record_once(
+        self,
+        actor: Actor,
+        params: SessionHookParams,
+        found: HookInput,
+        request: WriteRequest,
+        result: SessionHookResult,
+    ) -> Accepted:
+        """Record ``found``, or what of it is not recorded yet. Raises: as ``hook``."""
         await self._open(actor, params, found)
         await self._note_permissions(actor, found)
         await self._append_texts(actor, found, request)

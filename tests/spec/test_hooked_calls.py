@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,30 @@ def test_a_call_of_a_sub_agent_that_starts_is_recorded_once(harness: Harness) ->
     found = events(harness)
     assert calls(found) == ["call toolu_1", "result toolu_1"]
     assert {event.sidechain for event in found} == {"a1"}
+
+
+@pytest.mark.requirement("HOK-15")
+@pytest.mark.parametrize("agent", [None, "a1"], ids=["main", "sub-agent"])
+def test_the_end_of_a_call_and_a_late_start_that_come_at_once_are_recorded_once(
+    harness: Harness, agent: str | None
+) -> None:
+    """A large output takes the daemon long enough for the start to come meanwhile."""
+    record = {"session_id": NATIVE, "cwd": "/", "tool_name": "Bash", "tool_input": {"command": "ls"}, "agent_id": agent}
+    names = [f"toolu_{number}" for number in range(5)]
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+        for wire in (one, other):
+            wire.connect(harness.daemon.socket)
+        for call in names:
+            ended = {"hook_event_name": "PostToolUse", "tool_response": "x" * 1_000_000}
+            for wire, event in ((one, ended), (other, {"hook_event_name": "PreToolUse"})):
+                given = json.dumps({**record, **event, "tool_use_id": call})
+                params = {"harness": "claude-code", "input": given}
+                sent = {"jsonrpc": "2.0", "id": 1, "method": "session.hook", "params": params}
+                wire.sendall(json.dumps(sent).encode() + b"\n")
+            for wire in (one, other):
+                with wire.makefile("rb") as lines:
+                    assert b'"error"' not in lines.readline()
+    assert calls(events(harness)) == [f"{kind} {call}" for call in names for kind in ("call", "result")]
 
 
 @pytest.mark.requirement("HOK-15")
