@@ -36,8 +36,15 @@ FRAME_BYTES_MAX = 15 * 1024 * 1024
 TAIL_BYTES_MAX = 256 * 1024
 """Bytes at the end of a transcript in which the text before a tool call is looked for."""
 
-WRITTEN_S = 0.2
-"""Seconds in which a harness writes the call of a tool to its transcript; Claude Code takes up to 0.1."""
+START_WRITTEN_S = 2.0
+"""Seconds from the start of a tool call in which the harness writes it to its transcript. Claude Code takes up to 0.2,
+and 1.1 on a busy machine. It does not wait for the hook meanwhile."""
+
+END_WRITTEN_S = 1.0
+"""As much from the end of the call on, for a call that is shorter than that: the harness waits for this hook."""
+
+CREATED_S = 0.5
+"""Seconds from the start of its first call in which a harness creates the transcript, unless it keeps none."""
 
 _TOOL_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 
@@ -93,7 +100,7 @@ def _run(arguments: list[str]) -> None:
         return
     if harness == "claude-code" and "CLAUDE_ENV_FILE" in os.environ:
         _name_session(os.environ, options.get("--socket"))
-    frame = _frame(harness, _with_texts(raw), at_ns, options.get("--shorten"))
+    frame = _frame(harness, with_texts(raw), at_ns, options.get("--shorten"))
     try:
         folder = EventSpool.at(path, os.environ)
     except OSError:
@@ -142,11 +149,12 @@ def _input() -> bytes:
     return b"".join(pieces)
 
 
-def _with_texts(raw: bytes) -> bytes:
+def with_texts(raw: bytes) -> bytes:
     """The event ``raw``; that of a tool call with the lines of the transcript, as ``transcript_lines``, that have the
     model's texts just before the call. No hook reports those.
 
-    At the start of a call that the harness has not written yet, a process of its own waits for it and goes on.
+    Of a call that the harness has not written yet, both hooks wait for the line, as a call that is recorded without its
+    texts has them behind it: at its start in a process of its own, so that the harness goes on.
     """
     text = raw.rstrip().decode("utf-8", "replace")
     event = _member(text, text.find('"hook_event_name"'))
@@ -159,14 +167,21 @@ def _with_texts(raw: bytes) -> bytes:
         if lines is None:
             if event == "PreToolUse":
                 _detach()
-            ends = now() + WRITTEN_S
-            while lines is None and now() < ends:
-                time.sleep(0.01)
-                lines = _texts_before(call, path)
+            lines = _late_texts(call, path, is_start=event == "PreToolUse")
     except (OSError, ValueError):
         return raw
     quoted = ",".join(encode_basestring(line.decode("utf-8", "replace")) for line in lines or ())
     return f'{text[:-1]},"transcript_lines":[{quoted}]}}'.encode() if lines else raw
+
+
+def _late_texts(call: str, path: str, *, is_start: bool) -> list[bytes] | None:
+    """``_texts_before`` as soon as the harness has written the tool call; None if it does not in time."""
+    began, lines = now(), None
+    whole_s, absent_s = (START_WRITTEN_S, CREATED_S) if is_start else (END_WRITTEN_S, 0.0)
+    while lines is None and now() - began < (whole_s if os.path.exists(path) else absent_s):
+        time.sleep(0.01)
+        lines = _texts_before(call, path)
+    return lines
 
 
 def _detach() -> None:
@@ -192,8 +207,11 @@ def _member(text: str, at: int) -> str:
 
 def _texts_before(call: str, path: str) -> list[bytes] | None:
     """The lines with the texts before the tool call in the same answer; None if the end of the transcript does not
-    have the call. Raises: OSError."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    have the call, or there is no transcript yet. Raises: OSError."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
     try:
         size = os.fstat(file).st_size
         tail = os.pread(file, TAIL_BYTES_MAX, max(0, size - TAIL_BYTES_MAX))

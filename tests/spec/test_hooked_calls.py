@@ -3,12 +3,14 @@
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ctxd.hook import delivery
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
@@ -134,6 +136,7 @@ class Transcript:
 
     def __init__(self, harness: Harness) -> None:
         self.file = harness.home / "t.jsonl"
+        harness.transcript = str(self.file)
         self.is_codex = harness.name == "codex"
         self.lines = 0
 
@@ -217,6 +220,45 @@ def test_the_text_before_a_call_is_recorded_once(running: Running, tmp_path: Pat
     harness.tool("c5")
     wanted = ["call c3", "result c3", "late", "call c4", "result c4", "last", "call c5", "result c5"]
     assert conversation(events(harness))[6:] == wanted
+
+
+@pytest.mark.requirement("HOK-16")
+@pytest.mark.parametrize("seconds", [0.5, 0.05], ids=["written", "created"])
+def test_a_text_that_a_busy_harness_writes_late_is_recorded_before_its_call(harness: Harness, seconds: float) -> None:
+    transcript = Transcript(harness)
+    if seconds == 0.5:
+        transcript.add("user", "go")
+    harness.start("c1")
+    time.sleep(seconds)
+    transcript.add("text", "late")
+    transcript.add("call", call="c1")
+    harness.tool("c1")
+    assert conversation(events(harness)) == ["late", "call c1", "result c1"]
+
+
+@pytest.mark.requirement("HOK-16")
+def test_the_end_of_a_short_call_waits_for_the_text_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool has ended before the harness has written its call. A harness without a transcript is not held up."""
+    transcript, clock = tmp_path / "t.jsonl", [0.0]
+    said = '{"type":"assistant","message":{"content":[{"type":"text","text":"late"}]}}\n'
+
+    def wait(seconds: float) -> None:
+        clock[0] += seconds
+        if 0.8 <= clock[0] < 0.9:
+            transcript.write_text(f'{{"type":"user"}}\n{said}{{"type":"assistant","id":"c1"}}\n')
+
+    def ended(call: str) -> bytes:
+        hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": call}
+        return json.dumps(hooked).encode()
+
+    monkeypatch.setattr(delivery, "now", lambda: clock[0])
+    monkeypatch.setattr(delivery.time, "sleep", wait)
+    assert (delivery.with_texts(ended("c1")), clock) == (ended("c1"), [0.0])
+    transcript.write_text('{"type":"user"}\n')
+    assert json.loads(delivery.with_texts(ended("c1")))["transcript_lines"] == [said.rstrip()]
+    began = clock[0]
+    assert delivery.with_texts(ended("c2")) == ended("c2")
+    assert clock[0] - began == pytest.approx(delivery.END_WRITTEN_S, abs=0.02)
 
 
 @pytest.mark.requirement("HOK-16")

@@ -36,7 +36,8 @@ NATIVE = "11111111-2222-4333-8444-555555555555"
 
 
 class Harness:
-    """A harness that runs hooks: its home, its own id of the session, the working directory."""
+    """A harness that runs hooks: its home, its own id of the session, the working directory. It keeps no transcript
+    unless one is named."""
 
     def __init__(self, daemon: Running, home: Path, name: str = "claude", native: str = NATIVE) -> None:
         self.daemon = daemon
@@ -44,6 +45,7 @@ class Harness:
         self.name = name
         self.native = native
         self.options: tuple[str, ...] = ()
+        self.transcript = ""
         # A busy machine takes longer than a person should wait for a hook.
         self.environ = {"CTXD_HOOK_SECONDS": "30"}
         home.mkdir(exist_ok=True)
@@ -61,7 +63,7 @@ class Harness:
         """Run the hook of ``event``. Returns: what it printed for the harness."""
         record = {
             "session_id": self.native,
-            "transcript_path": f"{self.home}/t.jsonl",
+            "transcript_path": self.transcript,
             "cwd": str(self.home),
             "hook_event_name": event,
             **members,
