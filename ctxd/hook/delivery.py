@@ -40,7 +40,7 @@ START_WRITTEN_S = 2.0
 """Seconds from the start of a tool call in which the harness writes it to its transcript. Claude Code takes up to 0.2,
 and 1.1 on a busy machine. It does not wait for the hook meanwhile."""
 
-END_WRITTEN_S = 1.0
+END_WRITTEN_S = 0.5
 """As much from the end of the call on, for a call that is shorter than that: the harness waits for this hook."""
 
 CREATED_S = 0.5

@@ -244,7 +244,7 @@ def test_the_end_of_a_short_call_waits_for_the_text_before_it(tmp_path: Path, mo
 
     def wait(seconds: float) -> None:
         clock[0] += seconds
-        if 0.8 <= clock[0] < 0.9:
+        if 0.4 <= clock[0] < 0.5:
             transcript.write_text(f'{{"type":"user"}}\n{said}{{"type":"assistant","id":"c1"}}\n')
 
     def ended(call: str) -> bytes:
