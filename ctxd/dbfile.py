@@ -138,7 +138,7 @@ def open_writer(path: Path) -> Connection:
         "synchronous=FULL",
         "mmap_size=0",
         # More would cost more: a transaction that put a page of an index in order walks all that is cached at its end.
-        "cache_size=-16384",
+        "cache_size=-12288",
         "temp_store=MEMORY",
         # What is deleted or replaced is written over: a purge must leave nothing in a free page.
         "secure_delete=ON",

@@ -15,10 +15,10 @@ from ctxd.clock import Clock
 from ctxd.offload import in_thread
 from ctxd.store.writes import Landed
 
-PAUSE_S: Final = 1.0
+PAUSE_S: Final = 0.5
 """Seconds between two looks at the size of the process, and only while commits are made."""
 
-GROWTH_BYTES: Final = 4 * 1024 * 1024
+GROWTH_BYTES: Final = 2 * 1024 * 1024
 """Growth of the process after which it is trimmed. A trim takes some 10 ms of a thread."""
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
