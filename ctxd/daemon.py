@@ -30,8 +30,8 @@ from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.commits.session_start import SessionStart
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
-from ctxd.epochs.agent_files import AgentFiles
 from ctxd.epochs.component import Provider
+from ctxd.epochs.component_files import AgentFiles
 from ctxd.epochs.environment import EnvironmentProvider
 from ctxd.epochs.instruction_files import InstructionFiles
 from ctxd.epochs.skills import SkillFiles

@@ -27,7 +27,7 @@ from ctxd.cli.undelivered_commits import (
     left_over,
     new_path,
 )
-from ctxd.cli.waiting_events import deliver_waiting
+from ctxd.cli.undelivered_events import deliver_waiting
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause, count
 from ctxd.offload import in_thread

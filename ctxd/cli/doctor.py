@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ctxd import __version__
-from ctxd.cli import daemon_checks, host_checks, install, waiting_events
+from ctxd.cli import daemon_checks, host_checks, install, undelivered_events
 from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import CHECK_FAILED, OK
 from ctxd.clock import SystemClock
@@ -67,7 +67,7 @@ def _all(run: Invocation) -> list[Finding]:
         host_checks.sqlite(),
         host_checks.machine_id(),
         *host_checks.inotify(),
-        waiting_events.finding(path),
+        undelivered_events.finding(path),
         *install.findings(),
     ]
     if status is not None:

@@ -66,7 +66,7 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
     async def imported() -> None:
         from ctxd import __version__
         from ctxd.cli.import_delivery import TranscriptImport
-        from ctxd.cli.waiting_events import deliver_waiting
+        from ctxd.cli.undelivered_events import deliver_waiting
         from ctxd.offload import in_thread
         from ctxd.process_setup import spare_the_collector
         from ctxd_client import connect
@@ -99,7 +99,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
     """Import what changes, until cancelled. All places are read at times too: events of a file system can be lost."""
     from watchfiles import awatch
 
-    from ctxd.cli.waiting_events import deliver_waiting
+    from ctxd.cli.undelivered_events import deliver_waiting
     from ctxd.offload import in_thread
 
     folders = [place if place.is_dir() else place.parent for place in places]

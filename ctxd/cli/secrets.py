@@ -17,7 +17,7 @@ from ctxd.cli.common_options import Invocation, common, object_argument, session
 from ctxd.cli.exit_codes import FAILURE, FOUND, OK, USAGE
 from ctxd.cli.object_by_path import object_id
 from ctxd.cli.revision_lookup import session_id, session_if_any
-from ctxd.cli.waiting_events import erase
+from ctxd.cli.undelivered_events import erase
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count, short
 from ctxd_client.errors import NotFound

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from ctxd.clock import Clock
-from ctxd.epochs.agent_files import AgentFiles, AgentPath, directories_above, nearest_repository
 from ctxd.epochs.component import Component, Loaded, UnavailableComponent
+from ctxd.epochs.component_files import AgentFiles, AgentPath, directories_above, nearest_repository
 from ctxd.epochs.tagged_text import one_line
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise

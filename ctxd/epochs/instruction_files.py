@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.epochs.agent_files import (
+from ctxd.epochs.component import KEY_CHARS_MAX, Component, FileVersion, Loaded, UnavailableComponent
+from ctxd.epochs.component_files import (
     AgentFiles,
     AgentPath,
     FileText,
@@ -22,7 +23,6 @@ from ctxd.epochs.agent_files import (
     nearest_repository,
     visible,
 )
-from ctxd.epochs.component import KEY_CHARS_MAX, Component, FileVersion, Loaded, UnavailableComponent
 from ctxd.epochs.harnesses import INSTRUCTIONS, InstructionPlaces, Names, harness_of
 from ctxd.epochs.tagged_text import one_line, tagged
 from ctxd.errors import CtxdError

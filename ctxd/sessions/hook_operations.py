@@ -11,7 +11,7 @@ from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.toolcall_operations import ToolcallOperations
-from ctxd.transcripts.hooks import HookInput, read_hook, shortened
+from ctxd.transcripts.hook_events import HookInput, read_hook, shortened
 from ctxd_protocol.event_types import ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult

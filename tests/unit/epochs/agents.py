@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ctxd.epochs.agent_files import AgentFiles
 from ctxd.epochs.component import Loaded, Provider, UnavailableComponent
+from ctxd.epochs.component_files import AgentFiles
 from ctxd.epochs.instruction_files import PREFIX, InstructionFiles, Instructions
 from ctxd.epochs.skills import SkillFiles
 from ctxd.sessions.session import LiveSession, WriteRequest

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ctxd.epochs.agent_files import FILE_BYTES_MAX, directories_above
 from ctxd.epochs.component import Loaded, UnavailableComponent
+from ctxd.epochs.component_files import FILE_BYTES_MAX, directories_above
 from ctxd.epochs.harnesses import harness_of
 from ctxd.epochs.instruction_files import InstructionFile, Instructions, imports_in
 from ctxd.sources.port import Unreadable

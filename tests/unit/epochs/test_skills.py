@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.epochs.agent_files import FILE_BYTES_MAX
 from ctxd.epochs.component import Loaded, UnavailableComponent
+from ctxd.epochs.component_files import FILE_BYTES_MAX
 from ctxd.epochs.skills import Skill, SkillIndex, Skills, front_matter, skill_in
 from ctxd_protocol.session_types import Harness
 from tests.unit.epochs.agents import Agent, agent, write
