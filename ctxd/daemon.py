@@ -77,7 +77,7 @@ from ctxd.secrets.redaction import KEY_BYTES, Guard
 from ctxd.secrets.scanner import built_in_scanner
 from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
-from ctxd.sessions.listing import SessionLists
+from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions

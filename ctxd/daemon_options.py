@@ -25,7 +25,7 @@ from ctxd.rpc.socket_server import CONNECTIONS_MAX
 from ctxd.secrets.policy import DEFAULT
 from ctxd.secrets.rulefile import RulesRefused, scanner_of
 from ctxd.secrets.scanner import Scanner
-from ctxd.trackers.watcher_port import WatcherChoice
+from ctxd.trackers.watcher_interface import WatcherChoice
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.secrets import SecretPolicy
 from ctxd_protocol.session_types import Collapse

@@ -24,7 +24,7 @@ from ctxd.objects.document import AsOf, Document, Stored, file_stub
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.kinds import is_deleted
 from ctxd.sources.filesystem import Look, Regular
-from ctxd.sources.port import LEADS_OUT, Missing, Special, Unreadable
+from ctxd.sources.source_interface import LEADS_OUT, Missing, Special, Unreadable
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.object_types import FilesystemSource

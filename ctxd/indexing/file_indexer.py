@@ -26,7 +26,7 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.policy import DEFAULT, captured_under, stricter
 from ctxd.secrets.redaction import Guard, fleeting_guard
 from ctxd.sources.filesystem import HostFiles
-from ctxd.sources.port import Missing, Present, Reading, SourceAdapter
+from ctxd.sources.source_interface import Missing, Present, Reading, SourceAdapter
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome

@@ -16,7 +16,7 @@ from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import is_deleted, is_purged
 from ctxd.secrets.policy import DEFAULT, captured_under, is_laxer, stricter
 from ctxd.secrets.redaction import Capture, Guard
-from ctxd.sources.port import (
+from ctxd.sources.source_interface import (
     LEADS_OUT,
     Missing,
     OverLimit,

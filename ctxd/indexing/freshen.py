@@ -21,7 +21,7 @@ from ctxd.objects.kinds import is_deleted, is_purged, is_unread
 from ctxd.offload import Lane
 from ctxd.secrets.policy import DEFAULT, is_laxer
 from ctxd.secrets.redaction import Guard
-from ctxd.sources.port import FINGERPRINT_BYTES, SourceAdapter, Stamp, size_of
+from ctxd.sources.source_interface import FINGERPRINT_BYTES, SourceAdapter, Stamp, size_of
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached
 from ctxd_protocol.limits import FILE_BYTES_MAX

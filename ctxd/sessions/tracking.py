@@ -184,11 +184,11 @@ class Tracking:
     # --- what changed ---
 
     def keeps(self, session: str) -> bool:
-        """See ``ctxd.trackers.watcher_port.Observer``."""
+        """See ``ctxd.trackers.watcher_interface.Observer``."""
         return self._sessions.is_watched(session)
 
     def is_busy(self, id: str) -> bool:
-        """See ``ctxd.trackers.watcher_port.Observer``."""
+        """See ``ctxd.trackers.watcher_interface.Observer``."""
         file = self.trackers.tracked.files[id]
         return any(self._is_at_work(session) for session in file.sessions)
 
@@ -201,7 +201,7 @@ class Tracking:
         return ends is not None and ends - self.trackers.lease_s > self._clock.monotonic() - BUSY_S
 
     async def changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
-        """Store what became of ``ids``. See ``ctxd.trackers.watcher_port.Observer``."""
+        """Store what became of ``ids``. See ``ctxd.trackers.watcher_interface.Observer``."""
         try:
             away = await self._store_changes(ids)
         except CtxdError:

@@ -24,7 +24,7 @@ from ctxd.clock import Clock
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.path_lookups import Lookups, inside
-from ctxd.sources.port import (
+from ctxd.sources.source_interface import (
     Missing,
     OverLimit,
     Present,

@@ -24,6 +24,7 @@ from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, 
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
 from ctxd.offload import Lane, NoThread, in_thread
 from ctxd.store import statedir
+from ctxd.store.background_verification import Scrub
 from ctxd.store.erasures import Erasures
 from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
@@ -35,7 +36,6 @@ from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, answered
-from ctxd.store.scrub import Scrub
 from ctxd.store.writes import (
     Change,
     EncodedWrite,

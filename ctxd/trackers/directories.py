@@ -13,7 +13,7 @@ from ctxd.clock import Clock
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_now
 from ctxd.sources.path_lookups import Lookups, inside
 from ctxd.trackers.tracked_files import UNANSWERED, Mode, TrackedFiles
-from ctxd.trackers.watcher_port import Report, Watcher, WatchRefused
+from ctxd.trackers.watcher_interface import Report, Watcher, WatchRefused
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
@@ -129,7 +129,7 @@ class Hanging:
 
 
 async def moved_among(lookups: Lookups, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:
-    """Those directories that are not what they were, and why: see ``ctxd.trackers.watcher_port.Watcher.verify``."""
+    """Those directories that are not what they were, and why: see ``watcher_interface.Watcher.verify``."""
     look: Callable[[str], Identity | str | None] = identity_at
     found = await lookups.each([inside(directory) for directory, _ in known], look, lambda path: UNANSWERED)
     return {

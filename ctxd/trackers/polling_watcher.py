@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus
 from ctxd.clock import Clock
 from ctxd.sources.path_lookups import Lookups, inside
 from ctxd.trackers.directories import Filesystems, Identity, identity_at, refusal, unanswered
-from ctxd.trackers.watcher_port import Changed, Deliver, Event, NamesOf, WatcherKind, WatchLost, WatchRefused
+from ctxd.trackers.watcher_interface import Changed, Deliver, Event, NamesOf, WatcherKind, WatchLost, WatchRefused
 
 INTERVAL_S: Final = 1.0
 """Seconds between two rounds: how late a change may be noticed."""

@@ -21,7 +21,7 @@ from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers.directories import Hanging, WatchModes
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import Debouncer, TrackedFile, TrackedFiles
-from ctxd.trackers.watcher_port import (
+from ctxd.trackers.watcher_interface import (
     Changed,
     Event,
     Observer,

@@ -19,7 +19,7 @@ from ctxd.sources.confinement import Confinement
 from ctxd.sources.path_lookups import Lookups, inside
 from ctxd.trackers.directories import Identity, identity_at, moved_among, refusal, unanswered
 from ctxd.trackers.polling_watcher import PollingWatcher
-from ctxd.trackers.watcher_port import (
+from ctxd.trackers.watcher_interface import (
     Changed,
     Deliver,
     Event,

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 
 from ctxd.objects.hashing import source_hash
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Stamp, decoded_text, fingerprint_of
+from ctxd.sources.source_interface import Missing, OverLimit, Present, Reading, Stamp, decoded_text, fingerprint_of
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import Source
 
@@ -27,7 +27,7 @@ def blob(key: str) -> Source:
 
 
 class MemoryBlobs:
-    """See ``ctxd.sources.port.SourceAdapter``. ``reads`` counts blobs that were read."""
+    """See ``ctxd.sources.source_interface.SourceAdapter``. ``reads`` counts blobs that were read."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}

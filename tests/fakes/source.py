@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.filesystem import HostFiles, Look, Regular, SpecialKind, signature
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable, decoded_text
+from ctxd.sources.source_interface import Missing, OverLimit, Present, Reading, Special, Stamp, Unreadable, decoded_text
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource
 

@@ -7,11 +7,11 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.trackers.tracked_files import Hint
-from ctxd.trackers.watcher_port import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
+from ctxd.trackers.watcher_interface import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
 
 
 class FakeWatcher:
-    """See ``ctxd.trackers.watcher_port.Watcher``.
+    """See ``ctxd.trackers.watcher_interface.Watcher``.
 
     ``refusing``: what ``watch`` answers for a directory; ``asked`` counts.
     """

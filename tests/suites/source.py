@@ -8,7 +8,7 @@ import pytest
 
 from ctxd.objects.hashing import source_hash
 from ctxd.sources.filesystem import HostFiles, Regular
-from ctxd.sources.port import (
+from ctxd.sources.source_interface import (
     FINGERPRINT_BYTES,
     Missing,
     OverLimit,
@@ -51,7 +51,7 @@ class FilesTree(Protocol):
 
 
 class SourceSuite:
-    """Run by every implementation of ``ctxd.sources.port.SourceAdapter``."""
+    """Run by every implementation of ``ctxd.sources.source_interface.SourceAdapter``."""
 
     @pytest.mark.anyio
     async def test_a_text_is_read_whole_with_the_hash_of_its_bytes(self, tree: Tree) -> None:

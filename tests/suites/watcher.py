@@ -7,7 +7,7 @@ from typing import Protocol
 import anyio
 import pytest
 
-from ctxd.trackers.watcher_port import Changed, Event, Watcher, WatchLost
+from ctxd.trackers.watcher_interface import Changed, Event, Watcher, WatchLost
 
 WAIT_S_MAX = 20.0
 
@@ -78,7 +78,7 @@ async def running(watcher: Watcher) -> AsyncIterator[Told]:
 
 
 class WatcherSuite:
-    """Run by every implementation of ``ctxd.trackers.watcher_port.Watcher``."""
+    """Run by every implementation of ``ctxd.trackers.watcher_interface.Watcher``."""
 
     @pytest.mark.anyio
     @pytest.mark.requirement("TRK-1")

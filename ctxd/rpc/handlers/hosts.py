@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import Answer, AsyncHandler
-from ctxd.sessions.listing import SessionLists
+from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as wire

@@ -15,7 +15,7 @@ from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at
-from ctxd.sessions.listing import SessionLists
+from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.segments import events_size, text_size

@@ -13,7 +13,7 @@ from ctxd.objects.document import SOURCE_TYPES, AsOf, Document, decode_document,
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import state_of
-from ctxd.sources.port import Reading
+from ctxd.sources.source_interface import Reading
 from ctxd.store.verify import verify
 from ctxd.store.writes import Write
 from ctxd_protocol.object_types import FilesystemSource, source_label

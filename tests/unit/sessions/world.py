@@ -18,7 +18,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import file_lookups, objects, purge_scan_export, sessions
 from ctxd.sessions import file_operations
-from ctxd.sessions.listing import SessionLists
+from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operations import Operations
 from ctxd.sessions.registry import Sessions

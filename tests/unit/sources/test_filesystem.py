@@ -17,7 +17,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import RACY_NS, HostFiles, Regular
 from ctxd.sources.path_lookups import Lookups
-from ctxd.sources.port import Missing, OverLimit, Present, Reading, Special, Unreadable
+from ctxd.sources.source_interface import Missing, OverLimit, Present, Reading, Special, Unreadable
 from ctxd_protocol.object_types import FilesystemSource
 from tests.fakes.source import at
 from tests.suites.source import FilesSuite

@@ -11,7 +11,7 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.sources.filesystem import HostFiles, Regular
-from ctxd.sources.port import Missing, Present, Unreadable
+from ctxd.sources.source_interface import Missing, Present, Unreadable
 from ctxd.sources.user_rights import READ, User, allows
 from tests.fakes.source import at
 

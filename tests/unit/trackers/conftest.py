@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ctxd.trackers.watcher_port import WatcherChoice
+from ctxd.trackers.watcher_interface import WatcherChoice
 
 
 @pytest.fixture(params=["inotify", "native", "polling"])

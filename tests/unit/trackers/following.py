@@ -15,7 +15,7 @@ from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import FILES_MAX, FileTrackers, Followed, file_trackers
-from ctxd.trackers.watcher_port import Report, Watcher, WatcherChoice, WatchRefused
+from ctxd.trackers.watcher_interface import Report, Watcher, WatcherChoice, WatchRefused
 from tests.fakes.watcher import FakeWatcher
 
 WAIT_S_MAX = 20.0

@@ -17,7 +17,7 @@ from ctxd.trackers.directories import identity_at, moved_among, unanswered
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import UNANSWERED, TrackedFiles
 from ctxd.trackers.tracker import FileTrackers, Followed, PathEntry, entry_of
-from ctxd.trackers.watcher_port import WatchRefused
+from ctxd.trackers.watcher_interface import WatchRefused
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.trackers.following import followed, following, make_trackers, running
 

@@ -13,7 +13,7 @@ from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.tracked_files import TrackedFiles
 from ctxd.trackers.tracker import BATCH
-from ctxd.trackers.watcher_port import WatcherChoice, WatchRefused
+from ctxd.trackers.watcher_interface import WatcherChoice, WatchRefused
 from tests.fakes.watcher import FakeWatcher
 from tests.unit.trackers.following import (
     followed,

@@ -10,7 +10,7 @@ import pytest
 from ctxd.clock import SystemClock
 from ctxd.trackers import tracker
 from ctxd.trackers.tracker import Followed, WatchModes
-from ctxd.trackers.watcher_port import WatcherChoice
+from ctxd.trackers.watcher_interface import WatcherChoice
 from tests.unit.trackers.following import followed, following, make_file_trackers, meddled, on_linux, running
 
 

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ctxd.trackers.watcher_port import Watcher
+from ctxd.trackers.watcher_interface import Watcher
 from tests.fakes.watcher import FakeWatcher
 
 
