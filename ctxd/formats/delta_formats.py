@@ -35,7 +35,7 @@ class DeltaFormat(NamedTuple):
     """A format of deltas. ``events`` reads deltas that follow each other in a chain, each as one piece of bytes.
 
     ``is_lines``: a delta is complete lines of JSON, otherwise one CBOR array. ``edited``: reads deltas as ``events``
-    does, with what later ones change in earlier ones, and reads each twice; None where nothing is changed afterwards.
+    does, with what later ones change in earlier ones, each several times; None where nothing is changed afterwards.
     """
 
     name: str
@@ -109,10 +109,9 @@ def _from_lines(reader: Callable[[Iterable[Line]], Iterator[Entry]]) -> Callable
 
 def _edited_pi(deltas: Sequence[Callable[[], bytes]]) -> Iterator[Event]:
     edits: dict[str, Record | None] = {}
-    for read in deltas:
-        delta = read()
-        if pi.EDIT.encode() in delta:
-            edits |= pi.edits_of(joined_parts(_checked(delta)))
+    if any(pi.EDIT.encode() in read() for read in deltas):
+        found = chain.from_iterable(_checked(read()) for read in deltas)
+        edits = pi.edits_of(joined_parts(found))
     yield from _from_lines(partial(pi.read_session, edits=edits))(read() for read in deltas)
 
 

@@ -46,6 +46,9 @@ END_WRITTEN_S = 0.5
 CREATED_S = 0.5
 """Seconds from the start of its first call in which a harness creates the transcript, unless it keeps none."""
 
+_PAUSE_S = 0.01
+_PAUSE_S_MAX = 0.05
+
 _TOOL_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 
 _BEFORE_ANSWER = (
@@ -175,13 +178,30 @@ def with_texts(raw: bytes) -> bytes:
 
 
 def _late_texts(call: str, path: str, *, is_start: bool) -> list[bytes] | None:
-    """``_texts_before`` as soon as the harness has written the tool call; None if it does not in time."""
-    began, lines = now(), None
+    """``_texts_before`` as soon as the harness has written the tool call; None if it does not in time.
+
+    Many of these may wait at once: the transcript is read again only when it has grown, and looked at less and less
+    often.
+    """
+    began, pause, seen, lines = now(), _PAUSE_S, -1, None
     whole_s, absent_s = (START_WRITTEN_S, CREATED_S) if is_start else (END_WRITTEN_S, 0.0)
-    while lines is None and now() - began < (whole_s if os.path.exists(path) else absent_s):
-        time.sleep(0.01)
-        lines = _texts_before(call, path)
-    return lines
+    while True:
+        size = _size_of(path)
+        if size is not None and size != seen:
+            seen, lines = size, _texts_before(call, path)
+        left = began + (absent_s if size is None else whole_s) - now()
+        if lines is not None or left <= 0:
+            return lines
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.25, _PAUSE_S_MAX)
+
+
+def _size_of(path: str) -> int | None:
+    """The bytes of a file; None if there is none yet. Raises: OSError."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
 
 
 def _detach() -> None:

@@ -79,11 +79,13 @@ class HookOperations:
         result: SessionHookResult,
     ) -> Accepted:
         """Record ``found``, or what of it is not recorded yet. Raises: as ``hook``."""
-        await self._open(actor, params, found)
+        is_late = await self._open(actor, params, found)
         await self._note_permissions(actor, found)
         await self._append_texts(actor, found, request)
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
+            if is_late:
+                await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
         if found.start is not None and not found.is_start and await self._has(actor, found.start):
             found = found.without_start()
@@ -99,7 +101,7 @@ class HookOperations:
             result = msgspec.structs.replace(result, outcome="known")
         finally:
             request.submitted = request.submitted or own.submitted
-        if found.is_end:
+        if found.is_end or is_late:
             paused = await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
             accepted = accepted if paused.pending is None else paused
 
@@ -110,8 +112,9 @@ class HookOperations:
 
         return Accepted(accepted.pending, answer)
 
-    async def _open(self, actor: Actor, params: SessionHookParams, found: HookInput) -> None:
-        """Make the session exist and be active. Raises: as ``hook``."""
+    async def _open(self, actor: Actor, params: SessionHookParams, found: HookInput) -> bool:
+        """Make the session exist and be active. Returns: True if it has ended since the event, which comes late: it is
+        to be set aside again. Raises: as ``hook``."""
         session = found.session
         state = self._sessions.catalog.state(session)
         if state is None and self._sessions.peek(session) is None:
@@ -129,7 +132,10 @@ class HookOperations:
                 if error.code != "session_exists":
                     raise
         elif state == "paused":
+            ended_at = (await self._sessions.live(session)).updated_at
             await self._lifecycle.resume(actor, SessionWriteParams(session=session))
+            return params.at is not None and params.at < ended_at
+        return False
 
     async def _append_texts(self, actor: Actor, found: HookInput, request: WriteRequest) -> None:
         """Add the texts before a tool call, unless the hook of another call has: an answer may have several."""

@@ -5,6 +5,7 @@ the last line feed is left for the next time unless it is a whole JSON object: t
 """
 
 import os
+import re
 import stat
 import sys
 from codecs import BOM_UTF8
@@ -28,6 +29,12 @@ LINE_BYTES_MAX: Final = 6 * 1024 * 1024
 
 _PART_BYTES: Final = 2 * 1024 * 1024
 _WORD_BYTES_MAX: Final = 4096
+_LINKS_BYTES_MAX: Final = 4096
+_LINKS: Final = re.compile(
+    rb'\s*\{\s*"type"\s*:\s*"\w+"\s*,\s*("id"\s*:\s*"\w[\w-]*")\s*,\s*("parentId"\s*:\s*(?:"\w[\w-]*"|null))'
+)
+"""The beginning of an entry of pi: its id and its parent, before its content."""
+
 _HASHED_BYTES: Final = 1024 * 1024
 DIGEST_BYTES: Final = 16
 
@@ -35,7 +42,8 @@ DIGEST_BYTES: Final = 16
 class SourceLine(NamedTuple):
     """One line: the bytes of the source up to its end, its bytes as they are kept, and its record.
 
-    ``record`` is None for a line that is not a JSON object, which is kept within one, and for a line in parts.
+    ``record`` is None for a line that is not a JSON object, which is kept within one. Of an entry of pi in parts,
+    the first one has its parent, and the last one its id: its children follow that.
     """
 
     end: int
@@ -116,6 +124,8 @@ def _line(raw: bytes, end: int) -> SourceLine | None:
         raw, end = raw + b"\n", end + 1
     if is_object and (is_plain or _is_utf8(text)):
         return SourceLine(end, text + b"\n", record, raw)
+    if is_object:
+        return SourceLine(end, _wrapped(PART, text, number=1, last=True), record, raw)
     return SourceLine(end, _wrapped("damaged", text), None, raw)
 
 
@@ -142,6 +152,7 @@ def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
         file.seek(0, os.SEEK_END)
         return
     held, end, number = raw, start, 1
+    links = _LINKS.match(raw, 0, _LINKS_BYTES_MAX)
     while not held.endswith(b"\n"):
         more = file.readline(_PART_BYTES)
         if not more:
@@ -150,10 +161,12 @@ def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
         while len(held) > 2 * _PART_BYTES:
             at = _word_end(held)
             end += at
-            yield SourceLine(end, _wrapped(PART, held[:at], number=number), None, held[:at])
+            parent = decoded(b"{%b}" % links[2]) if links is not None and number == 1 else None
+            yield SourceLine(end, _wrapped(PART, held[:at], number=number), parent, held[:at])
             held, number = held[at:], number + 1
     end += len(held)
-    yield SourceLine(end, _wrapped(PART, held.rstrip(b"\r\n"), number=number, last=True), None, held)
+    id = decoded(b"{%b}" % links[1]) if links is not None else None
+    yield SourceLine(end, _wrapped(PART, held.rstrip(b"\r\n"), number=number, last=True), id, held)
 
 
 def _is_complete(file: IO[bytes]) -> bool:

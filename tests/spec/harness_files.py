@@ -86,12 +86,12 @@ class Pi:
         return f"{self.native[:8]}{label}"
 
     def __call__(self, label: str, type: str, *, after: str | None = "", **more: Any) -> Record:
-        entry = {"type": type, "timestamp": self.stamp(), "label": label, **more}
+        entry = {"timestamp": self.stamp(), "label": label, **more}
         if self.version is None:
-            return entry
+            return {"type": type, **entry}
         parent = self.last if after == "" else after and self.entry(after)
         self.last = self.entry(label)
-        return {**entry, "id": self.last, "parentId": parent}
+        return {"type": type, "id": self.last, "parentId": parent, **entry}
 
     def says(self, label: str, role: str = "user", *, after: str | None = "", **more: Any) -> Record:
         message: Record = {"role": role, "content": [{"type": "text", "text": f"text {label}"}], "timestamp": 1, **more}

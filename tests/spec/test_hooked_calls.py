@@ -15,6 +15,7 @@ from ctxd_client import connect_sync
 from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
 from tests.spec.test_hooks import NATIVE, Harness, content, ctx, events
+from tests.waiting import block_until
 
 
 @pytest.fixture
@@ -234,6 +235,50 @@ def test_a_text_that_a_busy_harness_writes_late_is_recorded_before_its_call(harn
     transcript.add("call", call="c1")
     harness.tool("c1")
     assert conversation(events(harness)) == ["late", "call c1", "result c1"]
+
+
+@pytest.mark.requirement("HOK-15")
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_hook_that_comes_after_the_end_of_its_session_leaves_that_set_aside(harness: Harness, is_known: bool) -> None:
+    """The hook of the start waits for a transcript that never has the call, and the harness ends meanwhile."""
+    transcript = Transcript(harness)
+    transcript.add("user", "go")
+    harness.start("c1")
+    if is_known:
+        harness.tool("c1")
+    harness.hook("SessionEnd", reason="prompt_input_exit")
+    with connect_sync(harness.daemon.socket) as client:
+        assert client.session_get(harness.session).session.state == "paused"
+        block_until(lambda: "call c1" in calls(events(harness)))
+        time.sleep(delivery.START_WRITTEN_S + 0.5)
+        assert calls(events(harness)) == ["call c1", "result c1"][: 1 + is_known]
+        assert client.session_get(harness.session).session.state == "paused"
+        harness.hook("UserPromptSubmit", prompt="again", prompt_id="p2")
+        assert client.session_get(harness.session).session.state == "active"
+
+
+@pytest.mark.requirement("HOK-16")
+def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred hooks may wait at once."""
+    transcript, clock, reads = tmp_path / "t.jsonl", [0.0], list[float]()
+    transcript.write_text('{"type":"user"}\n')
+    real = delivery._texts_before
+
+    def read(call: str, path: str) -> list[bytes] | None:
+        reads.append(clock[0])
+        return real(call, path)
+
+    def wait(seconds: float) -> None:
+        before, clock[0] = clock[0], clock[0] + seconds
+        if before < 0.2 <= clock[0]:
+            transcript.write_text('{"type":"user"}\n{"type":"system"}\n')
+
+    monkeypatch.setattr(delivery, "now", lambda: clock[0])
+    monkeypatch.setattr(delivery.time, "sleep", wait)
+    monkeypatch.setattr(delivery, "_texts_before", read)
+    hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
+    delivery.with_texts(json.dumps(hooked).encode())
+    assert len(reads) == 3 and reads[:2] == [0.0, 0.0] and 0.2 <= reads[2] < 0.3
 
 
 @pytest.mark.requirement("HOK-16")

@@ -310,7 +310,7 @@ def test_lines_that_are_no_records_are_kept_and_files_that_are_none_are_listed(
     assert alone.returncode == 1 and f"{tmp_path}/other.jsonl was not imported: not a transcript" in alone.stderr
     (tip,) = client.commit_list(session=claude.id, tips=True).commits
     kept = [json.loads(line) for line in text(client, tip.commit).splitlines()]
-    assert [each["type"] for each in kept] == ["user", "damaged", "damaged", "damaged", "assistant"]
+    assert [each["type"] for each in kept] == ["user", "damaged", "damaged", "ctxd-part", "assistant"]
     assert kept[1]["text"] == "garbage" and kept[2]["text"].encode() == nul.strip()
     assert kept[3]["latin1"].encode("latin-1") == invalid.strip(), "every byte"
 

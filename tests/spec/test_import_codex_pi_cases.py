@@ -419,6 +419,27 @@ def test_the_newest_edit_of_an_entry_of_pi_is_what_another_model_reads(
     assert "edited e" in client.session(session.session).assemble().text
 
 
+@pytest.mark.requirement("IMP-6")
+@pytest.mark.parametrize("what", ["long", "bad byte", "long edit"])
+def test_a_long_or_damaged_entry_of_pi_is_read_whole_and_has_its_children(
+    daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi, what: str
+) -> None:
+    more = [{"type": "text", "text": "word " * (1 << 20) * (2 if what == "long" else 0) + "end"}]
+    records = [*pi.turn("a", "b"), pi.says("c", content=more), *pi.turn("d", "e")]
+    if what == "long edit":
+        edited = [{"type": "text", "text": "word " * (2 << 20) + "edited a"}]
+        records += [pi("f", "context_edit", targetId=pi.entry("a"), replacement={"content": edited}), pi.says("g")]
+    path = pi.write(tmp_path, *records)
+    if what == "bad byte":
+        path.write_bytes(path.read_bytes().replace(b'"end"', b'"\xffend"'))
+    imported(daemon, "pi", path)
+    assert len(client.commit_list(session=pi.id, tips=True).commits) == 1
+    told = narrative(client, pi.id)
+    found = [text in told for text in ("text a", "text b", "end\n", "text d", "text e", "edited a")]
+    assert found == [what != "long edit", True, True, True, True, what == "long edit"]
+    assert ("\ufffdend" in told) == (what == "bad byte")
+
+
 @pytest.mark.requirement("IMP-3")
 def test_a_compaction_of_pi_that_keeps_nothing_leaves_its_summary_alone(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
