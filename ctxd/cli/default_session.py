@@ -23,7 +23,8 @@ def named_session(client: SyncClient, given: str | None) -> str:
     """Return the session that ``given``, an id or a unique prefix of one, names; without it ``$CTXD_SESSION`` counts.
 
     Without either, return the only session that is not closed, else the one whose working directory contains the
-    current directory. On a sandbox's socket, which may not list sessions, return the sandbox's current one.
+    current directory; one that is paused and has no turn, as an imported one, only if no other is open. On a sandbox's
+    socket, which may not list sessions, return the sandbox's current one.
     Raises: ``Stop`` without a match, or for several.
     """
     name = given or os.environ.get("CTXD_SESSION")
@@ -58,6 +59,9 @@ def _default_session(client: SyncClient) -> str:
     try:
         for state in ("active", "paused"):
             open_sessions += sessions(client, state=state)
+        # Imported sessions and LangGraph threads are not worked in.
+        used = [each for each in open_sessions if each.state == "active" or each.turn_count]
+        open_sessions = used or _at_current_directory(open_sessions)
     except InvalidCall:
         current = client.context_current().session
         if current is None:

@@ -197,7 +197,7 @@ def _late_texts(call: str, path: str, *, is_start: bool) -> list[bytes] | None:
 
 
 def _size_of(path: str) -> int | None:
-    """The bytes of a file; None if there is none yet. Raises: OSError."""
+    """Return the size of a file in bytes, None before it exists. Raises: OSError."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:

@@ -217,10 +217,11 @@ class Catalog:
         self._heads[session] = (head, valid_time)
         self._unindexed[session] = None
         self._rows.pop(session, None)
-        if settings.state in ("closed", "removed"):
-            self._open.pop(session, None)
-        else:
+        # Imported sessions and LangGraph threads, which are paused and have no turn, are not worked in.
+        if settings.state == "active" or (settings.state == "paused" and head.turn_count):
             self._open[session] = None
+        else:
+            self._open.pop(session, None)
 
     def discard(self, session: str) -> None:
         """Know nothing of ``session`` any more. One that is not known: no effect."""

@@ -127,6 +127,23 @@ def test_a_directory_without_a_repository_is_moved_by_command(
     assert again.returncode == 3 and "no session has its project at" in again.stderr
 
 
+@pytest.mark.requirement("CLI-10")
+@pytest.mark.own_daemon
+def test_a_session_that_nobody_works_in_is_no_default(daemon: Running, client: SyncClient, tmp_path: Path):
+    kept = client.session_create("langgraph", state="paused", workdir=str(tmp_path)).session.session
+    assert client.context_current().session is None
+    alone = ctx(daemon, "session", "show")
+    assert alone.returncode == 3 and "there is no open session" in alone.stderr
+    here = ctx(daemon, "session", "show", folder=tmp_path)
+    assert here.returncode == 0 and kept in here.stdout
+    own = client.session(client.session_create("demo").session.session)
+    assert client.context_current().session == own.id
+    assert own.id in ctx(daemon, "session", "show").stdout
+    own.user("Begin.")
+    own.pause()
+    assert client.context_current().session == own.id and own.id in ctx(daemon, "session", "show").stdout
+
+
 @pytest.mark.requirement("LST-7")
 @pytest.mark.requirement("LST-8")
 @pytest.mark.own_daemon
