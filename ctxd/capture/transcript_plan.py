@@ -108,7 +108,7 @@ class TranscriptPlan:
         self.newest: int | None = None
         """The newest time of an event so far, in ms since 1970."""
         self._oldest: int | None = None
-        self._continued = set[int]()
+        self._continued, self._summaries = set[int](), set[int]()
         self._to: _Branch | None = None
         self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
         self._route = _ROUTES.get(format, _linear)
@@ -184,6 +184,7 @@ class TranscriptPlan:
             kept = self._kept(compaction, branch)
             if self._last_kept is not None:
                 self._relinked[self._last_kept], self._last_kept = branch.last, None
+            self._summaries.add(self._starts[branch.last])
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
         elif any(isinstance(event, ToolCallEvent) and event.tool in _SPAWNING for event in events):
             yield self._cut(branch, "tool_call")
@@ -377,7 +378,9 @@ class TranscriptPlan:
         first, self._tail = compaction.kept_from or self._tail, None
         index = number_of(meta.get("firstKeptEntryIndex"))
         if first is not None and first != compaction.id and (start := self._nodes.get(hash(first))) is not None:
-            return tuple(self._path(start, branch.start))
+            # Of several summaries pi shows the newest one alone.
+            older = self._summaries if self._route is _pi else ()
+            return tuple(each for each in self._path(start, branch.start) if each.start not in older)
         if index is not None and 0 < index < len(self._entries):
             return tuple(self._path(self._entries[index], branch.start))
         if self._is_segment and places:
@@ -456,11 +459,8 @@ def _prompt(events: Sequence[Event]) -> PromptEvent | None:
 
 def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
     """Return the compaction that holds what replaces everything before it."""
-    for event in events:
-        if isinstance(event, CompactionEvent):
-            if event.summary or (event.meta or {}).get("replacement_history"):
-                return event
-    return None
+    found = (event for event in events if isinstance(event, CompactionEvent))
+    return next((each for each in found if each.summary or (each.meta or {}).get("replacement_history")), None)
 
 
 # --- routes: the branch of a line ---

@@ -454,6 +454,21 @@ def test_a_compaction_of_pi_that_keeps_nothing_leaves_its_summary_alone(
     assert "so far" in told and "text a" not in told
 
 
+@pytest.mark.requirement("IMP-3")
+def test_a_compaction_of_pi_that_keeps_lines_from_before_an_older_one_has_its_own_summary_alone(
+    daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
+) -> None:
+    kept_from = {"firstKeptEntryId": pi.entry("c"), "tokensBefore": 9}
+    records = [*pi.turn("a", "b"), *pi.turn("c", "d"), pi("k", "compaction", summary="Summary: one", **kept_from)]
+    path = pi.write(tmp_path, *records, *pi.turn("e", "f"), pi("l", "compaction", summary="Summary: two", **kept_from))
+    imported(daemon, "pi", path)
+    assert window(client, pi.id) == "cdefl"
+    append(path, *pi.turn("g", "h"))
+    imported(daemon, "pi", path)
+    told = narrative(client, pi.id)
+    assert window(client, pi.id) == "cdeflgh" and "Summary: two" in told and "Summary: one" not in told
+
+
 @pytest.mark.requirement("IMP-4")
 def test_a_compaction_in_a_fork_of_pi_keeps_the_lines_of_the_fork(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi
@@ -504,7 +519,7 @@ def test_a_compaction_in_a_branch_keeps_the_entries_before_it_that_a_longer_comm
     assert labels(client, head(client, pi.id)) == "habcxef" and window(client, pi.id) == "cxkef"
     append(path, pi("l", "compaction", **later))
     imported(daemon, "pi", path)
-    assert window(client, pi.id) == "bcxkefl"
+    assert window(client, pi.id) == "bcxefl"
 
 
 @pytest.mark.requirement("IMP-1")
