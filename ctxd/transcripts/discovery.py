@@ -5,7 +5,7 @@ import sqlite3
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -410,12 +410,15 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
     root = next((f"{each['id']} {each.get('timestamp')}" for each in entries), "")
     native = text_of(header.get("id"))
     id = _session("pi", native, known.file)
+    # The path of the file that this one was copied from, whose name ends in its id.
+    origin = PurePath(text_of(header.get("parentSession"))).stem.rpartition("_")[2]
     return known._replace(
         session=id,
         native=native,
         workdir=text_of(header.get("cwd")),
         root=root,
         is_copy=bool(header.get("parentSession")),
+        origin=_session("pi", origin, known.file) if origin not in ("", native) else "",
     )
 
 

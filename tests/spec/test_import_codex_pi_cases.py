@@ -490,6 +490,19 @@ def test_a_compaction_in_a_fork_of_pi_keeps_the_lines_of_the_fork(
 
 
 @pytest.mark.requirement("IMP-4")
+def test_a_fork_of_a_fork_of_pi_goes_on_from_that(daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi) -> None:
+    records, origin, forks = pi.turn("a", "b"), pi, [pi]
+    for one, other in ("cd", "ef"):
+        path = origin.write(tmp_path, *records)
+        origin = Pi(parentSession=str(path))
+        origin.last, forks = forks[-1].last, [*forks, origin]
+        records += origin.turn(one, other)
+    origin.write(tmp_path, *records)
+    assert imported(daemon, "pi", tmp_path)["copied"] == 6
+    assert [labels(client, head(client, each.id)).replace("h", "") for each in forks] == ["ab", "abcd", "abcdef"]
+
+
+@pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize(("first", "left"), [("b", "bcdk"), ("c", "cdk")], ids=["in the copy", "behind it"])
 def test_a_compaction_in_a_fork_keeps_lines_of_its_origin_too(
     daemon: Running, client: SyncClient, tmp_path: Path, pi: Pi, first: str, left: str
