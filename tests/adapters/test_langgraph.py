@@ -288,7 +288,7 @@ def test_ctx_lists_threads_and_logs_their_checkpoints(daemon: Running) -> None:
     with connect_sync(daemon.socket) as client:
         (row,) = client.session_list(label="thread=support-42").sessions
         assert (row.agent, row.state) == ("langgraph", "paused")
-        assert client.context_current().session is None, "a thread is no command's default"
+        assert client.context_current().session != row.session, "a thread is no command's default"
     shown = subprocess.run(
         [CTX, "log", "-s", row.session], capture_output=True, text=True, env={"CTXD_SOCKET": daemon.socket, "PATH": ""}
     )
