@@ -327,6 +327,7 @@ def create_session(agent: str, log: CommitLog[Any], workdir: str, labels: Mappin
             session=log.session,
             workdir=place,
             labels={**labels, "log": log.name},
+            state="paused",
             op_id=secrets.token_hex(16),
         )
         return Call("session.create", params, sessions.SessionResult)
@@ -345,8 +346,6 @@ def create_session(agent: str, log: CommitLog[Any], workdir: str, labels: Mappin
             raise
         message, hint = "a sandbox makes no sessions", "Use a socket of the host, or name a session of the sandbox."
         raise Forbidden(message, code="forbidden", hint=hint, outcome="not_applied") from refused
-    pause = sessions.SessionPauseParams(session=log.session, op_id=secrets.token_hex(16), wait=False)
-    yield Call("session.pause", pause, sessions.SessionResult)
 
 
 def remove_session(session: str) -> Steps[None]:
