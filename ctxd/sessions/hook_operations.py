@@ -134,7 +134,8 @@ class HookOperations:
         elif state == "paused":
             ended_at = (await self._sessions.live(session)).updated_at
             await self._lifecycle.resume(actor, SessionWriteParams(session=session))
-            return params.at is not None and params.at < ended_at
+            # Only the hooks of calls wait for something; a prompt is work, also by a clock that went back.
+            return found.start is not None and params.at is not None and params.at < ended_at
         return False
 
     async def _append_texts(self, actor: Actor, found: HookInput, request: WriteRequest) -> None:

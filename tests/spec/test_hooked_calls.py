@@ -253,7 +253,9 @@ def test_a_hook_that_comes_after_the_end_of_its_session_leaves_that_set_aside(ha
         time.sleep(delivery.START_WRITTEN_S + 0.5)
         assert calls(events(harness)) == ["call c1", "result c1"][: 1 + is_known]
         assert client.session_get(harness.session).session.state == "paused"
-        harness.hook("UserPromptSubmit", prompt="again", prompt_id="p2")
+        # A prompt is work, also by a clock that went back.
+        given = {"session_id": NATIVE, "cwd": "/", "hook_event_name": "UserPromptSubmit", "prompt": "again"}
+        client.session_hook("claude-code", json.dumps(given), at=1)
         assert client.session_get(harness.session).session.state == "active"
 
 
