@@ -1,5 +1,6 @@
 """What the daemon says of itself, in this process, with a clock that a test sets."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import StringIO
@@ -8,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from ctxd import memory_trim
 from ctxd.daemon import Daemon
 from ctxd.daemon_options import Options
 from ctxd.observe.logs import open_log
@@ -48,3 +50,21 @@ async def test_a_clock_that_ran_ahead_once_degrades_the_daemon_until_it_has_caug
         await client.session_create("a", session="s3")
         clock.wall = NOW + 600_000
         assert (await client.daemon_status()).state == "ready"
+
+
+@pytest.mark.requirement("IMP-12")
+async def test_the_daemon_trims_its_memory_when_commits_have_made_it_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed = threading.Event()
+    sizes = iter(range(0, 1 << 40, 2 * memory_trim.GROWTH_BYTES))
+    monkeypatch.setattr(memory_trim, "PAUSE_S", 0.01)
+    monkeypatch.setattr(memory_trim, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(memory_trim, "trim", trimmed.set)
+    async with serving(tmp_path, SteppingClock(NOW)) as daemon, connect(daemon.status().socket) as client:
+        await client.session_create("a", session="s1")
+        assert not trimmed.is_set()
+        await client.commit_checkpoint("raw", "text")
+        with anyio.fail_after(10):
+            while not trimmed.is_set():
+                await anyio.sleep(0.01)
