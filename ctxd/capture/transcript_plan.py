@@ -33,7 +33,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 4
+PARSER: Final = 5
 """Version of this plan. Files that another version has planned are planned anew."""
 
 DELTA_BYTES: Final = 192 * 1024
@@ -88,7 +88,7 @@ class TranscriptPlan:
         self._starts, self._ends = array("Q"), array("Q")
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
         self._nodes: dict[int, int] = {}
-        self._outside: dict[int, tuple[TranscriptPlan, int]] = {}
+        self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
         self._branches: list[_Branch] = []
         self._main: _Branch | None = None
         self._agents: dict[str, _Branch] = {}
@@ -193,12 +193,12 @@ class TranscriptPlan:
         if self._pending >= _PENDING_BYTES_MAX:
             yield from self.flush("explicit")
 
-    def skip(self, line: SourceLine, origin: "TranscriptPlan", place: int) -> None:
-        """Take a line that repeats line ``place`` of ``origin``: what follows goes on from there."""
-        here = self.reserve(line)
+    def skip(self, line: SourceLine, origin: "TranscriptPlan", place: int, here: int | None = None) -> None:
+        """Take a line that repeats line ``place`` of ``origin``: what follows goes on there. ``here``: reserved."""
+        here = self.reserve(line) if here is None else here
         record, before = line.record or {}, self._start
         self.copied += 1
-        self._outside[here] = origin, place
+        self.outside[here] = origin, place
         self._start, self._main = origin.at_line(place), None
         if (id := id_of(record)) is not None:
             self._nodes[hash(id)] = here
@@ -238,8 +238,8 @@ class TranscriptPlan:
 
     def at_line(self, place: int) -> Start:
         """Return where a chain begins that goes on after line ``place``, which is in a commit."""
-        if place in self._outside:
-            origin, there = self._outside[place]
+        if place in self.outside:
+            origin, there = self.outside[place]
             return origin.at_line(there)
         number = self._commit_of[place]
         if number == 0:
@@ -247,7 +247,7 @@ class TranscriptPlan:
         before, places, _ = self._made[number - 1]
         if not any(self._spoken[later] for later in places if later > place):
             return Start(self.source, number)
-        repeated = map(self._line, (each for each in places if each <= place))
+        repeated = map(self.line, (each for each in places if each <= place))
         return before._replace(repeated=(*before.repeated, *repeated))
 
     def at_byte(self, end: int) -> tuple[Start, bool]:
@@ -289,9 +289,9 @@ class TranscriptPlan:
 
     def _after(self, place: int) -> Iterator[PlannedDelta]:
         """Begin a branch after line ``place``, and make it the one that the next line goes to."""
-        if self._commit_of[place] == 0 and place not in self._outside:
+        if self._commit_of[place] == 0 and place not in self.outside:
             yield self._cut(self._branches[self._branch_of[place]], "explicit", upto=place)
-        agent = "" if place in self._outside else self._branches[self._branch_of[place]].agent
+        agent = "" if place in self.outside else self._branches[self._branch_of[place]].agent
         self._to = self._branch(self.at_line(place), agent)
 
     def _goes_on_from(self, place: int) -> bool:
@@ -384,11 +384,11 @@ class TranscriptPlan:
         if index is not None and 0 < index < len(self._entries):
             return tuple(self._path(self._entries[index], branch.start))
         if self._is_segment and places:
-            path, last = self._path(places[0], branch.start), self._line(places[-1])
+            path, last = self._path(places[0], branch.start), self.line(places[-1])
             return tuple(path[: path.index(last) + 1]) if last in path else ()
         if self._route is _codex and not meta.get("replacement_history"):
             places = self._recent_prompts()
-        return tuple(self._line(place) for place in places if place in self._outside or self._commit_of[place])
+        return tuple(self.line(place) for place in places if place in self.outside or self._commit_of[place])
 
     def _take_back(self, turns: int) -> Start:
         """Forget the newest turns. Returns: where the first of them began."""
@@ -407,32 +407,32 @@ class TranscriptPlan:
             found.append(place)
         return found[::-1]
 
-    def _line(self, place: int) -> Repeated:
+    def line(self, place: int) -> Repeated:
         """Return a line as one to repeat."""
-        if place in self._outside:
-            origin, there = self._outside[place]
-            return origin._line(there)
+        if place in self.outside:
+            origin, there = self.outside[place]
+            return origin.line(there)
         return Repeated(self.source, self._starts[place])
 
     def _path(self, first: int, start: Start) -> list[Repeated]:
         """Return the lines from ``first`` on that a chain which begins at ``start`` has; none if it has not that."""
         back: list[Repeated] = []
-        wanted = self._line(first)
+        wanted = self.line(first)
         source, tip, repeated = start
         while wanted not in repeated:
             back += reversed(repeated)
             if tip is None or source != self.source:
                 break
             (source, tip, repeated), places, kept = self._made[tip - 1]
-            back += [self._line(place) for place in reversed(places) if place >= first]
+            back += [self.line(place) for place in reversed(places) if place >= first]
             if first in places:
                 return back[::-1]
             # What an earlier compaction has kept is in the commits before it too.
             repeated = repeated[: len(repeated) - kept]
         else:
             return [*repeated[repeated.index(wanted) :], *reversed(back)]
-        if first in self._outside and tip is not None:
-            origin, there = self._outside[first]
+        if first in self.outside and tip is not None:
+            origin, there = self.outside[first]
             before = origin._path(there, Start(source, tip))
             return [*before, *reversed(back)] if before else []
         return []
@@ -491,7 +491,7 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
     place = plan._relinked.get(hash(parent), plan._nodes.get(hash(parent))) if parent else None
     if record.get("isSidechain") and not plan._agent:
         named = text_of(record.get("agentId"))
-        if not named and place is not None and place not in plan._outside:
+        if not named and place is not None and place not in plan.outside:
             named = plan._branches[plan._branch_of[place]].agent
         yield from _to_agent(plan, named or id_of(record) or "sidechain")
         return
@@ -504,7 +504,7 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
         return
     if place is None:
         return
-    if place in plan._outside:
+    if place in plan.outside:
         if any(map(is_typed, events)) and not plan._goes_on_from(place):
             yield from plan._after(place)
             plan._main = plan._to
@@ -529,7 +529,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
     if place is None:
         if plan._main is not None and plan._main.last_spoken >= 0:
             plan._main = plan._to = plan._branch(Start())
-    elif place in plan._outside:
+    elif place in plan.outside:
         if not plan._goes_on_from(place):
             yield from plan._after(place)
             plan._main = plan._to
@@ -584,7 +584,7 @@ def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iter
     first = plan._nodes.get(hash(message), 0)
     # Of a message of which a part is named, the parts before it stay.
     place = first if is_part else first - 1
-    if first and (plan._commit_of[place] or place in plan._outside):
+    if first and (plan._commit_of[place] or place in plan.outside):
         yield from plan._after(place)
         plan._main = plan._to
     else:

@@ -20,7 +20,8 @@ from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
-from ctxd.cli.import_reading import Copies, Pass
+from ctxd.cli.import_origins import ImportOrigins
+from ctxd.cli.import_reading import Copies, Pass, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause
@@ -123,9 +124,7 @@ class TranscriptImport:
         self._live: dict[str, _Planned] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
-        # Paths in order, by root, and of main conversations by session.
-        self._roots: dict[str, dict[str, None]] = {}
-        self._conversations: dict[str, dict[str, None]] = {}
+        self._origins = ImportOrigins(self._record)
         self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
         self.result = ImportResult(harness, dry_run)
 
@@ -138,12 +137,12 @@ class TranscriptImport:
         self._under_way, self._listed = set(), {}
         records = await self._record.load()
         for path in self._record.in_order(records):
-            self._enter(path, records[path])
+            self._origins.enter(path, records[path])
         # The origin of a copy comes first, so that the common lines are of its session.
         found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
         self._waiting = {source.path: source for source in found}
         for source in found:
-            self._enter(source.path, source)
+            self._origins.enter(source.path, source)
         groups = in_groups([*self._waiting.values()])
         self.result.sources += len(self._waiting)
         left = iter(groups)
@@ -185,13 +184,6 @@ class TranscriptImport:
                 self._live.pop(next(iter(self._live)))
 
     # --- sources ---
-
-    def _enter(self, path: str, source: SourceRecord | Transcript) -> None:
-        """Let other sources find that of ``path``."""
-        if source.root:
-            self._roots.setdefault(source.root, {})[path] = None
-        if not source.agent:
-            self._conversations.setdefault(source.session, {})[path] = None
 
     def _changed(self, places: Sequence[Path]) -> Iterator[Transcript]:
         """Yield the sources that are not as they were when they were imported."""
@@ -286,13 +278,16 @@ class TranscriptImport:
     async def _imported(self, source: Transcript) -> _Planned:
         """Commit what is not committed yet. Raises: what reading raises, CallFailed."""
         record = self._records[source.path]
-        stat = None if source.stored is not None and source.stored.stamp else stat_of(source.file)
+        last = self._live.get(source.path) or record
+        is_stamped = source.stored is not None and source.stored.stamp
+        stat = None if is_stamped else await settled(source.file, last.stat, self._clock)
         recorded = await self._recorded(source, record)
         planned, copies = await self._begun(source, record, stat, recorded)
         await self._learn_ends(planned)
         planned.plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
         for delta in _deltas(planned, copies):
             if delta is None:
+                await self._go_on(source, copies)
                 await anyio.lowlevel.checkpoint()
             else:
                 await self._deliver(planned, delta)
@@ -342,7 +337,7 @@ class TranscriptImport:
             if (cursor := page.next_cursor) is None or done.listed_tx:
                 break
         done.listed_tx = newest
-        for path in self._paths_of(source, source.session) if found else ():
+        for path in self._origins.of_session(source, source.session) if found else ():
             known = set(self._records[path].commits.values())
             found = [commit for commit in found if commit not in known]
         while found:
@@ -439,7 +434,7 @@ class TranscriptImport:
         if not parent and source.base is None:
             return Start()
         near: Start | None = None
-        for path in self._paths_of(source, parent or source.session):
+        for path in self._origins.of_session(source, parent or source.session):
             origin = await self._planned(path)
             if path in self._under_way:
                 raise _UnderWay(f"{parent or source.session}, in which it began, is recorded as it runs")
@@ -457,23 +452,24 @@ class TranscriptImport:
                 return origin.plan.at_spawn(source.agent or source.native)
         return near or Start()
 
-    def _paths_of(self, source: Transcript, session: str) -> list[str]:
-        """Return the other sources of a session, its main conversations first those that were imported first."""
-        found = (path for path in self._conversations.get(session, ()) if path in self._records)
-        return [path for path in self._record.in_order(found) if path != source.path]
-
     async def _copies(self, source: Transcript) -> Copies:
         """Return the source of which this one may repeat the beginning."""
-        paths = [*self._roots.get(source.root, ())]
-        before = self._paths_of(source, source.origin) if source.origin else []
-        before += paths[: paths.index(source.path)] if source.path in paths else []
-        if source.parent and source.base is None and (not source.is_spawned or source.first_own):
-            before = [*before, *self._paths_of(source, source.parent)]
-        for path in before:
+        for path in self._origins.of_copy(source):
             # What a session has from its hooks is in no commit of its transcript.
             if (origin := await self._planned(path)) is not None and origin.plan.recorded is None:
                 return Copies(source, (origin.source, origin.plan))
         return Copies(source, None)
+
+    async def _go_on(self, source: Transcript, copies: Copies) -> None:
+        """Let a copy that has reached the end of its origin go on with another one that has left it there."""
+        if (end := copies.end) is None:
+            return
+        path = self._origins.going_on(source, end) or end.path
+        other = await self._planned(path) if path not in (source.path, copies.origin.path) else None
+        if other is not None and other.plan.recorded is None:
+            copies.go_on(other.source, other.plan, after=end.place if path == end.path else None)
+        else:
+            self._origins.note_end(source, end)
 
     # --- commits ---
 
@@ -568,7 +564,8 @@ class _UnderWay(ValueError):
 
 
 def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
-    """Yield the deltas of what was not read yet, and None when it is the turn of a call that is under way."""
+    """Yield the deltas of what was not read yet; None when it is the turn of a call that is under way, or when
+    ``copies`` is at an end."""
     source, plan, _, done, _ = planned
     unseen = 0
     for line in lines_of(source, done.size):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -12,8 +13,9 @@ from blake3 import blake3
 
 from ctxd.capture.planned_deltas import PlannedDelta
 from ctxd.capture.transcript_plan import TranscriptPlan
-from ctxd.cli.import_record import SourceRecord
-from ctxd.transcripts.discovery import Transcript, lines_of
+from ctxd.cli.import_record import CopyEnd, SourceRecord
+from ctxd.clock import Clock
+from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, id_of, number_of
 from ctxd.transcripts.session_facts import SessionFacts
@@ -24,6 +26,10 @@ _TAIL_BYTES: Final = 16 * 1024
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _BYTES_HASHED_AT_ONCE: Final = 256 * 1024
+_SETTLED_MS: Final = 1000
+"""Milliseconds without a change after which a file that has become shorter is taken as it is."""
+
+_SETTLING_MS_MAX: Final = 5000
 _COPIED: Final = frozenset(
     {
         "sessionId", "forkedFrom", "parentUuid", "logicalParentUuid", "isSidechain", "sessionKind", "agentId", "cwd",
@@ -31,6 +37,19 @@ _COPIED: Final = frozenset(
     }
 )  # fmt: skip
 """Members of a record that a copy changes: a fork of Claude Code is one chain, whatever tree its origin is."""
+
+
+async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
+    """Return the identity of a file's content. One that is shorter than ``before`` may be being written anew: it is
+    waited for until it has all of that again, or no more is written. Raises: OSError. Cancel: safe."""
+    stat = stat_of(path)
+    for _ in range(0, _SETTLING_MS_MAX, 100):
+        is_shorter = before is not None and stat[:2] == before[:2] and stat.size < before.size
+        if not is_shorter or clock.wall_ms() - stat.changed_ns // 1_000_000 > _SETTLED_MS:
+            break
+        await clock.sleep(0.1)
+        stat = stat_of(path)
+    return stat
 
 
 class Pass:
@@ -117,14 +136,19 @@ def fingerprint(record: Record) -> int:
 
 class Copies:
     """Comparison of a source with another one of which it may repeat the beginning, or some of its lines. The beginning
-    may lack lines of the other: a fork has one branch of a tree.
+    may lack lines of the other: a fork has one branch of a tree. Where another copy of the same origin goes on as this
+    one does, the comparison goes on with that: ``end`` is where to look for it, None if it need not be looked for.
+    ``origin``: the source with which it compares.
 
     Memory: of one that repeats some lines, some 150 bytes for each line of the other.
     """
 
     def __init__(self, source: Transcript, origin: tuple[Transcript, TranscriptPlan] | None) -> None:
         self._source = source
-        self._plan = origin[1] if origin is not None else None
+        self.end: CopyEnd | None = None
+        self._last_copied: int | None = None
+        self.origin = source if origin is None else origin[0]
+        self._plan = None if origin is None else origin[1]
         self._theirs = self._lines(*origin) if origin is not None else iter(())
         self._ahead: deque[tuple[int, SourceLine]] = deque()
         """Lines of the other one that were read ahead: some without an id, and the one with an id behind them."""
@@ -135,17 +159,28 @@ class Copies:
         self._is_selection = is_of_another and (bool(source.first_own) or source.format == "opencode")
         self._places: dict[int, deque[int]] | None = None
 
-    def taken(self, plan: TranscriptPlan, line: SourceLine) -> Iterator[PlannedDelta]:
-        """Take the next line into ``plan``, unless it is a copy. Lines without an id wait for the end of the copy."""
+    def taken(self, plan: TranscriptPlan, line: SourceLine) -> Iterator[PlannedDelta | None]:
+        """Take the next line into ``plan``, unless it is a copy. Lines without an id wait for the end of the copy.
+
+        Yields the deltas that are due, and None when ``end`` is set: without a call of ``go_on`` the copy is over then.
+        """
         if self._plan is None:
             yield from plan.add(line)
             return
         number, self._number = self._number, self._number + 1
         is_keyed = self._is_keyed(line, number)
         place = self._place(line, number, is_keyed=is_keyed)
+        is_own = is_keyed and not self._is_inherited(line.record or {})
+        while place is None and is_own and self._is_at_end(line):
+            yield None
+            if self.end is not None:
+                break
+            self._skip_held(plan)
+            place = self._place(line, number, is_keyed=True)
         if place is not None:
             plan.skip(line, self._plan, place)
-        elif is_keyed and not self._is_inherited(line.record or {}):
+            self._last_copied = place if is_keyed else self._last_copied
+        elif is_own:
             yield from self.rest(plan)
             yield from plan.add(line)
         else:
@@ -153,6 +188,37 @@ class Copies:
             self._size += len(line.kept)
             if self._size > _HELD_BYTES_MAX:
                 yield from self.rest(plan)
+
+    def _is_at_end(self, line: SourceLine) -> bool:
+        """Set ``end`` to where the copy leaves its origin before ``line``; False if it has not begun."""
+        if self._is_selection or self._last_copied is None:
+            return False
+        there, place = self._plan, self._last_copied
+        while there is not None and place in there.outside:
+            there, place = there.outside[place]
+        path = self.origin.path if there is None else there.source
+        self.end = CopyEnd(path, place, fingerprint(line.record or {}))
+        return True
+
+    def go_on(self, source: Transcript, plan: TranscriptPlan, *, after: int | None = None) -> None:
+        """Compare what follows with what ``source`` has behind line ``after``; None: with what it has of its own."""
+        self.end, self._last_copied = None, after
+        self.origin, self._plan = source, plan
+        self._ahead.clear()
+        own = (place for place in range(plan.size) if place not in plan.outside)
+        first = next(own, 0) if after is None else after + 1
+        lines = self._lines(source, plan, 0 if source.stored is not None else first)
+        self._theirs = ((place, line) for place, line in lines if place >= first and place not in plan.outside)
+
+    def _skip_held(self, plan: TranscriptPlan) -> None:
+        """Take those of the lines that wait that are copies."""
+        held, self._held, self._size = self._held, [], 0
+        for here, line in held:
+            if self._plan is not None and (place := self._repeated(line)) is not None:
+                plan.skip(line, self._plan, place, here)
+            else:
+                self._held.append((here, line))
+                self._size += len(line.kept)
 
     def _is_inherited(self, record: Record) -> bool:
         """True for a line of a sub-agent of codex that is its caller's, equal to one of its lines or not."""
@@ -219,12 +285,13 @@ class Copies:
 
     def rest(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
         """End the comparison: what follows is the source's own."""
-        self._plan = None
+        self._plan = self.end = None
         yield from self.release(plan)
 
-    def _lines(self, source: Transcript, plan: TranscriptPlan) -> Iterator[tuple[int, SourceLine]]:
+    def _lines(self, source: Transcript, plan: TranscriptPlan, first: int = 0) -> Iterator[tuple[int, SourceLine]]:
+        start = plan.line(first).start if first < plan.size else 0
         with suppress(OSError):
-            yield from islice(enumerate(lines_of(source)), plan.size)
+            yield from islice(enumerate(lines_of(source, start), first), plan.size - first)
 
     def _is_keyed_there(self, place: int, line: SourceLine) -> bool:
         return line.record is not None and (self._source.format == "codex" or self._is_keyed(line, place))

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from ctxd_client import Client
 
 
+class CopyEnd(NamedTuple):
+    """The end of what a source copies of another one, which is at ``path``: its line ``place``, from 0, is the last one
+    copied, and ``own`` is the fingerprint of the line that stands behind it in the copy."""
+
+    path: str
+    place: int
+    own: int
+
+
 class SourceRecord(msgspec.Struct, array_like=True):
     """State of one source: its file as it was read, its complete prefix and the prefix's hash.
 
@@ -28,6 +37,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     ``unrecorded``: the bytes that were imported before the session had events of its own. ``continued``: the commit of
     the session that the lines behind those events continue, empty while there are none. ``number``: grows with the
     order in which sources were first imported, 0 before that: a later one may be a copy of an earlier one.
+    ``copy_end``: where this source leaves its origin, None if it is a copy of no other.
     """
 
     parser: int
@@ -44,6 +54,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     continued: str = ""
     ends: list[int] = []
     number: int = 0
+    copy_end: CopyEnd | None = None
 
 
 class ImportRecord:

@@ -408,7 +408,9 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
     header = next((each for each in records if each.get("type") == "session"), {})
     entries = (each for each in records if each.get("type") != "session" and text_of(each.get("id")))
     root = next((f"{each['id']} {each.get('timestamp')}" for each in entries), "")
-    native = text_of(header.get("id"))
+    # Of a file whose header is damaged the name ends in the id, too.
+    named = known.file.stem.rpartition("_")[2]
+    native = text_of(header.get("id")) or (named if _is_uuid(named) else "")
     id = _session("pi", native, known.file)
     # The path of the file that this one was copied from, whose name ends in its id.
     origin = PurePath(text_of(header.get("parentSession"))).stem.rpartition("_")[2]

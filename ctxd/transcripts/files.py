@@ -91,7 +91,7 @@ def _format_of(record: Record) -> Format | None:
         return "codex"
     if kind.startswith(("thread.", "turn.", "item.")):
         return "codex-exec-json"
-    if kind == "session" and "sessionId" not in record:
+    if (kind == "session" and "sessionId" not in record) or {"id", "parentId", "timestamp"} <= record.keys():
         return "pi"
     if "part" in record or "sessionID" in record:
         return "opencode-run-json"

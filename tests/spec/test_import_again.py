@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from tests.waiting import block_until
 def lines(client: SyncClient, session: str) -> Counter[str]:
     """How often each line of a transcript is in the commits of its session."""
     ids = list(commits(client, session))
-    data = b"".join(each.data or b"" for each in client.commit_deltas(ids).deltas)
+    data = b"".join(each.data or b"" for each in client.commit_deltas(ids).deltas) if ids else b""
     return Counter(json.loads(line).get("label", "") for line in data.splitlines())
 
 
@@ -111,6 +113,35 @@ def test_a_line_that_is_written_over_while_it_is_watched_is_imported_anew(
     newest = client.commit_resolve(session=claude.id).commit
     assert newest is not None
     assert "text B" in str(client.commit_materialize(newest.commit, stop="root").content)
+
+
+@pytest.mark.requirement("IMP-2")
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_file_that_is_written_anew_is_read_once_it_is_whole(
+    daemon: Running, client: SyncClient, tmp_path: Path, is_watched: bool
+) -> None:
+    claude = Claude()
+    file = write(tmp_path / f"{claude.session}.jsonl", [*claude.turn("a", "b"), claude("c", "assistant")])
+    whole = file.read_bytes()
+    half = whole[: whole.rindex(b"\n", 0, -1) + 1]
+    with watching(daemon, tmp_path) if is_watched else nullcontext(), ThreadPoolExecutor() as threads:
+        if not is_watched:
+            imported(daemon, "claude", tmp_path)
+        block_until(lambda: lines_or_none(client, claude.id) == "abc")
+        os.truncate(file, len(half))
+        again = None if is_watched else threads.submit(imported, daemon, "claude", tmp_path)
+        time.sleep(0.7)
+        with file.open("ab") as writer:
+            writer.write(whole[len(half) :])
+        assert again is None or again.result()["commits"] == 0
+        append(file, claude("d", "assistant"))
+        if not is_watched:
+            imported(daemon, "claude", tmp_path)
+        block_until(lambda: "d" in lines_or_none(client, claude.id))
+    assert lines(client, claude.id) == Counter("abcd")
+    if not is_watched:
+        os.truncate(file, len(half))
+        assert imported(daemon, "claude", tmp_path)["rewritten"] == 1, "one that stays short is taken as it is"
 
 
 @pytest.mark.requirement("IMP-10")

@@ -68,6 +68,27 @@ def test_a_fork_of_a_fork_repeats_nothing_of_either(
 
 
 @pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("order", ["0123", "3210", "1032", "2301"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_copies_of_copies_that_name_no_origin_repeat_nothing_of_each_other(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, order: str, is_named: bool
+) -> None:
+    chains = [[snapshot("s"), *claude.turn("a", "b"), snapshot("t")]]
+    sessions = [claude]
+    for own, last in (("cd", "b"), ("ef", "d"), ("gh", "d")):
+        # The last one is a copy of the second one too.
+        sessions.append(fork_of(sessions[-1], last))
+        before = chains[1] if own == "gh" else chains[-1]
+        copied = [{**each, "sessionId": sessions[-1].session} if "uuid" in each else each for each in before]
+        chains.append([*(before if is_named else copied), snapshot(own.upper()[0]), *sessions[-1].turn(*own)])
+    for number in map(int, order):
+        write(tmp_path / f"{sessions[number].session}.jsonl", chains[number])
+        imported(daemon, "claude", tmp_path)
+    assert once(client, *(each.id for each in sessions)) == "CEGabcdefghst"
+    assert imported(daemon, "claude", tmp_path)["unchanged"] == 4
+
+
+@pytest.mark.requirement("IMP-4")
 def test_a_branch_within_a_fork_repeats_the_lines_of_the_fork(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:

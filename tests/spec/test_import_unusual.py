@@ -6,6 +6,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
+from tests.spec.harness_files import Pi
 from tests.spec.test_import import Claude, Codex, imported, labels, views, write
 
 
@@ -27,6 +28,20 @@ def test_a_transcript_is_known_by_its_records_behind_a_mark_garbage_and_a_long_l
     assert client.commit_materialize(tip.commit, stop="root", format="narrative-v1", content=False).message_count == 3
     assert imported(daemon, "codex", file)["sessions"] == [rollout.id]
     assert views(client, rollout.id) == ["mab"]
+
+
+@pytest.mark.requirement("IMP-6")
+def test_a_file_of_pi_with_a_damaged_header_is_of_the_session_that_its_name_has(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    pi = Pi()
+    path = pi.write(tmp_path, *pi.turn("a", "b"))
+    path.write_bytes(path.read_bytes()[9:])
+    assert imported(daemon, "pi", path)["sessions"] == [pi.id]
+    tip = client.commit_resolve(session=pi.id).commit
+    assert tip is not None and labels(client, tip.commit) == "ab"
+    damaged = client.commit_materialize(tip.commit, stop="root").content
+    assert '"type":"damaged"' in damaged, "the header, as it is"
 
 
 @pytest.mark.requirement("IMP-3")
