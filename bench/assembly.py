@@ -22,13 +22,13 @@ from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.context_sections import spec
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import SystemClock
-from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
+from ctxd.indexing.stub_discovery import discover
 from ctxd.models import read_models
 from ctxd.sessions import chat_operations, file_operations
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.stored_session import SessionSettings
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
 from ctxd_protocol.event_types import PromptEvent

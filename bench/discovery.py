@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.figures import Figure
 from bench.running import Caller, daemon, folder
-from ctxd.indexing.shell.candidates import candidates
+from ctxd.indexing.shell.file_candidates import candidates
 
 CORPUS = Path(__file__).parent.parent / "tests" / "data" / "discovery"
 PRECISION_GOAL = 0.97

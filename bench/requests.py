@@ -41,12 +41,12 @@ from ctxd.models import read_models
 from ctxd.objects import document as documents
 from ctxd.sessions import chat_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.stored_session import RecordUsage
 from ctxd.sources.filesystem import HostFiles
 from ctxd.store.store import VersionStore
-from ctxd.transcripts.files import UnknownFormat, read
+from ctxd.transcripts.readers import UnknownFormat, read
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import (
     CompactionEvent,

@@ -28,8 +28,8 @@ from ctxd.objects.document import decode_document, file_text, toolcall
 from ctxd.objects.generated_ids import file_id
 from ctxd.sessions import chat_operations, file_operations, toolcall_operations
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionSettings
 from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.stored_session import SessionSettings
 from ctxd.store.store import VersionStore
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from ctxd_protocol.object_types import FilesystemSource

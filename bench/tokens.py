@@ -26,8 +26,8 @@ from bench.recorded_sessions import ROOT
 from ctxd.assembly.calibration import Measure, MeasuredRequest, calibrated, measured
 from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.assembly.window_references import EventRef, Material, arguments_of, call_facts, items_of
-from ctxd.sessions.segments import RecordUsage
-from ctxd.transcripts.files import UnknownFormat, read
+from ctxd.sessions.stored_session import RecordUsage
+from ctxd.transcripts.readers import UnknownFormat, read
 from ctxd_protocol.event_types import (
     CompactionEvent,
     Event,

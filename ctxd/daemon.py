@@ -27,7 +27,7 @@ from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
-from ctxd.commits.session_start import SessionStart
+from ctxd.commits.template_start import SessionStart
 from ctxd.config import Config, ConfigError
 from ctxd.daemon_options import Options, Settings, options_of, scanner_from, timing_of, with_passed_socket
 from ctxd.epochs.component import Provider
@@ -79,7 +79,7 @@ from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
 from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
-from ctxd.sessions.operations import Operations
+from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
 from ctxd.sources.confinement import Confinement

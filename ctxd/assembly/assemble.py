@@ -38,8 +38,8 @@ from ctxd.models import Models
 from ctxd.objects.document import Stored
 from ctxd.sessions.reconciliation import freshen
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import HideObjects
 from ctxd.sessions.session import LiveSession, Ticket, WriteRequest
+from ctxd.sessions.stored_session import HideObjects
 from ctxd.store.idempotency import mismatch
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from ctxd.assembly.window_items import AssistantText, ImageItem, Reasoning, ToolOutput, ToolUse, WindowItem
-from ctxd.sessions.segments import RecordUsage
+from ctxd.sessions.stored_session import RecordUsage
 
 REQUESTS_KEPT: Final = 33
 """Newest requests to which the weights are fitted, as pairs of consecutive ones."""

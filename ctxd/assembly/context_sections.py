@@ -32,7 +32,7 @@ from ctxd.objects.document import Content, Document, Stored, is_binary, text_of
 from ctxd.objects.kinds import state_of
 from ctxd.sessions.chat import ChatPage, read_pages
 from ctxd.sessions.session import LiveSession
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.session_state import SessionState
 from ctxd_protocol.context_types import BudgetPlan
 from ctxd_protocol.event_types import message_of
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id

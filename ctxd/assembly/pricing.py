@@ -5,7 +5,7 @@ from typing import Final
 
 from ctxd.assembly.assembly_record import Recorded
 from ctxd.models import Model, Models
-from ctxd.sessions.segments import RecordUsage
+from ctxd.sessions.stored_session import RecordUsage
 from ctxd_protocol.context_types import RequestCost
 from ctxd_protocol.usage import Price, UsageSum
 

@@ -15,8 +15,8 @@ from ctxd.secrets.redaction import Capture
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import Accepted, Actor, LiveSession, Transaction
+from ctxd.sessions.stored_session import RecordUsage
 from ctxd_protocol.methods import usage as wire
 from ctxd_protocol.usage import RequestUsage
 

@@ -17,9 +17,9 @@ from ctxd.capture.planned_deltas import CONTINUED, ROOT, PlannedDelta, Repeated,
 from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.formats.delta_formats import measured, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
-from ctxd.transcripts.files import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE, reverted
 from ctxd.transcripts.pi import changes_window
+from ctxd.transcripts.readers import LINE_READERS, Format
 from ctxd.transcripts.records import Line, Record, id_of, number_of, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (

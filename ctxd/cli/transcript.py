@@ -21,7 +21,7 @@ from ctxd.formats.events_v1 import item_of
 from ctxd.formats.translation import WANTED, Delta, Materialization
 from ctxd.formatting import count, moment
 from ctxd.terminal import cell
-from ctxd.transcripts.files import UnknownFormat, read
+from ctxd.transcripts.readers import UnknownFormat, read
 from ctxd.transcripts.records import Entry, total_usage
 from ctxd_protocol.event_types import Event
 

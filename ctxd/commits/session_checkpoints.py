@@ -24,8 +24,8 @@ from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import Page
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionHead, events_of, read_segment
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
+from ctxd.sessions.stored_session import SessionHead, events_of, read_segment
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.writes import Landed

@@ -15,8 +15,8 @@ from ctxd.objects.kinds import is_purged
 from ctxd.offload import let_others_run
 from ctxd.search.index_file import IndexedText, IndexFile, SessionRow, TextPlace
 from ctxd.search.texts import SUMMARY, FoundText, commit_texts, head_texts, segment_texts, toolcall_texts, turns_begun
-from ctxd.sessions.segments import read_head
 from ctxd.sessions.settings import ForkBase
+from ctxd.sessions.stored_session import read_head
 from ctxd.store import journal
 from ctxd.store.commit_index import fields_of
 from ctxd.store.purge import KIND as PURGE

@@ -9,7 +9,9 @@ from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted, is_unread
 from ctxd.sessions import id_resolution
 from ctxd.sessions.operation_steps import Operation, OperationGroup, admitted
-from ctxd.sessions.segments import (
+from ctxd.sessions.session import Accepted, LiveSession, Transaction
+from ctxd.sessions.session_state import SessionState
+from ctxd.sessions.stored_session import (
     NOTHING,
     ActivateObjects,
     DeactivateObjects,
@@ -19,8 +21,6 @@ from ctxd.sessions.segments import (
     ShowObjects,
     UnpinObjects,
 )
-from ctxd.sessions.session import Accepted, LiveSession, Transaction
-from ctxd.sessions.state import SessionState
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.session_types import ContextLevel
 

@@ -1,6 +1,6 @@
 """Auto-collapse (spec 1 §4.3): the tool calls that leave the window, as newer ones or later turns come in. Pure."""
 
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.session_state import SessionState
 from ctxd_protocol.session_types import Collapse
 
 

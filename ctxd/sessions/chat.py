@@ -11,9 +11,9 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf
-from ctxd.sessions.segments import events_of, events_size, read_segment
 from ctxd.sessions.session import LiveSession
-from ctxd.sessions.state import Place
+from ctxd.sessions.session_state import Place
+from ctxd.sessions.stored_session import events_of, events_size, read_segment
 from ctxd_protocol.event_types import Event, message_of, starts_turn
 from ctxd_protocol.session_types import Message, Turn
 

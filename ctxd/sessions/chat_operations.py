@@ -14,9 +14,9 @@ from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.secret_redaction import captured, off_loop
-from ctxd.sessions.segments import AppendChat, CollapseCalls, SessionDelta
 from ctxd.sessions.session import Accepted, Transaction
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.session_state import SessionState
+from ctxd.sessions.stored_session import AppendChat, CollapseCalls, SessionDelta
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of, starts_turn
 from ctxd_protocol.ids import system_prompt_id
 from ctxd_protocol.methods import sessions as session_methods

@@ -18,7 +18,9 @@ from ctxd.objects.document import Content, Document, encode_content, text_of
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.hashing import content_hash
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.segments import (
+from ctxd.sessions.session import LiveSession
+from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.stored_session import (
     PREVIEW_CHARS,
     AppendChat,
     SegmentOperation,
@@ -28,8 +30,6 @@ from ctxd.sessions.segments import (
     segment_document,
     to_text,
 )
-from ctxd.sessions.session import LiveSession
-from ctxd.sessions.settings import SessionSettings
 from ctxd.store.purge import COMMITS_OF
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.ids import session_object_id

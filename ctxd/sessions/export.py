@@ -20,10 +20,10 @@ from ctxd.objects.kinds import state_of
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.secret_redaction import captured, off_loop
-from ctxd.sessions.segments import events_size
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.session_objects import entries
-from ctxd.sessions.state import Place, SessionState
+from ctxd.sessions.session_state import Place, SessionState
+from ctxd.sessions.stored_session import events_size
 from ctxd.store.store import VersionStore
 from ctxd_protocol.event_types import Event, message_of
 from ctxd_protocol.ids import system_prompt_id

@@ -14,10 +14,9 @@ from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Document, Page, Stored, renamed, system_prompt
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.secrets.redaction import Capture
-from ctxd.sessions.catalog import no_session
+from ctxd.sessions.head_catalog import no_session
 from ctxd.sessions.operation_steps import OperationGroup
 from ctxd.sessions.secret_redaction import off_loop
-from ctxd.sessions.segments import SessionHead, head_document, read_head
 from ctxd.sessions.session import Accepted, Actor, WriteRequest, again, find_replay, kept_result, write_request
 from ctxd.sessions.settings import (
     ContinuedCommit,
@@ -27,6 +26,7 @@ from ctxd.sessions.settings import (
     normalised,
     template_of,
 )
+from ctxd.sessions.stored_session import SessionHead, head_document, read_head
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.writes import Pending, Replay, Write

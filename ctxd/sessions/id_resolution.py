@@ -5,7 +5,7 @@ from typing import Final
 from ctxd.errors import CtxdError
 from ctxd.objects.generated_ids import INFRASTRUCTURE_PREFIXES, INNER_PREFIXES
 from ctxd.objects.kinds import ContentKind
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.session_state import SessionState
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, toolcall_alias
 
 _NOUNS: Final[dict[ContentKind | None, str]] = {None: "object", "file": "file", "toolcall": "tool call"}

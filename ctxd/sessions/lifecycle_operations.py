@@ -48,7 +48,7 @@ class LifecycleOperations(OperationGroup):
         begun: Begun = NOT_BEGUN,
     ) -> Accepted:
         """Create a session, empty or ``begun``. ``like``: the settings of one that ``params`` leave out. The context in
-        ``params`` is found by the caller, see ``ctxd.commits.session_start``.
+        ``params`` is found by the caller, see ``ctxd.commits.template_start``.
 
         Raises: CtxdError session_exists, invalid_params, invalid_path, too_large, idempotency_mismatch, and those of
         the store; PurgedMeanwhile. Cancel: safe.

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
-from ctxd.sessions.catalog import Filters
+from ctxd.sessions.head_catalog import Filters
 from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted

@@ -15,7 +15,9 @@ from ctxd.objects.document import NOW, AsOf, Document, Page, Stored
 from ctxd.objects.generated_ids import number_of, segment_id, segments_prefix
 from ctxd.offload import Lane
 from ctxd.sessions.lineage import Lineage
-from ctxd.sessions.segments import (
+from ctxd.sessions.session import LiveSession
+from ctxd.sessions.session_state import SessionState, fold
+from ctxd.sessions.stored_session import (
     PREVIEW_CHARS,
     RUN,
     SessionDelta,
@@ -28,8 +30,6 @@ from ctxd.sessions.segments import (
     read_segment,
     segment_document,
 )
-from ctxd.sessions.session import LiveSession
-from ctxd.sessions.state import SessionState, fold
 from ctxd.store.store import VersionStore
 from ctxd_protocol.event_types import PromptEvent, starts_turn
 from ctxd_protocol.ids import session_object_id

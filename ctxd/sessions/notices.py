@@ -16,8 +16,8 @@ from ctxd.mounts.mapping import UNMOUNTED
 from ctxd.objects.document import Document, Page, Stored, risen
 from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import shown_in
 from ctxd.sessions.session import LiveSession
+from ctxd.sessions.stored_session import shown_in
 from ctxd.store.writes import Pending, Write
 from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.session_types import Notice

@@ -17,8 +17,8 @@ from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.chat_purge import Gone, args_text, events_in, restating, within, without_bundle
-from ctxd.sessions.segments import chars_of
 from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.stored_session import chars_of
 from ctxd.store import text_sources
 from ctxd.store.purge import KIND, counted
 from ctxd.store.store import VersionStore

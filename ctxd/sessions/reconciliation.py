@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.discovery import FoundFile
 from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.freshen import Freshened
+from ctxd.indexing.stub_discovery import FoundFile
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.kinds import is_deleted, is_purged
 from ctxd.sessions.session import LiveSession, Transaction, WriteRequest
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.tracking import KIND
 from ctxd.store.store import VersionStore
 from ctxd_protocol.session_types import Reconciled

@@ -23,7 +23,9 @@ from ctxd.objects.generated_ids import observations, segment_id
 from ctxd.secrets.redaction import Guard
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
-from ctxd.sessions.segments import (
+from ctxd.sessions.session_state import SessionState, apply, snapshot
+from ctxd.sessions.settings import SessionSettings, origin_of, title_of
+from ctxd.sessions.stored_session import (
     ENTERING,
     LARGE_BYTES,
     NOTHING,
@@ -45,8 +47,6 @@ from ctxd.sessions.segments import (
     segment_document,
     to_text,
 )
-from ctxd.sessions.settings import SessionSettings, origin_of, title_of
-from ctxd.sessions.state import SessionState, apply, snapshot
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import NotCached, Pending, Replay, Write
 from ctxd_protocol.event_types import Event, PromptEvent, starts_turn

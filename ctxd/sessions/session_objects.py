@@ -16,8 +16,8 @@ from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
 from ctxd.offload import Lane
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.loading import pages
-from ctxd.sessions.segments import SessionDelta, marked, messages_of, speaks, text_size
-from ctxd.sessions.state import SessionState, fold
+from ctxd.sessions.session_state import SessionState, fold
+from ctxd.sessions.stored_session import SessionDelta, marked, messages_of, speaks, text_size
 from ctxd.store.store import VersionStore
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.object_types import VersionRow

@@ -15,9 +15,9 @@ from ctxd.sessions.auto_collapse import overdue
 from ctxd.sessions.id_resolution import resolve
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX, captured, off_loop, toolcall_captured
-from ctxd.sessions.segments import AppendChat, CollapseCalls, RecordCalls, SessionDelta
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
-from ctxd.sessions.state import SessionState
+from ctxd.sessions.session_state import SessionState
+from ctxd.sessions.stored_session import AppendChat, CollapseCalls, RecordCalls, SessionDelta
 from ctxd.store.writes import NotCached
 from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias

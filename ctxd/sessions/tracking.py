@@ -22,9 +22,9 @@ from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted
 from ctxd.offload import Lane
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import shown_in
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.settings import mount_table
+from ctxd.sessions.stored_session import shown_in
 from ctxd.store.writes import Pending, Write
 from ctxd.trackers.tracked_files import State, TrackedFile
 from ctxd.trackers.tracker import FileTrackers, Followed

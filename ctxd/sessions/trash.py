@@ -28,9 +28,9 @@ from ctxd.objects.generated_ids import (
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.loading import batched, load
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import SessionHead, head_document
 from ctxd.sessions.session import Actor, LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.stored_session import SessionHead, head_document
 from ctxd.store import commit_index, purge
 from ctxd.store.writes import PurgeRequest, Restate, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id

@@ -23,9 +23,9 @@ from ctxd.projection.owners import Owner
 from ctxd.sessions.loading import batched
 from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import read_head
 from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.session_import import LocalSession, dated, import_session, read_destination, read_history, tip_of
 from ctxd.sharing.shared_log import SharedLog, unavailable
 from ctxd.store.writes import Write

@@ -36,8 +36,8 @@ from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
 from ctxd.sessions.chat_purge import without_bundle
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
-from ctxd.sessions.segments import read_head
 from ctxd.sessions.settings import ContinuedCommit
+from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.commit_rewriter import SourceCommit, ids_instead, is_one_commit, read_commit
 from ctxd.sharing.session_rewriter import (
     INNER,

@@ -26,11 +26,11 @@ from ctxd.observe.logs import LogEvent
 from ctxd.projection import owners
 from ctxd.projection.fencing import FENCES, Ownership
 from ctxd.projection.owners import Owner
-from ctxd.sessions.catalog import no_session, summary_of
+from ctxd.sessions.head_catalog import no_session, summary_of
 from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions
-from ctxd.sessions.segments import read_head
 from ctxd.sessions.session import SessionLock
+from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss
 from ctxd.sharing.session_import import SessionSource, import_session, purge_as_there, read_destination, read_history

@@ -17,7 +17,8 @@ from ctxd.objects.document import Document, Stored, renamed
 from ctxd.objects.generated_ids import assembly_id, number_of, segment_id, session_of
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import is_purged, is_reclaimed
-from ctxd.sessions.segments import (
+from ctxd.sessions.settings import ContinuedCommit, ForkBase
+from ctxd.sessions.stored_session import (
     AppendChat,
     RecordUsage,
     SegmentOperation,
@@ -32,7 +33,6 @@ from ctxd.sessions.segments import (
     segment_document,
     to_text,
 )
-from ctxd.sessions.settings import ContinuedCommit, ForkBase
 from ctxd.sharing.commit_rewriter import CommitRewriter, SourceCommit, is_large
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id, toolcall_alias

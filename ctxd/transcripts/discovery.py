@@ -10,8 +10,8 @@ from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.files import Format, format_of
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, folder_sessions, stored_sessions
+from ctxd.transcripts.readers import Format, format_of
 from ctxd.transcripts.records import Record, decoded, number_of, record_of, text_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
 from ctxd_protocol.ids import captured_session_id

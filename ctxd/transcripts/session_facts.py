@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.transcripts.files import LINE_READERS, Format
 from ctxd.transcripts.opencode_storage import STATE
+from ctxd.transcripts.readers import LINE_READERS, Format
 from ctxd.transcripts.records import Line, Record, decoded, record_of, text_of
 from ctxd_protocol.event_types import Event, PromptEvent
 from ctxd_protocol.session_types import RecordedSession

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ctxd.transcripts.files import read
+from ctxd.transcripts.readers import read
 from ctxd_client import SyncClient, SyncSession
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running

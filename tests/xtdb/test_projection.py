@@ -21,8 +21,8 @@ from ctxd.backends.xtdb.client import XtdbClient
 from ctxd.backends.xtdb.messages import PutDoc
 from ctxd.projection.comparison import Comparison
 from ctxd.projection.node_maintenance import put_back
-from ctxd.sessions.segments import SessionHead, head_document
 from ctxd.sessions.settings import SessionSettings
+from ctxd.sessions.stored_session import SessionHead, head_document
 from ctxd_client import connect_sync
 from ctxd_protocol.status import ProjectionStatus
 from tests.crash.daemon import DaemonProcess, NotReady, daemon_process

@@ -1,4 +1,4 @@
-"""``session.*`` and every other operation of ``ctxd.sessions.operations``, bound to the methods of the same name.
+"""``session.*`` and every other operation of ``ctxd.sessions.operation_table``, bound to the methods of the same name.
 
 Reads of a session and the collection of sessions are handled here. A result that shows a state is sent once that state
 is durable.
@@ -17,10 +17,10 @@ from ctxd.rpc.dispatch import AsyncHandler, bound
 from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at
 from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
-from ctxd.sessions.operations import Operations
-from ctxd.sessions.segments import events_size, text_size
+from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.session import Accepted, LiveSession
-from ctxd.sessions.state import Place
+from ctxd.sessions.session_state import Place
+from ctxd.sessions.stored_session import events_size, text_size
 from ctxd.sessions.trash import Trash
 from ctxd_protocol.methods import chat, listing
 from ctxd_protocol.methods import sessions as wire

@@ -15,8 +15,8 @@ from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.commit_operations import Commits
 from ctxd.commits.session_checkpoints import SessionCheckpoints
-from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
+from ctxd.indexing.stub_discovery import discover
 from ctxd.models import BUILT_IN, Models, read_models
 from ctxd.objects import document as documents
 from ctxd.objects.generated_ids import entry_id

@@ -14,8 +14,8 @@ from ctxd.assembly.calibration import Measure, MeasuredRequest, calibrated, meas
 from ctxd.assembly.usage import usage_of
 from ctxd.clock import SystemClock
 from ctxd.objects.generated_ids import assembly_id
-from ctxd.sessions.segments import RecordUsage
 from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.sessions.stored_session import RecordUsage
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from tests.unit.assembly.household import MODELS, Household, TestClock, household

@@ -17,7 +17,8 @@ from ctxd.objects import document as documents
 from ctxd.objects.document import Document, Stored
 from ctxd.objects.generated_ids import file_id
 from ctxd.objects.hashing import source_hash
-from ctxd.sessions.segments import (
+from ctxd.sessions.session_state import SessionState, apply
+from ctxd.sessions.stored_session import (
     ActivateObjects,
     AppendChat,
     DeactivateObjects,
@@ -28,7 +29,6 @@ from ctxd.sessions.segments import (
     RecordCalls,
     SegmentOperation,
 )
-from ctxd.sessions.state import SessionState, apply
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import event_of
 from ctxd_protocol.object_types import FilesystemSource

@@ -14,7 +14,7 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import context, file_lookups, objects, sessions
 from ctxd.sessions.notices import NoticeFeeds
-from ctxd.sessions.operations import Operations
+from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.session_types import Collapse

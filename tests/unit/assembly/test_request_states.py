@@ -28,7 +28,7 @@ from ctxd.rpc.handlers import sessions
 from ctxd.rpc.handlers.purge_scan_export import SecretCalls
 from ctxd.sessions import chat_operations
 from ctxd.sessions.notices import NoticeFeeds
-from ctxd.sessions.operations import Operations
+from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.purging import purge
 from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, write_request
 from ctxd_protocol.context_types import AssembledContext, RequestFormat, ToolDeclaration

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ctxd.capture.recorded_events import RecordedEvents
-from ctxd.transcripts.files import LINE_READERS, Format
+from ctxd.transcripts.readers import LINE_READERS, Format
 from ctxd.transcripts.records import Line
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent

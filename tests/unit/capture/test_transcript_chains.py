@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.capture.transcript_chains import TranscriptChains
 from ctxd.formats.delta_formats import DELTA_FORMATS
-from ctxd.transcripts.files import read
+from ctxd.transcripts.readers import read
 from ctxd_protocol.event_types import (
     CompactionEvent,
     OpaqueEvent,

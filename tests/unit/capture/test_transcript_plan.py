@@ -10,7 +10,7 @@ from ctxd.capture.planned_deltas import Start
 from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.transcripts.discovery import Skipped, candidates, lines_of, transcripts
-from ctxd.transcripts.files import read
+from ctxd.transcripts.readers import read
 from ctxd.transcripts.source_lines import SourceLine
 from tests.unit.transcripts.test_real_transcripts import FILES, ROOT
 

@@ -10,9 +10,9 @@ import pytest
 
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
-from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.freshen import INLINE_BYTES_MAX, OVERTAKEN_RETRIES
+from ctxd.indexing.stub_discovery import discover
 from ctxd.objects.document import AsOf, Document, file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of

@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from ctxd.indexing import freshen as freshening
-from ctxd.indexing.discovery import discover
 from ctxd.indexing.freshen import READ_BATCH, SLICE_FILES_MAX, Freshened
+from ctxd.indexing.stub_discovery import discover
 from ctxd.objects.document import file_text, toolcall
 from ctxd.objects.hashing import source_hash
 from ctxd.objects.kinds import state_of

@@ -3,8 +3,8 @@
 import pytest
 
 from ctxd.errors import CtxdError
-from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexed
+from ctxd.indexing.stub_discovery import discover
 from ctxd.mounts.filesystem_id import Devices
 from ctxd.mounts.mapping import MountTable
 from ctxd_protocol.object_types import FilesystemSource

@@ -8,8 +8,8 @@ import pytest
 from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import cursor_mark
 from ctxd.sessions.chat import read_pages, read_turns
-from ctxd.sessions.segments import AppendChat, events_of, events_size, read_segment
 from ctxd.sessions.session import RECENT_CHARS_MAX, LiveSession, WriteRequest
+from ctxd.sessions.stored_session import AppendChat, events_of, events_size, read_segment
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent, Usage
 from tests.unit.sessions.world import CALLER, World, code_of, record, say, world
 

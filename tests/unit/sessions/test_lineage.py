@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ctxd.sessions.lineage import Part
-from ctxd.sessions.segments import SessionHead
 from ctxd.sessions.settings import ForkBase, SessionSettings
+from ctxd.sessions.stored_session import SessionHead
 from tests.unit.sessions.world import world
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import segment_id
 from ctxd.offload import Lane
 from ctxd.sessions.loading import load
-from ctxd.sessions.state import check
+from ctxd.sessions.session_state import check
 from tests.unit.sessions.world import HOST, code_of, filled, record, say, world
 
 pytestmark = pytest.mark.anyio

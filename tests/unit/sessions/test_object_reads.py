@@ -14,8 +14,8 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import NOW, Page
 from ctxd.sessions import session_objects
 from ctxd.sessions.object_reads import Objects
-from ctxd.sessions.segments import SessionDelta
-from ctxd.sessions.state import SessionState, fold
+from ctxd.sessions.session_state import SessionState, fold
+from ctxd.sessions.stored_session import SessionDelta
 from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.object_types import VersionRow
 from tests.unit.sessions.world import CALLER, code_of, filled, record, say, world

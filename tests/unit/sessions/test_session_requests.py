@@ -4,8 +4,8 @@ import pytest
 
 from ctxd.errors import CtxdError
 from ctxd.sessions import activation_operations, chat_operations, file_operations, id_resolution, toolcall_operations
-from ctxd.sessions.segments import NOTHING, DiscoverObjects, RecordCalls
-from ctxd.sessions.state import SessionState, apply
+from ctxd.sessions.session_state import SessionState, apply
+from ctxd.sessions.stored_session import NOTHING, DiscoverObjects, RecordCalls
 from ctxd_protocol.event_types import Event, PromptEvent, ToolResultEvent, event_of
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams
 from ctxd_protocol.session_types import Collapse, Message

@@ -11,8 +11,8 @@ import pytest
 
 from ctxd.clock import Clock, SystemClock
 from ctxd.errors import CtxdError
-from ctxd.indexing.discovery import discover
 from ctxd.indexing.file_indexer import Indexer
+from ctxd.indexing.stub_discovery import discover
 from ctxd.mounts.filesystem_id import host_devices
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
@@ -20,7 +20,7 @@ from ctxd.rpc.handlers import file_lookups, objects, purge_scan_export, sessions
 from ctxd.sessions import file_operations
 from ctxd.sessions.list_filters import SessionLists
 from ctxd.sessions.notices import NoticeFeeds
-from ctxd.sessions.operations import Operations
+from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
 from ctxd.sources.filesystem import HostFiles

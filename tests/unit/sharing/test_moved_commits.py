@@ -13,7 +13,7 @@ from ctxd.objects.commit_fields import entity_id
 from ctxd.objects.document import encode_document
 from ctxd.objects.generated_ids import component_text_id, entry_id
 from ctxd.projection.fencing import Fences
-from ctxd.sessions.state import check
+from ctxd.sessions.session_state import check
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from tests.unit.commits.test_session_checkpoints import Household, household
 from tests.unit.sessions.world import record, say

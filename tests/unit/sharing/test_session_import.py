@@ -16,8 +16,8 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_content, toolcall
 from ctxd.projection.fencing import Fence, Fences
 from ctxd.sessions.purging import purge
-from ctxd.sessions.segments import RUN, RecordUsage
 from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.stored_session import RUN, RecordUsage
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctxd.indexing.shell.candidates import candidates
+from ctxd.indexing.shell.file_candidates import candidates
 
 
 def files(command: str, output: str = "", cwd: str = "/w") -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxd.indexing.shell.candidates import candidates
+from ctxd.indexing.shell.file_candidates import candidates
 from ctxd_protocol.limits import PATHS_MAX
 
 CPU_S_MAX = 15.0

@@ -11,7 +11,8 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions import session as sessions
-from ctxd.sessions.segments import (
+from ctxd.sessions.session_state import SessionState, apply, fold, snapshot
+from ctxd.sessions.stored_session import (
     ActivateObjects,
     AppendChat,
     CollapseCalls,
@@ -31,7 +32,6 @@ from ctxd.sessions.segments import (
     read_segment,
     segment_document,
 )
-from ctxd.sessions.state import SessionState, apply, fold, snapshot
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent
 from ctxd_protocol.session_types import Message
 from tests.unit.sessions.world import World, record, world

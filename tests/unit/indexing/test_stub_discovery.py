@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from ctxd.indexing.discovery import BASES_MAX, PARENTS_MAX, discover, discover_named
 from ctxd.indexing.shell.paths import PathCandidate
+from ctxd.indexing.stub_discovery import BASES_MAX, PARENTS_MAX, discover, discover_named
 from ctxd.objects.kinds import is_unread, state_of
 from tests.unit.indexing.memory import MOUNTS, World
 

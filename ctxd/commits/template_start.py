@@ -24,15 +24,15 @@ from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import segments_prefix
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions.catalog import Filters
+from ctxd.sessions.head_catalog import Filters
 from ctxd.sessions.loading import Begun, PurgedMeanwhile, batched
-from ctxd.sessions.operations import Operations
+from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.secret_redaction import captured, off_loop
-from ctxd.sessions.segments import AppendChat, RecordCalls, SessionDelta, events_size
 from ctxd.sessions.session import Accepted, Actor, WriteRequest, find_replay
+from ctxd.sessions.session_state import fold
 from ctxd.sessions.settings import ContinuedCommit
-from ctxd.sessions.state import fold
+from ctxd.sessions.stored_session import AppendChat, RecordCalls, SessionDelta, events_size
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.writes import Landed, Replay

@@ -142,7 +142,7 @@ SegmentOperation = (
     | RecordUsage
 )
 """One change of a session. The tags are the stored names. A new operation is a struct here and a case in
-``ctxd.sessions.state.apply``; an older program refuses its segments by the tag."""
+``ctxd.sessions.session_state.apply``; an older program refuses its segments by the tag."""
 
 SessionDelta = tuple[SegmentOperation, ...]
 """One write's changes, in the order in which they are made. The empty one changes nothing and is not written."""

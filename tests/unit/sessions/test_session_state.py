@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ctxd.errors import CtxdError
 from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.sessions import activation_operations, chat_operations, file_operations, toolcall_operations
-from ctxd.sessions.segments import (
+from ctxd.sessions.session_state import SessionState, apply, check, fold, snapshot
+from ctxd.sessions.stored_session import (
     NOTHING,
     ActivateObjects,
     AppendChat,
@@ -26,7 +27,6 @@ from ctxd.sessions.segments import (
     read_segment,
     segment_document,
 )
-from ctxd.sessions.state import SessionState, apply, check, fold, snapshot
 from ctxd_protocol.event_types import event_of
 from ctxd_protocol.session_types import Collapse, Message
 

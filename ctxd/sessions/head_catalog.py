@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.project_match import Key, ProjectFilter, keys_of
-from ctxd.sessions.segments import SessionHead
 from ctxd.sessions.session_index import Candidates, Group, IndexedSession, ListPlace, SessionIndex, counted
 from ctxd.sessions.settings import SessionSettings, title_of
+from ctxd.sessions.stored_session import SessionHead
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.listing import SessionListParams
 from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, assert_never
 
 from ctxd.objects.kinds import ContentKind
-from ctxd.sessions.segments import (
+from ctxd.sessions.stored_session import (
     ActivateObjects,
     AppendChat,
     CollapseCalls,
