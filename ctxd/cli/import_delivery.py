@@ -119,6 +119,7 @@ class TranscriptImport:
         # What the lists have of sessions without events of their own, in this run.
         self._listed: dict[str, RecordedSession | None] = {}
         self._plans: dict[str, _Planned] = {}
+        self._planned_lines = 0
         self._under_way: set[str] = set()
         self._goes_on = goes_on
         self._live: dict[str, _Planned] = {}
@@ -178,7 +179,7 @@ class TranscriptImport:
                 await self._planned(path)
                 await self.save(when_due=True)
             for path in group:
-                if (planned := self._plans.pop(path, None)) is not None and self._goes_on:
+                if (planned := self._take_plan(path)) is not None and self._goes_on:
                     self._live[path] = planned
             while len(self._live) > _LIVE_MAX:
                 self._live.pop(next(iter(self._live)))
@@ -260,8 +261,14 @@ class TranscriptImport:
             self._busy.discard(path)
             self._waiting.pop(path, None)
         self._plans[path] = planned
-        while sum(each.plan.size for each in self._plans.values()) > _PLANNED_LINES_MAX and len(self._plans) > 1:
-            self._plans.pop(next(iter(self._plans)))
+        self._planned_lines += planned.plan.size
+        while self._planned_lines > _PLANNED_LINES_MAX and len(self._plans) > 1:
+            self._take_plan(next(iter(self._plans)))
+        return planned
+
+    def _take_plan(self, path: str) -> _Planned | None:
+        planned = self._plans.pop(path, None)
+        self._planned_lines -= 0 if planned is None else planned.plan.size
         return planned
 
     def _found_again(self, path: str) -> Transcript | None:
@@ -320,23 +327,9 @@ class TranscriptImport:
         killed, or runs beside this one. A commit is known by all of its delta. Raises: CallFailed."""
         source, done = planned.source, planned.done
         known = set(done.record.commits.values())
-        found: list[str] = []
-        cursor: str | None = None
-        newest = done.listed_tx
-        while True:
-            try:
-                page = await self._client.commit_list(session=source.session, limit=PAGE_ITEMS_MAX, cursor=cursor)
-            except NotFound:
-                return
-            for commit in page.commits:
-                newest = max(newest, commit.tx)
-                is_end = commit.checkpoint == "session_end" and commit.thread_id == source.agent[:256]
-                if is_end and commit.tx > done.listed_tx and commit.artifact_ref and commit.commit not in known:
-                    found.append(commit.commit)
-            # What another import adds to a file that grows is among the newest.
-            if (cursor := page.next_cursor) is None or done.listed_tx:
-                break
-        done.listed_tx = newest
+        ends, newest = await self._record.session_ends(source.session, newest_only=bool(done.listed_tx))
+        found = [commit for commit, tx in ends[source.agent[:256]] if tx > done.listed_tx and commit not in known]
+        done.listed_tx = max(done.listed_tx, newest)
         for path in self._origins.of_session(source, source.session) if found else ():
             known = set(self._records[path].commits.values())
             found = [commit for commit in found if commit not in known]

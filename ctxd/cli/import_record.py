@@ -5,7 +5,9 @@ Without it nothing is lost: commits are known by their operation ids. With it an
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,10 +16,14 @@ import msgspec
 
 from ctxd.transcripts.discovery import Harness, Stat
 from ctxd_client.errors import Conflict, NotFound
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 
 if TYPE_CHECKING:
     from ctxd_client import Client
+
+
+_Ends = defaultdict[str, list[tuple[str, int]]]
 
 
 class CopyEnd(NamedTuple):
@@ -71,6 +77,7 @@ class ImportRecord:
         self._newest = 0
         # The paths of each session and agent, made once for each import.
         self._paths: dict[tuple[str, str], list[str]] | None = None
+        self._ends: dict[tuple[str, bool], tuple[_Ends, int]] = {}
         self._saving = anyio.Lock()
         self._saved_at = anyio.current_time()
 
@@ -82,6 +89,7 @@ class ImportRecord:
             self._is_loaded = True
             self._newest = max((record.number for record in self.sources.values()), default=0)
         self._paths = None
+        self._ends = {}
         return self.sources
 
     def in_order(self, paths: Iterable[str]) -> list[str]:
@@ -132,6 +140,30 @@ class ImportRecord:
                 self.changed.add(path)
                 return found
         return None
+
+    async def session_ends(self, session: str, *, newest_only: bool) -> tuple[_Ends, int]:
+        """Return the commits of a session with which imports have ended, each with its journal sequence, by thread; and
+        the sequence of the session's newest commit. ``newest_only``: of the newest page alone.
+
+        Read once in each import, for all sources of the session. Raises: CallFailed. Cancel: safe.
+        """
+        if (known := self._ends.get((session, newest_only))) is not None:
+            return known
+        ends: _Ends = defaultdict(list)
+        newest = 0
+        cursor: str | None = None
+        with suppress(NotFound):
+            while True:
+                page = await self._client.commit_list(session=session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+                for each in page.commits:
+                    newest = max(newest, each.tx)
+                    if each.checkpoint == "session_end" and each.artifact_ref:
+                        ends[each.thread_id].append((each.commit, each.tx))
+                # What another import adds to a file that grows is among the newest.
+                if (cursor := page.next_cursor) is None or newest_only:
+                    break
+        self._ends[session, newest_only] = ends, newest
+        return ends, newest
 
     async def _stored(self) -> dict[str, SourceRecord]:
         parts: list[bytes] = []

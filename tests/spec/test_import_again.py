@@ -13,12 +13,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from ctxd_client import CallFailed, connect_sync
+from ctxd.cli.import_delivery import ImportResult, TranscriptImport
+from ctxd_client import CallFailed, connect, connect_sync
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.methods.commits import CommitListResult
 from tests.client.running import Running
-from tests.spec.test_import import CTX, Claude, Codex, append, commits, imported, write
+from tests.spec.test_import import CTX, Claude, Codex, Record, append, commits, imported, write
 from tests.waiting import block_until
 
 
@@ -63,6 +66,42 @@ def test_an_import_goes_on_where_one_that_it_knows_nothing_of_has_ended(
         imported(daemon, "claude", tmp_path)
     assert lines(client, claude.id) == Counter("abcdef")
     assert len(client.commit_list(session=claude.id, tips=True).commits) == 1
+
+
+@pytest.mark.requirement("IMP-2")
+@pytest.mark.parametrize("known", [False, True])
+def test_the_commits_of_a_session_are_listed_once_for_all_of_its_sub_agents(
+    daemon: Running, tmp_path: Path, known: bool
+) -> None:
+    claude = Claude()
+    write(tmp_path / f"{claude.session}.jsonl", claude.turn("a", "b"))
+    added: list[tuple[Path, Record]] = []
+    for number in range(9):
+        path = tmp_path / claude.session / "subagents" / f"agent-k{number}.jsonl"
+        side = Claude(claude.session)
+        records = [{**each, "isSidechain": True, "agentId": f"k{number}"} for each in (*side.turn("u", "v"), side("w"))]
+        write(path, records[:2] if known else records)
+        added.append((path, records[-1]))
+    if known:
+        imported(daemon, "claude", tmp_path)
+        for path, record in added:
+            append(path, record)
+    listed: list[str | None] = []
+
+    async def run() -> ImportResult:
+        async with connect(daemon.socket) as client:
+            work = TranscriptImport(client, "claude", progress=lambda _: None)
+            list_commits = client.commit_list
+
+            async def counted(**params: Any) -> CommitListResult:
+                listed.append(params["session"])
+                return await list_commits(**params)
+
+            client.commit_list = counted  # type: ignore[assignment]
+            return await work.run([tmp_path])
+
+    assert anyio.run(run).commits == (9 if known else 10)
+    assert listed == [claude.id]
 
 
 def lines_or_none(client: SyncClient, session: str) -> str:
