@@ -27,10 +27,10 @@ while True:
     with socket.socket(socket.AF_UNIX) as s:
         s.settimeout(60)
         s.connect("/run/ctxd/ctxd.sock")
-        s.sendall(b'{"jsonrpc":"2.0","id":1,"method":"context.current"}\\n')
         try:
+            s.sendall(b'{"jsonrpc":"2.0","id":1,"method":"context.current"}\\n')
             answer = json.loads(s.makefile().readline())
-        except ConnectionResetError:
+        except (BrokenPipeError, ConnectionResetError):
             continue  # killed after it accepted: a client calls again
     if answer.get("error", {}).get("data", {}).get("retryable"):
         continue  # a daemon that is about to end says so; a client calls again

@@ -490,13 +490,8 @@ def test_commands_of_claude_code_know_their_session(harness: Harness) -> None:
         harness.hook("SessionStart", source=source)
     assert file.read_text() == f"export CTXD_SESSION={harness.session}\n"
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
-    done = subprocess.run(
-        ["sh", "-c", f'. "{file}"; "{SCRIPTS / "ctx"}" current'],
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket},
-    )
-    assert done.returncode == 0 and done.stdout.startswith("ctx-"), done
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket}
+    assert first_answer("sh", "-c", f'. "{file}"; "{SCRIPTS / "ctx"}" current', **environ).startswith("ctx-")
 
 
 @pytest.mark.requirement("HOK-9")
@@ -511,9 +506,17 @@ def test_commands_of_codex_and_pi_know_their_session(
     assert len(set(current.values())) == 2
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home"), "CTXD_SOCKET": running.socket}
     for native, context in current.items():
-        words = [SCRIPTS / "ctx", "current"]
-        done = subprocess.run(words, capture_output=True, text=True, env=environ | {variable: native})
-        assert done.stdout.strip() == context
+        assert first_answer(str(SCRIPTS / "ctx"), "current", **environ, **{variable: native}) == context
+
+
+def first_answer(*command: str, **environ: str) -> str:
+    """What ``ctx current`` prints once it finds a context: on a busy machine 200 ms may end before that."""
+    for _ in range(60):
+        done = subprocess.run(command, capture_output=True, text=True, env=environ)
+        if done.returncode != 3:
+            break
+    assert done.returncode == 0, done
+    return done.stdout.strip()
 
 
 def ctx(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
