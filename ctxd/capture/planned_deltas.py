@@ -14,11 +14,12 @@ class Repeated(NamedTuple):
 
 class Start(NamedTuple):
     """The place at which a chain begins: the commit ``tip`` of ``source``, by its number, and lines to repeat after
-    it. Without ``tip`` the chain has a root of its own."""
+    it. Without ``tip`` the chain has a root of its own. ``commit``: the id of one that an earlier import has made."""
 
     source: str = ""
     tip: int | None = None
     repeated: tuple[Repeated, ...] = ()
+    commit: str | None = None
 
 
 class PlannedDelta(NamedTuple):

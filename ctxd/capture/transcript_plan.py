@@ -85,7 +85,7 @@ class TranscriptPlan:
         """What the session has from elsewhere, and is left out of the lines to come."""
         self._read = LINE_READERS[format]
         self._start, self._agent = start, agent
-        self._starts, self._ends = array("Q"), array("Q")
+        self.starts, self._ends = array("Q"), array("Q")
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
         self._nodes: dict[int, int] = {}
         self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
@@ -184,7 +184,7 @@ class TranscriptPlan:
             kept = self._kept(compaction, branch)
             if self._last_kept is not None:
                 self._relinked[self._last_kept], self._last_kept = branch.last, None
-            self._summaries.add(self._starts[branch.last])
+            self._summaries.add(self.starts[branch.last])
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
         elif any(isinstance(event, ToolCallEvent) and event.tool in _SPAWNING for event in events):
             yield self._cut(branch, "tool_call")
@@ -270,7 +270,7 @@ class TranscriptPlan:
 
     def reserve(self, line: SourceLine) -> int:
         """Return the place of the next line of the source, which is taken later, or has nothing to take."""
-        self._starts.append(line.end - len(line.source))
+        self.starts.append(line.end - len(line.source))
         self._ends.append(line.end)
         self._commit_of.append(0)
         self._branch_of.append(0)
@@ -412,18 +412,18 @@ class TranscriptPlan:
         if place in self.outside:
             origin, there = self.outside[place]
             return origin.line(there)
-        return Repeated(self.source, self._starts[place])
+        return Repeated(self.source, self.starts[place])
 
     def _path(self, first: int, start: Start) -> list[Repeated]:
         """Return the lines from ``first`` on that a chain which begins at ``start`` has; none if it has not that."""
         back: list[Repeated] = []
         wanted = self.line(first)
-        source, tip, repeated = start
+        source, tip, repeated, _ = start
         while wanted not in repeated:
             back += reversed(repeated)
             if tip is None or source != self.source:
                 break
-            (source, tip, repeated), places, kept = self._made[tip - 1]
+            (source, tip, repeated, _), places, kept = self._made[tip - 1]
             back += [self.line(place) for place in reversed(places) if place >= first]
             if first in places:
                 return back[::-1]

@@ -21,7 +21,7 @@ from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
-from ctxd.cli.import_reading import Copies, Pass, settled
+from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause
@@ -34,6 +34,7 @@ from ctxd.transcripts.discovery import (
     can_go_on,
     candidates,
     in_groups,
+    is_of_source,
     lines_at,
     lines_of,
     stat_of,
@@ -93,6 +94,8 @@ class _Planned(NamedTuple):
     batches: CommitBatches
     done: Pass
     stat: Stat | None
+    goes_on: bool = False
+    """It goes on from what an earlier import has made of it: its own commits before that are not known one by one."""
 
 
 class TranscriptImport:
@@ -161,7 +164,10 @@ class TranscriptImport:
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
             raise first from None
-        await self.save(when_due=self._goes_on)
+        for path in [*self._plans]:  # Of the origins of others, whose files may change until the next import.
+            self._take_plan(path)
+        # The order of new sources decides which is a copy of which, also once this import was killed.
+        await self.save(when_due=self._goes_on and not self._record.has_new)
         self.result.sessions.sort()
         return self.result
 
@@ -253,7 +259,7 @@ class TranscriptImport:
             return None
         except Exception as error:
             # Of a damaged database, a damaged zstd frame, a file that is gone.
-            if not isinstance(error, OSError | ValueError | EOFError) and type(error).__module__ not in _FOREIGN:
+            if not is_of_source(error):
                 raise
             self._skip(path, error)
             return None
@@ -312,10 +318,12 @@ class TranscriptImport:
     ) -> tuple[_Planned, Copies]:
         """Return the plan of a source: as far as it was read, if that is kept."""
         live = self._live.pop(source.path, None)
-        if live is None or not _is_grown(live, stat) or not can_go_on(source, live.done.size, live.done.tail):
+        if live is None or not is_grown(live.stat, stat) or not can_go_on(source, live.done.size, live.done.tail):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
             batches = CommitBatches(self._client, source.session, source.format, record.commits, dry_run=self._dry_run)
             done = Pass(record, None if source.agent else SessionFacts(source.format))
+            if (before := await self._imported_before(source, record)) is not None:
+                return _Planned(source, plan, batches, done, stat, goes_on=True), Copies(source, (source, before))
             return _Planned(source, plan, batches, done, stat), await self._copies(source)
         live.done.go_on(live.plan)
         if recorded is not None and live.plan.recorded is not None:
@@ -377,7 +385,7 @@ class TranscriptImport:
 
     async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""
-        source, plan, _, done, stat = planned
+        source, plan, _, done, stat, _ = planned
         record, result = done.record, self.result
         is_rewritten = bool(record.size) and not done.is_same
         result.imported += 1
@@ -403,6 +411,8 @@ class TranscriptImport:
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
+        if (last := plan.at_spawn("")).source == source.path and last.tip is not None:
+            record.newest = planned.batches.ids[last.tip - 1]
         self._record.note(source.path)
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
@@ -453,6 +463,18 @@ class TranscriptImport:
                 return Copies(source, (origin.source, origin.plan))
         return Copies(source, None)
 
+    async def _imported_before(self, source: Transcript, record: SourceRecord) -> ImportedLines | None:
+        """Return the lines of a source that were imported, if it is a copy of one that is gone, as Claude Code removes
+        old ones, or of one that is such a copy."""
+        if record.copy_end is None or not record.newest:
+            return None
+        origin = await self._planned(record.copy_end.path) if record.copy_end.path != source.path else None
+        if origin is not None and not origin.goes_on:
+            return None
+        with suppress(ValueError):
+            return ImportedLines(source, record)
+        return None
+
     async def _go_on(self, source: Transcript, copies: Copies) -> None:
         """Let a copy that has reached the end of its origin go on with another one that has left it there."""
         if (end := copies.end) is None:
@@ -502,8 +524,8 @@ class TranscriptImport:
         )
 
     async def _parent(self, planned: _Planned, start: Start) -> Parent:
-        if start.tip is None:
-            return Parent()
+        if start.tip is None or start.commit is not None:
+            return Parent(commit=start.commit, key=start.commit or "")
         if start.tip == CONTINUED.tip:
             own = None if planned.plan.recorded is None else planned.plan.recorded.newest
             return Parent(commit=own, key=own or "")
@@ -559,7 +581,7 @@ class _UnderWay(ValueError):
 def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
     """Yield the deltas of what was not read yet; None when it is the turn of a call that is under way, or when
     ``copies`` is at an end."""
-    source, plan, _, done, _ = planned
+    source, plan, done = planned.source, planned.plan, planned.done
     unseen = 0
     for line in lines_of(source, done.size):
         unseen += len(line.source)
@@ -573,16 +595,6 @@ def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
         elif done.ends_another(line, plan.pending):
             yield from plan.end_delta()
         if done.is_level:
-            done.counted = plan.counts.copy()
+            done.counted, done.copied_before = plan.counts.copy(), plan.copied
     yield from copies.rest(plan)
     yield from plan.flush()
-
-
-def _is_grown(live: _Planned, stat: Stat | None) -> bool:
-    """True if the file is the one that was read, and has no fewer bytes."""
-    before = live.stat
-    return stat is not None and before is not None and stat[:2] == before[:2] and stat.size >= before.size
-
-
-_FOREIGN: Final = frozenset({"sqlite3", "backports.zstd", "compression.zstd", "backports.zstd._zstd", "_zstd"})
-"""Modules whose errors mean a damaged source."""

@@ -36,13 +36,19 @@ class ImportOrigins:
         return [path for path in self._record.in_order(found) if path != source.path]
 
     def of_copy(self, source: "Transcript") -> list[str]:
-        """Return the sources of which ``source`` may repeat the beginning, the likeliest first."""
+        """Return the sources of which ``source`` may repeat the beginning, the likeliest first.
+
+        Of a source that was imported before, only those that were imported before that: a later one is not its origin.
+        """
         paths = [*self._roots.get(source.root, ())]
         found = self.of_session(source, source.origin) if source.origin else []
         found += paths[: paths.index(source.path)] if source.path in paths else []
         if source.parent and source.base is None and (not source.is_spawned or source.first_own):
             found = [*found, *self.of_session(source, source.parent)]
-        return found
+        known = self._record.sources
+        number = known[source.path].number
+        # One that was renamed is known by its new path.
+        return [path for path in found if path in known and (not number or 0 < known[path].number < number)]
 
     def going_on(self, source: "Transcript", end: CopyEnd) -> str | None:
         """Return another source that leaves the same origin at the same line, with the same line of its own.

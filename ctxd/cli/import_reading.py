@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from ctxd.capture.planned_deltas import PlannedDelta
+from ctxd.capture.planned_deltas import PlannedDelta, Repeated, Start
 from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.cli.import_record import CopyEnd, SourceRecord
 from ctxd.clock import Clock
@@ -50,6 +50,11 @@ async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
         await clock.sleep(0.1)
         stat = stat_of(path)
     return stat
+
+
+def is_grown(before: Stat | None, stat: Stat | None) -> bool:
+    """True if ``stat`` is of the file that was read, and it has no fewer bytes."""
+    return stat is not None and before is not None and stat[:2] == before[:2] and stat.size >= before.size
 
 
 class Pass:
@@ -124,6 +129,49 @@ class Pass:
 def _last_line(delta: bytes) -> bytes:
     start = delta.rfind(b"\n", 0, -1) + 1
     return blake3(delta[start:]).digest(DIGEST_BYTES)
+
+
+class ImportedLines(TranscriptPlan):
+    """The lines of a source that an earlier import has committed, as those of an origin that it goes on from: of a copy
+    whose own origin is gone no commit can be known again by what it continues."""
+
+    def __init__(self, source: Transcript, record: SourceRecord) -> None:
+        """Read the source. Raises: as ``lines_of``; ValueError if it was rewritten."""
+        super().__init__(source.format, source.path, agent=source.agent)
+        self._newest = record.newest
+        # While the lines are taken, its chains begin within itself.
+        self._tip: Start | None = None
+        found, end = blake3(), 0
+        for line in lines_of(source):
+            if line.end > record.size:
+                break
+            found.update(line.source)
+            end = line.end
+            deque(self.add(line), maxlen=0)
+        if end != record.size or found.hexdigest(length=DIGEST_BYTES) != record.digest:
+            raise ValueError("not the lines that were imported")
+        deque(self.flush(), maxlen=0)
+        self._tip = self.at_spawn("")
+
+    def at_line(self, place: int) -> Start:
+        """Return where a chain begins after line ``place``: a branch within the lines repeats all that it has of
+        them."""
+        start = super().at_line(place)
+        if self._tip is None:
+            return start
+        if start == self._tip:
+            return Start(tip=1, commit=self._newest)
+        back = [*reversed(start.repeated)]
+        is_whole = False
+        while start.tip and not is_whole:
+            start, places, _ = self._made[start.tip - 1]
+            back += [*map(self.line, reversed(places)), *reversed(start.repeated)]
+            # A compaction replaces everything before it.
+            is_whole = any(self.starts[each] in self._summaries for each in places)
+        return Start(repeated=tuple(reversed(back)))
+
+    def _path(self, first: int, start: Start) -> list[Repeated]:
+        return super()._path(first, start if start.source or self._tip is None else self._tip)
 
 
 def fingerprint(record: Record) -> int:
@@ -289,7 +337,7 @@ class Copies:
         yield from self.release(plan)
 
     def _lines(self, source: Transcript, plan: TranscriptPlan, first: int = 0) -> Iterator[tuple[int, SourceLine]]:
-        start = plan.line(first).start if first < plan.size else 0
+        start = plan.starts[first] if first < plan.size else 0
         with suppress(OSError):
             yield from islice(enumerate(lines_of(source, start), first), plan.size - first)
 

@@ -43,7 +43,8 @@ class SourceRecord(msgspec.Struct, array_like=True):
     ``unrecorded``: the bytes that were imported before the session had events of its own. ``continued``: the commit of
     the session that the lines behind those events continue, empty while there are none. ``number``: grows with the
     order in which sources were first imported, 0 before that: a later one may be a copy of an earlier one.
-    ``copy_end``: where this source leaves its origin, None if it is a copy of no other.
+    ``copy_end``: where this source leaves its origin, None if it is a copy of no other. ``newest``: the commit with
+    which its main chain ends, empty if it has none of its own.
     """
 
     parser: int
@@ -61,6 +62,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     ends: list[int] = []
     number: int = 0
     copy_end: CopyEnd | None = None
+    newest: str = ""
 
 
 class ImportRecord:
@@ -73,6 +75,8 @@ class ImportRecord:
         self._tag = f"import/{harness}"
         self._saved_every_s = saved_every_s
         self._kept: str | None = None
+        self.has_new = False
+        """Sources were imported for the first time since it was saved."""
         self._is_loaded = False
         self._newest = 0
         # The paths of each session and agent, made once for each import.
@@ -101,6 +105,7 @@ class ImportRecord:
         if not self.sources[path].number:
             self._newest += 1
             self.sources[path].number = self._newest
+            self.has_new = True
         self.changed.add(path)
 
     async def save(self, *, when_due: bool) -> None:
@@ -113,6 +118,7 @@ class ImportRecord:
         async with self._saving:
             while self.changed:
                 self._saved_at = anyio.current_time()
+                self.has_new = False
                 mine = self.changed.copy()
                 address = await self._put(msgspec.json.encode(self.sources))
                 try:

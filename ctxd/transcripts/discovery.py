@@ -42,6 +42,9 @@ AGENTS: Final[dict[Harness, str]] = {"claude": "claude-code", "codex": "codex", 
 _HIDDEN: Final = frozenset({"guardian", "review", "memory_consolidation"})
 """Kinds of codex threads that the harness does not list."""
 
+_FOREIGN: Final = frozenset({"sqlite3", "backports.zstd", "compression.zstd", "backports.zstd._zstd", "_zstd"})
+"""Modules whose errors mean a damaged source."""
+
 
 class Skipped(msgspec.Struct, frozen=True):
     """A file or a session that is not imported, and the reason."""
@@ -169,6 +172,11 @@ def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
         if type(error).__name__ != "ZstdError":
             raise
         yield Skipped(str(path), str(error))
+
+
+def is_of_source(error: Exception) -> bool:
+    """True for what reading a source raises: of a damaged database or zstd frame, or a file that is gone."""
+    return isinstance(error, OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
 
 
 def changed_candidate(harness: Harness, path: Path) -> Path | None:

@@ -104,6 +104,33 @@ def test_the_commits_of_a_session_are_listed_once_for_all_of_its_sub_agents(
     assert listed == [claude.id]
 
 
+@pytest.mark.requirement("IMP-9")
+def test_a_watch_reads_an_origin_again_and_its_order_outlives_it(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    fork, claude = sorted((Claude(), Claude()), key=lambda each: each.session)
+    records = claude.turn("a", "b")
+    origin = write(tmp_path / f"{claude.session}.jsonl", records)
+    copied = [{**each, "sessionId": fork.session} for each in records]
+    made: list[int] = []
+
+    async def run() -> None:
+        async with connect(daemon.socket) as connected:
+            watch = TranscriptImport(connected, "claude", goes_on=True, progress=lambda _: None)
+            made.append((await watch.run([tmp_path])).commits)
+            fork.ids, fork.last = {**claude.ids}, claude.last
+            copy = write(tmp_path / f"{fork.session}.jsonl", [*copied, *fork.turn("c", "d")])
+            made.append((await watch.run([copy])).commits)
+            append(origin, *claude.turn("e", "f"))
+            made.append((await watch.run([origin])).commits)
+            killed = TranscriptImport(connected, "claude", progress=lambda _: None)
+            made.append((await killed.run([tmp_path])).commits)
+
+    anyio.run(run)
+    assert made == [1, 1, 1, 0]
+    assert lines(client, claude.id) + lines(client, fork.id) == Counter("abcdef")
+
+
 def lines_or_none(client: SyncClient, session: str) -> str:
     """The labels of the lines that are there, in order of their names; nothing without a session."""
     try:

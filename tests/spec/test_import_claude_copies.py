@@ -89,6 +89,70 @@ def test_copies_of_copies_that_name_no_origin_repeat_nothing_of_each_other(
 
 
 @pytest.mark.requirement("IMP-4")
+def test_a_copy_of_a_copy_that_lacks_a_line_of_the_first_goes_on_from_it(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = claude.turn("a", "b")
+    write(tmp_path / f"{claude.session}.jsonl", [snapshot("s"), *records])
+    first = fork_of(claude, "b")
+    own = [*({**each, "sessionId": first.session} for each in records), *first.turn("c", "d")]
+    write(tmp_path / f"{first.session}.jsonl", own)
+    second = fork_of(first, "d")
+    write(tmp_path / f"{second.session}.jsonl", [*own, *second.turn("e", "f")])
+    imported(daemon, "claude", tmp_path)
+    assert once(client, claude.id, first.id, second.id) == "abcdefs"
+
+
+@pytest.mark.requirement("IMP-4")
+def test_what_was_imported_before_its_origin_stays_as_it_is(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    # Of the others, the one that names no origin is imported first.
+    second, claude = sorted((Claude(), Claude()), key=lambda each: each.session)
+    records = claude.turn("a", "b")
+    first = fork_of(claude, "b")
+    write(tmp_path / f"{first.session}.jsonl", [*records, *first.turn("c", "d")])
+    imported(daemon, "claude", tmp_path)
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    second.ids, second.last = {**claude.ids}, claude.ids["b"]
+    copied = [{**each, "sessionId": second.session} for each in records]
+    write(tmp_path / f"{second.session}.jsonl", [*copied, *second.turn("e", "f")])
+    imported(daemon, "claude", tmp_path)
+    assert once(client, claude.id, first.id, second.id) == "abcdef"
+
+
+@pytest.mark.requirement("IMP-4")
+@pytest.mark.parametrize("gone", ["origin", "folder", "both"])
+def test_a_copy_goes_on_once_its_origin_is_gone(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, gone: str
+) -> None:
+    records = [snapshot("s"), *claude.turn("a", "b")]
+    folder = tmp_path / "project"
+    origin = write(folder / f"{claude.session}.jsonl", records)
+    first = fork_of(claude, "b")
+    own = [*records, *first.turn("v", "w"), first("c", after="b"), first("d", "assistant"), snapshot("t")]
+    second = fork_of(first, "d")
+    write(folder / f"{first.session}.jsonl", own)
+    imported(daemon, "claude", folder)
+    write(folder / f"{second.session}.jsonl", [*own, *second.turn("e", "f")])
+    imported(daemon, "claude", folder)
+    if gone in ("origin", "both"):
+        origin.unlink()
+    if gone in ("folder", "both"):
+        folder = folder.rename(tmp_path / "renamed")
+    assert imported(daemon, "claude", folder)["commits"] == 0
+    for fork, labels_ in ((first, "gh"), (second, "ij"), (first, "kl")):
+        append(folder / f"{fork.session}.jsonl", *fork.turn(*labels_))
+        found = imported(daemon, "claude", folder)
+        assert (found["commits"], found["lines"], found["copied"]) == (1, 2, 0)
+    assert once(client, claude.id, first.id, second.id) == "abcdefghijklstvw"
+    assert [views(client, each.id) for each in (first, second)] == [["sabcdtghkl", "sabvw"], ["sabcdtefij"]]
+    append(folder / f"{second.session}.jsonl", second("x", after="d"))
+    imported(daemon, "claude", folder)
+    assert views(client, second.id) == ["sabcdtefij", "sabcdtx"]
+
+
+@pytest.mark.requirement("IMP-4")
 def test_a_branch_within_a_fork_repeats_the_lines_of_the_fork(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:
