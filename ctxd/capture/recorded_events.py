@@ -1,7 +1,7 @@
 """Events that a session has from the hooks of its harness, so that its transcript adds only those that it lacks. Pure.
 
-A call and its result are known by the call's native id, the other events by their text, each as often as the session
-has it: a person may write the same prompt twice.
+A call and its result are known by the call's native id, also in the form that a hand-over has given it, the other
+events by their text, each as often as the session has it: a person may write the same prompt twice.
 """
 
 from collections import Counter
@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ctxd.capture.planned_deltas import PlannedDelta
+from ctxd.formats.harness_session import portable_call
 from ctxd.transcripts.claude_code import wrapper_of
 from ctxd.transcripts.records import Record, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
@@ -35,11 +37,14 @@ class RecordedEvents:
 
     ``since``: bytes of the source that were imported before the session had events of its own. ``newest``: the newest
     commit of the session, made at the instant ``before``: what follows the last prompt that the session has continues
-    it, anything else stays older. Memory: some 150 bytes for each event.
+    it, anything else stays older. ``has_commits``: of its own. Memory: some 150 bytes for each event.
     """
 
-    def __init__(self, events: Iterable[Event], since: int, before: int, newest: str | None = None) -> None:
+    def __init__(
+        self, events: Iterable[Event], since: int, before: int, newest: str | None = None, *, has_commits: bool = True
+    ) -> None:
         self.since = since
+        self._has_commits = has_commits
         self.before = before
         self.newest = newest
         self.left_out = 0
@@ -53,6 +58,12 @@ class RecordedEvents:
     def is_over(self) -> bool:
         """True once the transcript has had every prompt that the session has, of which there is one."""
         return self._has_prompts and self._prompts_left == 0
+
+    def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
+        """True for a delta without a message of a session that goes on from another's commit, and has none of its own
+        yet: it would be the newest commit of the session."""
+        is_empty = delta.counts is not None and delta.counts[0] == 0 and not delta.is_continued
+        return is_empty and self.newest is not None and not self._has_commits
 
     def go_on(self, earlier: "RecordedEvents") -> None:
         """Take over what the source has had when it was read before."""
@@ -87,9 +98,9 @@ def _keys(event: Event) -> tuple[Key, ...]:
     report."""
     match event:
         case ToolCallEvent() if event.call:
-            return (("call", event.call),)
+            return (("call", portable_call(event.call)),)
         case ToolResultEvent() if event.call:
-            return (("result", event.call),)
+            return (("result", portable_call(event.call)),)
         case PromptEvent() if event.secrets is not None and event.id:
             # Its text is not as it was.
             return (("prompt", event.id),)

@@ -71,7 +71,7 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
     """Return the context that ``text`` names: a commit, or a session with or without a moment; without it the default
     session. Raises: ``Stop`` if it names none."""
     if text is None:
-        return StartContext(session=session_id(client, None))
+        return _as_it_is(client, session_id(client, None))
     if not text:
         raise Stop(USAGE, "an empty name names no commit", hint=_FORMS)
     if is_context_id(text):
@@ -90,8 +90,18 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
     else:
         # HEAD~2 and the like are no names of sessions.
         with suppress(NotFound, InvalidCall):
-            return StartContext(session=client.session_get(text).session.session)
+            return _as_it_is(client, client.session_get(text).session.session)
     return StartContext(commit=located_commit(client, text).commit)
+
+
+def _as_it_is(client: SyncClient, session: str) -> StartContext:
+    """Return the context of a session as it is; of one without a chat, as an import makes it, that of its newest
+    commit."""
+    if not client.session_events(session, limit=1).events:
+        commit = client.commit_resolve(session=session).commit
+        if commit is not None:
+            return StartContext(commit=commit.commit)
+    return StartContext(session=session)
 
 
 def _at_turn(client: SyncClient, text: str, session: str | None) -> Commit | None:

@@ -131,4 +131,4 @@ class CommitBatches:
         number = one.parent.number
         if number in places:
             return msgspec.structs.replace(one.delta, after=places[number])
-        return msgspec.structs.replace(one.delta, parent=self.ids[number - 1] if number else one.parent.commit)
+        return msgspec.structs.replace(one.delta, parent=self.ids[number - 1] or None if number else one.parent.commit)

@@ -291,9 +291,9 @@ class TranscriptImport:
     async def _imported(self, source: Transcript) -> _Planned:
         """Commit what is not committed yet. Raises: what reading raises, CallFailed."""
         record = self._records[source.path]
-        last = self._live.get(source.path) or record
+        last = (self._live.get(source.path) or record).stat
         is_stamped = source.stored is not None and source.stored.stamp
-        stat = None if is_stamped else await settled(source.file, last.stat, self._clock)
+        stat = None if is_stamped else await settled(source.file, last, self._clock)
         recorded = await self._recorded(source, record)
         planned, copies = await self._begun(source, record, stat, recorded)
         await self._learn_ends(planned)
@@ -377,11 +377,12 @@ class TranscriptImport:
                 f"it is paused (ctx session pause {source.session})"
             )
         # What the import adds is beside what the session goes on from, or continues it.
-        own = (await self._client.context_current(session=source.session)).context_id
-        record.continued = record.continued or own or ""
+        own = record.continued or (await self._client.context_current(session=source.session)).context_id
+        record.continued = own or ""
         newest = (await self._client.commit_resolve(session=source.session)).commit
         before = self._clock.wall_ms() if newest is None else newest.created_at_ms
-        return RecordedEvents(events, record.unrecorded, before, record.continued or None)
+        is_own = newest is not None and newest.session == source.session
+        return RecordedEvents(events, record.unrecorded, before, own, has_commits=is_own)
 
     async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""
@@ -492,8 +493,8 @@ class TranscriptImport:
         """Commit a delta unless it is there. Raises: CallFailed, also of an earlier one."""
         parent = await self._parent(planned, delta.parent)
         lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
-        batches = planned.batches
-        if not batches.add(delta, parent, lines) or self._dry_run:
+        batches, recorded = planned.batches, planned.plan.recorded
+        if not batches.add(delta, parent, lines) or self._dry_run or (recorded and recorded.would_be_hidden_by(delta)):
             return
         await self._create(planned.source)
         batches.put(self._imported_delta(planned, delta, len(lines)), parent, lines)
@@ -547,8 +548,7 @@ class TranscriptImport:
 
     async def _create(self, source: Transcript) -> None:
         """Create the session of a source, set aside, unless it is there. Raises: CallFailed."""
-        # One after the other: all sources of a session are in one group.
-        if source.session in self._sessions:
+        if source.session in self._sessions:  # One after the other: all sources of a session are in one group.
             return
         agent = AGENTS[self._harness]
         labels = {

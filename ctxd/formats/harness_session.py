@@ -107,7 +107,7 @@ def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool
             kept = [_bare(event), *(kept[first:] if first >= 0 else ())]
             places.clear()
         elif _goes_on(event, harness, own):
-            kept.append(_bare(event))
+            kept.append(_bare(event if own else _carried(event, harness, losses)))
         else:
             losses.drop(event)
     return list(_paired(kept, own, losses))
@@ -123,6 +123,35 @@ def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
             return bool(event.text or event.attachments)
         case _:
             return not isinstance(event, typed.OpaqueEvent | typed.CompactionEvent)
+
+
+def _carried(event: typed.Event, harness: HarnessName, losses: Losses) -> typed.Event:
+    """Return an event with those of its attachments that the models of a harness can be sent; its text names the
+    others, since a provider refuses every request with one of them."""
+    if not isinstance(event, typed.PromptEvent | typed.ResponseEvent | typed.ToolResultEvent):
+        return event
+    left = [each for each in event.attachments if not _can_be_sent(each, harness)]
+    if not left:
+        return event
+    losses.add("attachment", len(left))
+    names = [f"[{each.name or each.media_type}]" for each in left]
+    kept = tuple(each for each in event.attachments if each not in left)
+    return msgspec.structs.replace(event, text="\n".join([*filter(None, [event.text]), *names]), attachments=kept)
+
+
+def _can_be_sent(file: typed.Attachment, harness: HarnessName) -> bool:
+    is_image = file.media_type.startswith("image/")
+    address = (file.url or "").partition(":")[0]
+    match harness:
+        case "claude":
+            is_known = is_image or file.media_type == "application/pdf"
+            return is_known and (file.data is not None or address in ("http", "https"))
+        case "codex":
+            return is_image and (file.data is not None or address in ("http", "https", "data"))
+        case "pi":
+            return is_image and file.data is not None
+        case "opencode":
+            return file.data is not None or bool(file.url)
 
 
 def _bare(event: typed.Event) -> typed.Event:
@@ -192,10 +221,15 @@ def _answers(events: list[typed.Event]) -> Iterator[list[typed.Event]]:
         yield answer
 
 
+def portable_call(call: str) -> str:
+    """Return the id of a call as it is in a session that was handed over: all harnesses take that form."""
+    if _CALL.fullmatch(call):
+        return call
+    return f"call_{hashlib.sha256(call.encode('utf-8', 'replace')).hexdigest()[:24]}"
+
+
 def _unused(call: str, used: set[str]) -> str:
-    id, number = call, 1
-    if not _CALL.fullmatch(call):
-        id = f"call_{hashlib.sha256(call.encode('utf-8', 'replace')).hexdigest()[:24]}"
+    id, number = portable_call(call), 1
     base = id
     while id in used:
         number += 1

@@ -8,6 +8,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
 from tests.client.running import Running
+from tests.spec.harness_files import Pi
 from tests.spec.test_hand_over import talked
 from tests.spec.test_import import append, ctx, imported
 
@@ -76,3 +77,35 @@ def test_a_branch_within_what_followed_a_hand_over_continues_it_too(
     context = client.commit_materialize(newest.commit, format="narrative-v1", stop="root").content or ""
     texts = ("Does the parser accept tabs?", "And spaces?", "Rather semicolons?", "Neither.")
     assert [context.count(text) for text in texts] == [1, 1, 1, 0]
+
+
+@pytest.mark.requirement("HND-4")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+@pytest.mark.parametrize("by", ["commit", "session"])
+def test_the_import_of_a_hand_over_of_imported_work_adds_nothing_and_hides_nothing(
+    harness: str, by: str, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    # pi names calls as its providers do, in a form that others refuse.
+    pi = Pi()
+    call = {"type": "toolCall", "id": "call_1|fc_2", "name": "bash", "arguments": {"command": "ls"}}
+    output = {"role": "toolResult", "toolCallId": "call_1|fc_2", "toolName": "bash", "isError": False}
+    records = [
+        pi.says("a"),
+        pi.says("b", "assistant", content=[call]),
+        pi("c", "message", message={**output, "content": [{"type": "text", "text": "README"}], "timestamp": 1}),
+        pi.says("d", "assistant"),
+    ]
+    imported(daemon, "pi", pi.write(tmp_path / "pi", *records))
+    newest = client.commit_resolve(session=pi.id).commit
+    assert newest is not None
+    named = newest.commit if by == "commit" else pi.id
+    words = ("resume", named, "--in", harness, "--cwd", str(tree), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    before = client.session_events(made["session"]).events
+    assert [each.event["event"] for each in before][1:] == ["prompt", "tool_call", "tool_result", "response"]
+    found = imported(daemon, harness, Path(made["file"]))
+    assert (found["skipped"], found["commits"]) == ([], 0)
+    (current,) = {client.context_current(session=each).context_id for each in (pi.id, made["session"])}
+    assert current == newest.commit
+    again = ctx(daemon, "resume", made["session"], *words[2:], HOME=str(tmp_path), TMPDIR=str(tmp_path))
+    assert again.returncode == 0, again.stderr

@@ -207,6 +207,18 @@ def test_a_conversation_is_written_in_the_form_of_every_harness(harness: Harness
 
 
 @pytest.mark.requirement("HND-2")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+def test_the_text_names_an_attachment_that_no_model_of_the_harness_takes(harness: HarnessName) -> None:
+    local = typed.Attachment(media_type="text/plain", name="a.py", url="file:///w/a.py")
+    stored = typed.Attachment(media_type="image/png", artifact="a" * 64)
+    events = [typed.PromptEvent(text="Look.", attachments=(IMAGE, local, stored)), typed.ResponseEvent(text="I see.")]
+    found, left_out = made(harness, events)
+    (prompt,) = (event for event in found if isinstance(event, typed.PromptEvent))
+    assert (prompt.text, [each.data for each in prompt.attachments]) == ("Look.\n[a.py]\n[image/png]", [IMAGE.data])
+    assert left_out == {"attachment": 2}
+
+
+@pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
 def test_what_a_provider_would_refuse_is_mended_or_left_out_and_counted(harness: HarnessName) -> None:
     found, left_out = made(
