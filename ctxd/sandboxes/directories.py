@@ -97,7 +97,7 @@ class Directories:
         """
         try:
             found = sorted(os.listdir(self.root))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # The socket of another daemon may have that name.
             return []
         strays = [name for name in found if len(name) == _ID_CHARS and name not in known]
         removed = [name for name in strays if not _answers(self.socket(name))]
