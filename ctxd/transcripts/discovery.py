@@ -402,7 +402,8 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
         session=id,
         native=native,
         workdir=text_of(meta.get("cwd")),
-        root=id if not base else "",
+        # A fork that was imported before its origin has the beginning of that.
+        root="" if base else _session("codex", parent, path) if parent and not source else id,
         parent=_session("codex", parent, path) if parent else "",
         base=number_of(base.get("end_byte_offset")),
         is_spawned=bool(source),

@@ -6,8 +6,9 @@ import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.harness_files import Pi
+from tests.spec.harness_files import Pi, Thread
 from tests.spec.test_import import Claude, Codex, imported, labels, views, write
+from tests.spec.test_import_again import lines
 
 
 @pytest.mark.requirement("IMP-6")
@@ -58,3 +59,22 @@ def test_neither_records_before_the_first_message_nor_roots_without_a_time_are_t
     assert newest is not None
     assert labels(client, newest.commit) == "abcdef"
     assert len(client.commit_list(session=claude.id, tips=True).commits) == 2
+
+
+@pytest.mark.requirement("IMP-4")
+def test_a_thread_of_codex_has_nothing_twice_that_a_fork_of_it_had_before(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    origin = Thread()
+    origin.turn("a", "b")
+    fork = Thread(hour=4, forked_from_id=origin.thread)
+    fork.copies(origin, *{each["label"] for each in origin.records})
+    fork.turn("c", "d")
+    imported(daemon, "codex", fork.write(tmp_path))
+    origin.turn("e", "f")
+    origin.write(tmp_path)
+    imported(daemon, "codex", tmp_path)
+    assert views(client, fork.id) == ["mmabcd"]
+    assert [sum(lines(client, each.id)[label] for each in (origin, fork)) for label in "abcdef"] == [1] * 6
+    tip = client.commit_resolve(session=origin.id).commit
+    assert tip is not None and labels(client, tip.commit) == "mmabmef"
