@@ -41,10 +41,14 @@ class ImportOrigins:
         Of a source that was imported before, only those that were imported before that: a later one is not its origin.
         """
         paths = [*self._roots.get(source.root, ())]
+        before = paths[: paths.index(source.path)] if source.path in paths else []
         found = self.of_session(source, source.origin) if source.origin else []
-        found += paths[: paths.index(source.path)] if source.path in paths else []
         if source.parent and source.base is None and (not source.is_spawned or source.first_own):
-            found = [*found, *self.of_session(source, source.parent)]
+            # Other forks of the parent have less of it.
+            own = set(self._conversations.get(source.session, ()))
+            found += [path for path in before if path in own]
+            found += self.of_session(source, source.parent)
+        found += before
         known = self._record.sources
         number = known[source.path].number
         # One that was renamed is known by its new path.
