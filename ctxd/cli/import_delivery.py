@@ -140,10 +140,11 @@ class TranscriptImport:
         self.result = ImportResult(self._harness, self._dry_run)
         self._under_way, self._listed = set(), {}
         records = await self._record.load()
-        for path in self._record.in_order(records):
-            self._origins.enter(path, records[path])
         # The origin of a copy comes first, so that the common lines are of its session.
         found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
+        self._record.follow_renames()
+        for path in self._record.in_order(path for path in records if records[path].number):
+            self._origins.enter(path, records[path])
         self._waiting = {source.path: source for source in found}
         for source in found:
             self._origins.enter(source.path, source)
@@ -579,8 +580,7 @@ class _UnderWay(ValueError):
 
 
 def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
-    """Yield the deltas of what was not read yet; None when it is the turn of a call that is under way, or when
-    ``copies`` is at an end."""
+    """Yield the deltas of what was not read yet; None when it is the turn of a call, or ``copies`` is at an end."""
     source, plan, done = planned.source, planned.plan, planned.done
     unseen = 0
     for line in lines_of(source, done.size):

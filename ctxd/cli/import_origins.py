@@ -40,7 +40,9 @@ class ImportOrigins:
 
         Of a source that was imported before, only those that were imported before that: a later one is not its origin.
         """
-        paths = [*self._roots.get(source.root, ())]
+        known = self._record.sources
+        # One that was renamed is known by its new path.
+        paths = self._record.in_order(path for path in self._roots.get(source.root, ()) if path in known)
         before = paths[: paths.index(source.path)] if source.path in paths else []
         found = self.of_session(source, source.origin) if source.origin else []
         if source.parent and source.base is None and (not source.is_spawned or source.first_own):
@@ -49,10 +51,8 @@ class ImportOrigins:
             found += [path for path in before if path in own]
             found += self.of_session(source, source.parent)
         found += before
-        known = self._record.sources
         number = known[source.path].number
-        # One that was renamed is known by its new path.
-        return [path for path in found if path in known and (not number or 0 < known[path].number < number)]
+        return [path for path in found if not number or 0 < known[path].number < number]
 
     def going_on(self, source: "Transcript", end: CopyEnd) -> str | None:
         """Return another source that leaves the same origin at the same line, with the same line of its own.

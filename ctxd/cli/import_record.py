@@ -81,6 +81,7 @@ class ImportRecord:
         self._newest = 0
         # The paths of each session and agent, made once for each import.
         self._paths: dict[tuple[str, str], list[str]] | None = None
+        self._renamed: dict[str, str] = {}
         self._ends: dict[tuple[str, bool], tuple[_Ends, int]] = {}
         self._saving = anyio.Lock()
         self._saved_at = anyio.current_time()
@@ -144,8 +145,18 @@ class ImportRecord:
             if old in self.sources and self.sources[old].size and not _exists(old):
                 found = self.sources[path] = self.sources.pop(old)
                 self.changed.add(path)
+                self._renamed[old] = path
                 return found
         return None
+
+    def follow_renames(self) -> None:
+        """Let the ends of copies name the new paths of sources that were adopted. Cost: that of all sources, once."""
+        for path, record in self.sources.items() if self._renamed else ():
+            end = record.copy_end
+            if end is not None and end.path in self._renamed:
+                record.copy_end = end._replace(path=self._renamed[end.path])
+                self.changed.add(path)
+        self._renamed.clear()
 
     async def session_ends(self, session: str, *, newest_only: bool) -> tuple[_Ends, int]:
         """Return the commits of a session with which imports have ended, each with its journal sequence, by thread; and

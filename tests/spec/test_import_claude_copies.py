@@ -122,6 +122,28 @@ def test_what_was_imported_before_its_origin_stays_as_it_is(
 
 
 @pytest.mark.requirement("IMP-4")
+def test_an_origin_that_was_renamed_is_still_the_first_one(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    origin = write(tmp_path / f"{claude.session}.jsonl", records)
+    imported(daemon, "claude", tmp_path)
+    first, second = fork_of(claude, "d"), fork_of(claude, "b")
+    copied = [{**each, "sessionId": first.session} for each in records]
+    write(tmp_path / f"{first.session}.jsonl", [*copied, *first.turn("e", "f")])
+    imported(daemon, "claude", tmp_path)
+    (tmp_path / "kept").mkdir()
+    origin.rename(tmp_path / "kept" / origin.name)
+    copied = [{**each, "sessionId": second.session} for each in records[:2]]
+    write(tmp_path / f"{second.session}.jsonl", [*copied, *second.turn("g", "h")])
+    assert imported(daemon, "claude", tmp_path)["commits"] == 1
+    append(tmp_path / f"{first.session}.jsonl", *first.turn("i", "j"))
+    assert imported(daemon, "claude", tmp_path)["commits"] == 1
+    assert once(client, claude.id, first.id, second.id) == "abcdefghij"
+    assert views(client, first.id) == ["abcdefij"]
+
+
+@pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("gone", ["origin", "folder", "both"])
 def test_a_copy_goes_on_once_its_origin_is_gone(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, gone: str
