@@ -95,9 +95,9 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
 
 
 def _as_it_is(client: SyncClient, session: str) -> StartContext:
-    """Return the context of a session as it is; of one without a chat, as an import makes it, that of its newest
-    commit."""
-    if not client.session_events(session, limit=1).events:
+    """Return the context of a session as it is; of one that has commits alone, as an import makes it, that of its
+    newest commit."""
+    if not client.session_get(session).session.session_index and not client.session_events(session, limit=1).events:
         commit = client.commit_resolve(session=session).commit
         if commit is not None:
             return StartContext(commit=commit.commit)

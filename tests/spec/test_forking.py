@@ -128,6 +128,17 @@ def test_a_fork_shares_the_prompt_cache_of_its_parent(s: SyncSession, client: Sy
 
 
 @pytest.mark.requirement("SES-28")
+def test_a_fork_of_a_session_without_a_chat_has_what_it_read_after_its_newest_commit(
+    daemon: Running, s: SyncSession, client: SyncClient, tree: Path
+) -> None:
+    client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session=s.id)
+    (tree / "late.py").write_text("late = True\n")
+    s.read(str(tree / "late.py"))
+    made = json.loads(ctx(daemon, "fork", s.id, "--json").stdout)
+    assert client.session_get(made["session"]).session.session_index == s.view().session.session_index != ()
+
+
+@pytest.mark.requirement("SES-28")
 def test_fork_takes_a_turn_a_commit_or_nothing(daemon: Running, s: SyncSession, client: SyncClient) -> None:
     for n in range(3):
         s.user(f"turn {n}")
