@@ -65,17 +65,19 @@ class CommitBatches:
         """The key of the commit ``number``."""
         return self._keys[number - 1]
 
-    def add(self, planned: PlannedDelta, parent: Parent, lines: bytes) -> bool:
-        """Take the next delta, whose content is ``lines``. Returns: True if it is new."""
+    def add(self, planned: PlannedDelta, parent: Parent, lines: bytes, *, is_wanted: bool = True) -> bool:
+        """Take the next delta, whose content is ``lines``. Returns: True if it is to be committed: it is wanted, and
+        new."""
         of = (self._session, parent.key, self._format, planned.agent, str(planned.is_compaction))
         digest = blake3("\0".join(of).encode())
         key = digest.update(lines).hexdigest(length=_KEY_BYTES)
         self._keys.append(key)
         self.ids.append(self._known.get(key, f"ctx-{key}" if self._dry_run else ""))
-        if self._dry_run and key not in self._known and key not in self._counted:
+        is_due = is_wanted and key not in self._known
+        if self._dry_run and is_due and key not in self._counted:
             self._counted.add(key)
             self._made += 1
-        return key not in self._known
+        return is_due
 
     def take_made(self) -> int:
         """Return the number of commits that were made since the last call; of a dry run, those that would be."""

@@ -433,9 +433,8 @@ class TranscriptImport:
 
     async def _start(self, source: Transcript) -> Start:
         """Return where the first chain of a source begins: in the source that spawned it or that it goes on from."""
-        parent = source.parent if source.parent != source.session else ""
-        if source.agent:
-            parent = source.session
+        others = source.parent if source.parent != source.session else ""
+        parent = source.session if source.agent else others
         if not parent and source.base is None:
             return Start()
         near: Start | None = None
@@ -495,7 +494,8 @@ class TranscriptImport:
         parent = await self._parent(planned, delta.parent)
         lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
         batches, recorded = planned.batches, planned.plan.recorded
-        if not batches.add(delta, parent, lines) or self._dry_run or (recorded and recorded.would_be_hidden_by(delta)):
+        is_wanted = recorded is None or not recorded.would_be_hidden_by(delta)
+        if not batches.add(delta, parent, lines, is_wanted=is_wanted) or self._dry_run:
             return
         await self._create(planned.source)
         batches.put(self._imported_delta(planned, delta, len(lines)), parent, lines)

@@ -1,7 +1,6 @@
 """Transcripts of a harness: its default places, the files there, and the session of each. Sources are only read."""
 
 import os
-import sqlite3
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -164,14 +163,10 @@ def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
             yield _export(path)
         else:
             yield _of_lines(harness, path)
-    except sqlite3.Error as error:
-        yield Skipped(str(path), str(error))
-    except (OSError, EOFError, ValueError) as error:
-        yield Skipped(str(path), (error.strerror if isinstance(error, OSError) else "") or str(error))
     except Exception as error:
-        if type(error).__name__ != "ZstdError":
+        if not is_of_source(error):
             raise
-        yield Skipped(str(path), str(error))
+        yield Skipped(str(path), (error.strerror if isinstance(error, OSError) else "") or str(error))
 
 
 def is_of_source(error: Exception) -> bool:

@@ -103,8 +103,9 @@ def test_the_import_of_a_hand_over_of_imported_work_adds_nothing_and_hides_nothi
     made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
     before = client.session_events(made["session"]).events
     assert [each.event["event"] for each in before][1:] == ["prompt", "tool_call", "tool_result", "response"]
-    found = imported(daemon, harness, Path(made["file"]))
-    assert (found["skipped"], found["commits"]) == ([], 0)
+    for more in (("--dry-run",), ()):
+        found = imported(daemon, harness, Path(made["file"]), *more)
+        assert (found["skipped"], found["commits"]) == ([], 0)
     (current,) = {client.context_current(session=each).context_id for each in (pi.id, made["session"])}
     assert current == newest.commit
     again = ctx(daemon, "resume", made["session"], *words[2:], HOME=str(tmp_path), TMPDIR=str(tmp_path))
