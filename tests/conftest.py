@@ -1,5 +1,6 @@
 """The order of all tests, and what several folders need of the machine."""
 
+import gc
 import os
 import shutil
 import signal
@@ -58,6 +59,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if within[item.path].startswith("unit/") and runs_on_trio(item):
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector away from what stays until the end: it would visit all tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def runs_on_trio(item: pytest.Item) -> bool:

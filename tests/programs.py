@@ -25,7 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NoReturn
 
-Name = Literal["ctx", "ctxd"]
+Name = Literal["ctx", "ctxd", "ctxd-elsewhere"]
+"""``ctxd-elsewhere``: ``tests.xtdb.skewed``, the daemon of another host."""
 
 SCRIPTS: Final = Path(sysconfig.get_path("scripts"))
 
@@ -97,9 +98,10 @@ def start(
     stderr: int | IO[Any] = subprocess.DEVNULL,
 ) -> Started:
     """Start ``program``. ``stdin``, ``stdout`` and ``stderr``: descriptors, or ``subprocess.DEVNULL``."""
-    command = [str(SCRIPTS / program), *map(str, words)]
+    executed = [sys.executable, "-m", "tests.xtdb.skewed"] if program == "ctxd-elsewhere" else [str(SCRIPTS / program)]
+    command = [*executed, *map(str, words)]
     env = dict(os.environ if env is None else env)
-    request = marshal.dumps((program, command, env, str(cwd or Path.cwd())))
+    request = marshal.dumps((program, [executed[-1], *map(str, words)], env, str(cwd or Path.cwd())))
     if os.environ.get("CTXD_TEST_START") == "exec" or _matters_at_start(env) or len(request) > _REQUEST_BYTES_MAX:
         return subprocess.Popen(command, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
     given = [stdin, stdout, stderr]
@@ -282,8 +284,10 @@ def _main(fd: int) -> NoReturn:
     main: Callable[[], None]
     if program == "ctx":
         from ctxd.cli.entry import main
-    else:
+    elif program == "ctxd":
         from ctxd.__main__ import main
+    else:
+        from tests.xtdb.skewed import main
     main()
     sys.exit()
 

@@ -1,8 +1,6 @@
 """A daemon on a host whose clock jumps by hours and years, both ways, while it runs and while it does not."""
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,6 +11,7 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.session_types import Message
+from tests.programs import start
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -23,14 +22,15 @@ JUMPS = (-HOUR_MS, 20 * YEAR_MS, 3 * HOUR_MS, -30 * YEAR_MS, 21 * YEAR_MS, 0)
 @contextmanager
 def daemon(place: Path, end: signal.Signals) -> Iterator[SyncClient]:
     """A daemon on the state in ``place``, whose clock is ahead by what the file ``ahead`` holds; ended by ``end``."""
-    command = [sys.executable, "-m", "tests.xtdb.skewed", str(place / "ahead"), "run"]
-    where = ["--state-dir", str(place / "state"), "--socket", str(place / "ctxd.sock")]
-    with (place / "log").open("ab") as log, subprocess.Popen([*command, *where], stdout=log, stderr=log) as process:
-        try:
-            with connect_sync(str(place / "ctxd.sock"), wait_s=30) as client:
-                yield client
-        finally:
-            process.send_signal(end)
+    words = [place / "ahead", "run", "--state-dir", place / "state", "--socket", place / "ctxd.sock"]
+    with (place / "log").open("ab") as log:
+        process = start("ctxd-elsewhere", words, stdout=log, stderr=log)
+    try:
+        with connect_sync(str(place / "ctxd.sock"), wait_s=30) as client:
+            yield client
+    finally:
+        process.send_signal(end)
+        process.wait(30)
 
 
 @pytest.mark.requirement("VER-4")

@@ -6,7 +6,6 @@ They meet only in the log behind their nodes.
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
@@ -20,6 +19,7 @@ from ctxd.store.verify import verify
 from ctxd_client import CallFailed, connect_sync
 from ctxd_client.retry import Retry
 from ctxd_client.sync import SyncClient
+from tests.programs import Started, start
 from tests.waiting import block_until
 from tests.xtdb.running import Node, missing
 
@@ -45,26 +45,26 @@ class Host:
         self._machine = folder / "machine-id"
         folder.mkdir(parents=True, exist_ok=True)
         self._machine.write_text(sha256(str(folder).encode()).hexdigest()[:32] + "\n")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Started | None = None
         self._connected = ExitStack()
         self.client: SyncClient
 
     def start(self, *, failpoints: str = "") -> "Host":
         settings = {
-            "CTXD_FAILPOINTS": failpoints,
             "CTXD_STORE_BACKEND": "xtdb",
             "CTXD_STORE_URL": self.node.url,
             "CTXD_STORE_SHARED": str(self.shared).lower(),
             "CTXD_STORE_HOST": self.name,
             "CTXD_STORE_LEASE_S": str(LEASE_S),
+            "CTXD_TEST_MACHINE_ID": str(self._machine),
         }
+        if failpoints:
+            settings["CTXD_FAILPOINTS"] = failpoints
         if self.node_wait_s is not None:
             settings["CTXD_TEST_NODE_WAIT_S"] = str(self.node_wait_s)
-        daemon = [sys.executable, "-m", "tests.xtdb.skewed", str(self._ahead_ms), "run", "--socket", self.socket]
-        apart = f'mount --bind {self._machine} /etc/machine-id && exec "$@"'
-        command = ["unshare", "-nm", "sh", "-c", apart, "sh", *daemon, "--state-dir", str(self.state)]
+        words = [self._ahead_ms, "run", "--socket", self.socket, "--state-dir", self.state]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **settings})
+            self.process = start("ctxd-elsewhere", words, env={**os.environ, **settings}, stdout=log, stderr=log)
         try:
             self.client = self._connected.enter_context(connect_sync(self.socket, wait_s=START_S_MAX))
         except CallFailed as error:

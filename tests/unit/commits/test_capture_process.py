@@ -140,8 +140,8 @@ async def test_a_delta_whose_process_ends_twice_is_refused(
 async def test_a_delta_that_takes_too_much_memory_is_refused_and_the_next_one_is_searched(
     process: CaptureProcess,
 ) -> None:
-    # Each list of three bytes is 56 bytes in memory, and eight more in the one around it.
-    bomb = '{"a":[' + "[]," * 40_000_000 + "[]]}\n"
+    # Each object of seven bytes takes 200 in memory.
+    bomb = '{"a":[' + '{"":1},' * 14_000_000 + "{}]}\n"
     with pytest.raises(CtxdError, match="MiB of memory") as refused:
         with FileInMemory((bomb.encode(),)) as given:
             await process.captured(Capture(GUARD, "redact"), "claude-code-v1", given)

@@ -72,7 +72,7 @@ async def settled(made: World) -> None:
     with anyio.fail_after(30):
         while waiting._wanted:
             await made.store.settled()
-            await anyio.lowlevel.checkpoint()
+            await anyio.sleep(0.002)
 
 
 async def contexts(made: World, tips: list[str], stops: list[str]) -> list[Any]:
