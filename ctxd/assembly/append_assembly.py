@@ -38,7 +38,7 @@ from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
-from ctxd.assembly.window_loading import WindowReader
+from ctxd.assembly.window_reader import WindowReader
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
 from ctxd.epochs.component_loading import ComponentObserver

@@ -17,7 +17,7 @@ from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render import RENDERER
 from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
 from ctxd.assembly.token_budget import TokenCounter, sha256
-from ctxd.assembly.window_loading import WindowReader
+from ctxd.assembly.window_reader import WindowReader
 from ctxd.errors import CtxdError, purged
 from ctxd.formatting import moment
 from ctxd.models import Models
@@ -25,7 +25,7 @@ from ctxd.objects.document import AsOf, Page, Stored, text_of
 from ctxd.objects.generated_ids import component_text_id, number_of, session_of
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.chat_purge import PURGED_ATTACHMENT, PURGED_TEXT
+from ctxd.sessions.event_erasure import PURGED_ATTACHMENT, PURGED_TEXT
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.store.store import VersionStore

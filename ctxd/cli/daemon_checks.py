@@ -17,7 +17,7 @@ from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd_protocol.default_paths import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.sandbox_types import SandboxView
-from ctxd_protocol.trackers import Watching
+from ctxd_protocol.tracker_types import Watching
 
 TRIED_MAX: Final = 3
 """Sandboxes that are tried from inside: each takes some 100 ms."""

@@ -12,7 +12,7 @@ from ctxd.formatting import count, span
 from ctxd.terminal import Screen, cell
 from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.status import DaemonStatus
-from ctxd_protocol.trackers import Watching
+from ctxd_protocol.tracker_types import Watching
 
 if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient

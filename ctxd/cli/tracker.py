@@ -7,7 +7,7 @@ from ctxd.cli.revision_lookup import session_id
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Group
 from ctxd.formatting import age, count
-from ctxd_protocol.trackers import TrackerState, Watching
+from ctxd_protocol.tracker_types import TrackerState, Watching
 
 
 @click.group(cls=Group, examples="ctx tracker ls\nctx tracker ls --state orphaned")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ctxd.commands.output import (
+from ctxd.commands.common_options import (
     config_option,
     json_option,
     show,

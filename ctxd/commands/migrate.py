@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from ctxd.commands.output import (
+from ctxd.commands.common_options import (
     config_option,
     end_verified,
     json_option,

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from ctxd.command_line import INTERRUPTED, Stop
-from ctxd.commands.output import (
+from ctxd.commands.common_options import (
     EXITS,
     config_option,
     document_of,

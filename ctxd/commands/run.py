@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from ctxd.commands.output import AbsolutePath, config_option, state_dir_option
+from ctxd.commands.common_options import AbsolutePath, config_option, state_dir_option
 from ctxd.process_setup import leave, spare_the_collector
 from ctxd_protocol.default_paths import SOCKET_NAME
 

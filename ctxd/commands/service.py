@@ -13,8 +13,8 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.command_line import FAILURE, SHELLS, Stop, completion_script
+from ctxd.commands.common_options import AbsolutePath, json_option, show
 from ctxd.commands.manual import manual
-from ctxd.commands.output import AbsolutePath, json_option, show
 
 _USER_UNITS: Final = ("ctxd.service", "ctxd.socket")
 _SYSTEM_FILES: Final = {

@@ -10,7 +10,7 @@ import msgspec
 
 from ctxd.backends.xtdb.node.installation import Installation, NodeFailure, default_directory
 from ctxd.command_line import Stop
-from ctxd.commands.output import json_option, show
+from ctxd.commands.common_options import json_option, show
 from ctxd.doctor_findings import lines, ok
 from ctxd.formatting import clause
 from ctxd.terminal import Screen

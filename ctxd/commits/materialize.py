@@ -25,13 +25,13 @@ from ctxd.commits.commit_operations import Commits
 from ctxd.commits.commit_reads import CommitViewer
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.errors import CtxdError
+from ctxd.file_replies import PassedFile
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import is_array
 from ctxd.formats.translation import RAW, TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, decode_content, encode_content
 from ctxd.offload import Lane, LoopHandle, NoThread, in_thread
-from ctxd.passed_descriptor import PassedFile
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed

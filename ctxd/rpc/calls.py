@@ -17,8 +17,8 @@ from msgspec import UNSET, Raw, UnsetType
 from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import ARMED, hit
+from ctxd.file_replies import PassedFile
 from ctxd.observe.call_counts import UNKNOWN_METHOD
-from ctxd.passed_descriptor import PassedFile
 from ctxd.rpc.answer_budget import AnswerBudget
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import MethodEntry, Table

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from ctxd.failpoints import ARMED, hit
-from ctxd.passed_descriptor import PassedFile, send_with_file
+from ctxd.file_replies import PassedFile, send_with_file
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
 from ctxd.rpc.listener_state import ListenerContext

@@ -13,7 +13,7 @@ from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd.objects.commit_fields import Fields
 from ctxd.objects.document import Content, Document, encode_content
 from ctxd.objects.kinds import is_purged
-from ctxd.sessions.chat_purge import PURGED_TEXT
+from ctxd.sessions.event_erasure import PURGED_TEXT
 from ctxd.sessions.stored_session import SessionHead, events_of, read_segment
 from ctxd_protocol.event_types import (
     CompactionEvent,

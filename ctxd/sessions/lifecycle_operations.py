@@ -8,7 +8,7 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import AsOf
-from ctxd.sessions.chat_purge import PURGED_TEXT
+from ctxd.sessions.event_erasure import PURGED_TEXT
 from ctxd.sessions.loading import NOT_BEGUN, Begun
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import freshen, reconciled

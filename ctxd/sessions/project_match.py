@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.sources.git_remotes import normal_remote
+from ctxd.sources.git_remote_address import normal_remote
 from ctxd_protocol.session_types import Project
 
 Key = tuple[str, ...]

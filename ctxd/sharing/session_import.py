@@ -34,7 +34,7 @@ from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged, is_reclaimed
 from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
-from ctxd.sessions.chat_purge import without_bundle
+from ctxd.sessions.event_erasure import without_bundle
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
 from ctxd.sessions.settings import ContinuedCommit
 from ctxd.sessions.stored_session import read_head

@@ -20,7 +20,7 @@ import msgspec
 
 from ctxd.mounts.mapping import ancestors
 from ctxd.offload import Lane, NoThread
-from ctxd.sources.git_remotes import normal_remote
+from ctxd.sources.git_remote_address import normal_remote
 from ctxd_protocol.session_types import Project
 
 GIT_S: Final = 3.0

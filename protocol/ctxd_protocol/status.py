@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from ctxd_protocol.trackers import Watching
+from ctxd_protocol.tracker_types import Watching
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import pytest
 
 from ctxd_client import Client, connect
 from ctxd_protocol.session_types import Mount
-from ctxd_protocol.trackers import Tracker
+from ctxd_protocol.tracker_types import Tracker
 from tests.crash.daemon import daemon_process
 from tests.e2e.hanging import hanging
 from tests.waiting import until

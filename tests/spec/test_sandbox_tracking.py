@@ -13,7 +13,7 @@ from ctxd_client import CallFailed, connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.sandbox_types import Quota, SandboxView
 from ctxd_protocol.session_types import Mount
-from ctxd_protocol.trackers import Tracker
+from ctxd_protocol.tracker_types import Tracker
 from tests.client.running import Running
 from tests.suites.sandboxed_paths import OWN, VECTORS, make_tree, placed
 from tests.waiting import block_until

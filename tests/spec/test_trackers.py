@@ -12,7 +12,7 @@ import pytest
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient, SyncSession
 from ctxd_protocol.session_types import Mount, Notice
-from ctxd_protocol.trackers import Tracker
+from ctxd_protocol.tracker_types import Tracker
 from tests.client.running import Running
 from tests.waiting import block_until
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from ctxd.indexing.shell import git, grep, listings, reports
+from ctxd.indexing.shell import file_reports, git, grep, listings
 from ctxd.indexing.shell.operands import TABLE, Arg, Operands, ResolvedCommand, fill, invoke, operand_files, split
 from ctxd.indexing.shell.output_format import PROSE, SILENT, Emission, Form, Lines, Marker, by_line
 from ctxd.indexing.shell.parser import ForLoop, Pipeline, Redirect, Script, Simple, Stage, heredoc, parse
@@ -467,13 +467,13 @@ def _emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
         return own(invocation, cwd)
     if program == "gofmt" and not {"-l", "-d"} & {arg.text for arg in invocation.args}:
         return SILENT
-    summary = reports.summary_format(invocation, cwd)
+    summary = file_reports.summary_format(invocation, cwd)
     if summary is not None:
         return summary
     if program in _READERS:
         return PROSE
     bare_names = _package(invocation) if program == "go" else ""
-    return reports.diagnostics_format(_runs_in(invocation, cwd), bare_names=bare_names)
+    return file_reports.diagnostics_format(_runs_in(invocation, cwd), bare_names=bare_names)
 
 
 _FORMS: Mapping[str, Callable[[ResolvedCommand, str | None], Emission]] = {

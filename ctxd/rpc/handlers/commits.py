@@ -5,7 +5,7 @@ import msgspec
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
 from ctxd.commits.materialize import Materializer
-from ctxd.passed_descriptor import PassedFile
+from ctxd.file_replies import PassedFile
 from ctxd.rpc.caller import Caller, viewer_of
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd_protocol.methods import commits as wire

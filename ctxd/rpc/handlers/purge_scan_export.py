@@ -25,7 +25,7 @@ from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.export import Exports
 from ctxd.sessions.object_reads import Objects
-from ctxd.sessions.purging import Proof, again, purge, purge_chat
+from ctxd.sessions.purge_operations import Proof, again, purge, purge_chat
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session import LiveSession, WriteRequest, find_replay

@@ -4,7 +4,7 @@ from typing import Final
 
 from ctxd_protocol.ids import SessionIdText
 from ctxd_protocol.methods.declaration import Method, PageSize, Params, Result
-from ctxd_protocol.trackers import Tracker, TrackerState, Watching
+from ctxd_protocol.tracker_types import Tracker, TrackerState, Watching
 
 
 class TrackerListParams(Params, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from ctxd.assembly.window_references import EventRef, Material, items_of
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
 from ctxd.sessions import activation_operations, toolcall_operations
-from ctxd.sessions.purging import purge, purge_chat
+from ctxd.sessions.purge_operations import purge, purge_chat
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias

@@ -29,7 +29,7 @@ from ctxd.rpc.handlers.purge_scan_export import SecretCalls
 from ctxd.sessions import chat_operations
 from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operation_table import Operations
-from ctxd.sessions.purging import purge
+from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, write_request
 from ctxd_protocol.context_types import AssembledContext, RequestFormat, ToolDeclaration
 from ctxd_protocol.event_types import (

@@ -9,7 +9,7 @@ import pytest
 from ctxd.cli import daemon_checks
 from ctxd_client import connect_sync
 from ctxd_protocol.session_types import Mount
-from ctxd_protocol.trackers import Watching
+from ctxd_protocol.tracker_types import Watching
 from tests.client.running import Running
 from tests.unit.cli.test_host_checks import verdict
 from tests.waiting import block_until

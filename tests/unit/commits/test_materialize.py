@@ -15,8 +15,8 @@ import pytest
 
 from ctxd.commits import context_cache, materialize
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
+from ctxd.file_replies import PassedFile
 from ctxd.objects.commit_fields import entity_id
-from ctxd.passed_descriptor import PassedFile
 from tests.unit.commits.test_commits import TEXT, checkpoint, committing
 from tests.unit.sessions.world import CALLER, World, code_of
 

@@ -12,7 +12,7 @@ from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import component_texts_prefix, entry_id
 from ctxd.objects.kinds import is_purged
 from ctxd.projection.node_connection import Connect
-from ctxd.sessions.purging import purge
+from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.session import WriteRequest
 from tests.fakes.node import MemoryNode
 from tests.unit.assembly.household import Household

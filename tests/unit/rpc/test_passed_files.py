@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
-from ctxd import passed_descriptor
-from ctxd.passed_descriptor import PassedFile, send_with_file
+from ctxd import file_replies
+from ctxd.file_replies import PassedFile, send_with_file
 from ctxd.rpc import connection
 from tests.fakes.loopback import WAIT_S, frame, serving
 
@@ -168,7 +168,7 @@ async def test_a_member_of_a_batch_has_its_content_in_the_line(tmp_path):
 async def test_only_the_daemons_user_and_root_get_files(monkeypatch, uid, passes):
     """Another user who may use the socket would hold the daemon's memory for as long as it keeps them."""
     ours, theirs = socket.socketpair()
-    packed = passed_descriptor.struct.pack("3i", 1, uid, 1)
+    packed = file_replies.struct.pack("3i", 1, uid, 1)
     monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: packed)
     with ours, theirs, Path("/dev/null").open() as file:
         assert (send_with_file(ours.fileno(), b"line\n", file.fileno()) > 0) is passes

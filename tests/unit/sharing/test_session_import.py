@@ -15,7 +15,7 @@ from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import encode_content, toolcall
 from ctxd.projection.fencing import Fence, Fences
-from ctxd.sessions.purging import purge
+from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.session import WriteRequest
 from ctxd.sessions.stored_session import RUN, RecordUsage
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history

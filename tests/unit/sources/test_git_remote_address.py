@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxd.sources.git_remotes import REMOTE_CHARS_MAX, normal_remote
+from ctxd.sources.git_remote_address import REMOTE_CHARS_MAX, normal_remote
 
 pytestmark = pytest.mark.requirement("LST-2")
 

@@ -16,7 +16,7 @@ from ctxd.objects.generated_ids import COMMIT_PREFIX, UNPURGEABLE_PREFIXES, sess
 from ctxd.objects.kinds import is_purged
 from ctxd.secrets.redaction import Guard
 from ctxd.sessions.chat import read_pages
-from ctxd.sessions.chat_purge import Gone, args_text, events_in, restating, within, without_bundle
+from ctxd.sessions.event_erasure import Gone, args_text, events_in, restating, within, without_bundle
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.stored_session import chars_of
 from ctxd.store import text_sources

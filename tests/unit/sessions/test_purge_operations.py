@@ -17,7 +17,7 @@ from ctxd.objects.generated_ids import component_text_id, component_texts_prefix
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.entry_operations import EntryOperations
 from ctxd.sessions.moved_sessions import MovedSession
-from ctxd.sessions.purging import purge, purge_chat
+from ctxd.sessions.purge_operations import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
 from ctxd.store import text_sources
 from ctxd.store.purge import KIND
