@@ -67,6 +67,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Give the collector everything back: Hypothesis, which may be imported only now, looks for referrers."""
+    gc.unfreeze()
+
+
 def runs_on_trio(item: pytest.Item) -> bool:
     """True if ``item`` is the trio variant of a test."""
     return (

@@ -1,11 +1,13 @@
 """Events that a session has from the hooks of its harness, so that its transcript adds only those that it lacks. Pure.
 
 A call and its result are known by the call's native id, also in the form that a hand-over has given it, the other
-events by their text, each as often as the session has it: a person may write the same prompt twice.
+events by their text, each as often as the session has it: a person may write the same prompt twice. A text that was
+redacted is compared with what the same rules leave of the transcript's.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -29,6 +31,9 @@ from ctxd_protocol.event_types import (
 _CALL_IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
 """Members of a block that name its call, in the formats of all harnesses."""
 
+_TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
+"""What stands for a secret; its tag is made with a key that the daemon alone has."""
+
 Key = tuple[str, str | bytes]
 
 
@@ -37,11 +42,20 @@ class RecordedEvents:
 
     ``since``: bytes of the source that were imported before the session had events of its own. ``newest``: the newest
     commit of the session, made at the instant ``before``: what follows the last prompt that the session has continues
-    it, anything else stays older. ``has_commits``: of its own. Memory: some 150 bytes for each event.
+    it, anything else stays older. ``has_commits``: of its own. ``redact``: replaces the secrets in a text as the daemon
+    does, but for their tags.
+    Memory: some 150 bytes for each event.
     """
 
     def __init__(
-        self, events: Iterable[Event], since: int, before: int, newest: str | None = None, *, has_commits: bool = True
+        self,
+        events: Iterable[Event],
+        since: int,
+        before: int,
+        newest: str | None = None,
+        *,
+        has_commits: bool = True,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self.since = since
         self._has_commits = has_commits
@@ -49,7 +63,15 @@ class RecordedEvents:
         self.newest = newest
         self.left_out = 0
         """The number of lines that have nothing which the session lacks."""
-        self._recorded = Counter(key for event in events for key in _keys(event)[:1])
+        self._recorded = Counter[Key]()
+        self._redact = redact
+        self._redacted: dict[Key, list[Key]] = {}
+        """By the texts without tags, the keys of redacted events that the transcript has not had yet."""
+        for event in events:
+            for key in _keys(event)[:1]:
+                self._recorded[key] += 1
+                if _is_redacted(event) and (by_text := _text_key(event, _without_tags(_text(event)))) is not None:
+                    self._redacted.setdefault(by_text, []).append(key)
         self._met = Counter[Key]()
         self._prompts_left = sum(times for (kind, _), times in self._recorded.items() if kind == "prompt")
         self._has_prompts = self._prompts_left > 0
@@ -85,12 +107,21 @@ class RecordedEvents:
         return line._replace(kept=msgspec.json.encode(record) + b"\n", record=record)
 
     def _meet(self, event: Event) -> bool:
-        for key in _keys(event):
+        for key in self._known_as(event):
             if self._met[key] < self._recorded[key]:
                 self._met[key] += 1
                 self._prompts_left -= key[0] == "prompt"
                 return True
         return False
+
+    def _known_as(self, event: Event) -> Iterator[Key]:
+        """Return the keys of an event of the transcript, at last those of equal events that were redacted."""
+        yield from _keys(event)
+        if self._redacted and (text := _text(event)):
+            by_text = _text_key(event, _without_tags(self._redact(text)))
+            found = [] if by_text is None else self._redacted.get(by_text, [])
+            while found:
+                yield found.pop()
 
 
 def _keys(event: Event) -> tuple[Key, ...]:
@@ -101,23 +132,50 @@ def _keys(event: Event) -> tuple[Key, ...]:
             return (("call", portable_call(event.call)),)
         case ToolResultEvent() if event.call:
             return (("result", portable_call(event.call)),)
-        case PromptEvent() if event.secrets is not None and event.id:
-            # Its text is not as it was.
-            return (("prompt", event.id),)
-        case PromptEvent() if event.text:
-            turn = text_of(record_of(event.meta).get("promptId"))
-            return ((_place("prompt", event), _digest(event.text)), *([("prompt", turn)] if turn else ()))
-        case ResponseEvent() if event.secrets is not None and event.id:
-            return (("response", event.id),)
-        case ResponseEvent() if event.text:
-            known = (_place("response", event), _digest(event.text))
-            return (known, ("response", event.id)) if event.id else (known,)
-        case SystemEvent() if event.sidechain is None and wrapper_of(event.text) == event.kind:
-            return (("notice", _digest(event.text)),)
         case CompactionEvent() if event.summary:
             return (("compaction", ""),)
         case _:
-            return ()
+            by_text, by_id = _text_key(event, _text(event)), _id_key(event)
+            keys = [] if by_text is None else [by_text] if by_id is None else [by_text, by_id]
+            return tuple(reversed(keys) if _is_redacted(event) else keys)
+
+
+def _text_key(event: Event, text: str) -> Key | None:
+    """Return the key of an event with ``text``; None for one that hooks do not report."""
+    match event:
+        case PromptEvent() if text:
+            return _place("prompt", event), _digest(text)
+        case ResponseEvent() if text:
+            return _place("response", event), _digest(text)
+        case SystemEvent() if event.sidechain is None and wrapper_of(text) == event.kind:
+            return "notice", _digest(text)
+        case _:
+            return None
+
+
+def _id_key(event: Event) -> Key | None:
+    """Return the key of an event by the id that hooks and transcripts share; None without one."""
+    match event:
+        case PromptEvent():
+            id = event.id if _is_redacted(event) else text_of(record_of(event.meta).get("promptId"))
+            return ("prompt", id) if id else None
+        case ResponseEvent() if event.id:
+            return "response", event.id
+        case _:
+            return None
+
+
+def _is_redacted(event: Event) -> bool:
+    """True for an event whose text had secrets, which it no longer has."""
+    return event.secrets is not None and event.secrets.policy == "redact"
+
+
+def _text(event: Event) -> str:
+    return event.text if isinstance(event, PromptEvent | ResponseEvent | SystemEvent) else ""
+
+
+def _without_tags(text: str) -> str:
+    return _TAG.sub(r"\1]", text)
 
 
 def _place(kind: str, event: Event) -> str:

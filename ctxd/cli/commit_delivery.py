@@ -210,12 +210,11 @@ class CommitDelivery:
         """The commit as the daemon would store it: under ``redact`` no secret reaches the file."""
         if self._policy != "redact":
             return queued
-        from ctxd.config import load
+        from ctxd.cli.secrets import host_guard
         from ctxd.formats.array_secrets import captured_array
-        from ctxd.secrets.redaction import KEY_BYTES, Capture, Guard
-        from ctxd.secrets.rulefile import scanner_of
+        from ctxd.secrets.redaction import Capture
 
-        capture = Capture(Guard(scanner_of(load().secrets_rules), os.urandom(KEY_BYTES)), "redact")
+        capture = Capture(host_guard(), "redact")
         return msgspec.structs.replace(
             queued, delta=captured_array(capture, queued.delta), summary=capture.text(queued.summary)
         )

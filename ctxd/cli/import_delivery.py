@@ -21,7 +21,7 @@ from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
-from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, settled
+from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, redacted, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause
@@ -383,7 +383,7 @@ class TranscriptImport:
         newest = (await self._client.commit_resolve(session=source.session)).commit
         before = self._clock.wall_ms() if newest is None else newest.created_at_ms
         is_own = newest is not None and newest.session == source.session
-        return RecordedEvents(events, record.unrecorded, before, own, has_commits=is_own)
+        return RecordedEvents(events, record.unrecorded, before, own, has_commits=is_own, redact=redacted)
 
     async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""

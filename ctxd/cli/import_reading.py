@@ -3,10 +3,11 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from blake3 import blake3
@@ -20,6 +21,9 @@ from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, id_of, number_of
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
+
+if TYPE_CHECKING:
+    from ctxd.secrets.redaction import Guard
 
 _TAIL_BYTES: Final = 16 * 1024
 """Bytes before the end of what was read that must be the same for the reading to go on there."""
@@ -50,6 +54,19 @@ async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
         await clock.sleep(0.1)
         stat = stat_of(path)
     return stat
+
+
+@cache
+def _guard() -> "Guard":
+    # Imported only where a session has redacted text: it takes as long as the import of a small file.
+    from ctxd.cli.secrets import host_guard
+
+    return host_guard()
+
+
+def redacted(text: str) -> str:
+    """Return ``text`` as the daemon stores it under ``redact``, but for the tags. Raises: Stop for unusable rules."""
+    return _guard().redacted(text)
 
 
 def is_grown(before: Stat | None, stat: Stat | None) -> bool:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -24,6 +24,9 @@ from ctxd_client.errors import NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.objects import ObjectPurgeResult
+
+if TYPE_CHECKING:
+    from ctxd.secrets.redaction import Guard
 
 _FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 _LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv", "__pycache__"})
@@ -78,16 +81,24 @@ def scan(
     return FOUND if hits else OK
 
 
-def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[FoundSecret], int]:
+def host_guard(rules: Path | None = None) -> "Guard":
+    """A guard with the built-in rules and those of the file ``rules``, by default the one that the settings name.
+
+    Raises: Stop for rules that cannot be used.
+    """
     from ctxd.config import load
     from ctxd.secrets.redaction import KEY_BYTES, Guard
     from ctxd.secrets.rulefile import RulesRefused, scanner_of
 
     try:
         # The daemon's key is not ours to read: tags are of this run alone.
-        guard = Guard(scanner_of(rules or load().secrets_rules), os.urandom(KEY_BYTES))
+        return Guard(scanner_of(rules or load().secrets_rules), os.urandom(KEY_BYTES))
     except RulesRefused as refused:
         raise Stop(FAILURE, str(refused), symbol="rules") from None
+
+
+def _on_disk(run: Invocation, paths: tuple[Path, ...], rules: Path | None) -> tuple[list[FoundSecret], int]:
+    guard = host_guard(rules)
     hits: list[FoundSecret] = []
     scanned = 0
     for place, data in _texts(run, paths):

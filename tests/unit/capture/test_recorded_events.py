@@ -10,6 +10,7 @@ from ctxd.transcripts.readers import LINE_READERS, Format
 from ctxd.transcripts.records import Line
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.secrets import SecretFound, Secrets
 
 CLAUDE = {
     "type": "assistant", "uuid": "u", "parentUuid": None, "sessionId": "s",
@@ -70,3 +71,27 @@ def test_each_event_is_left_out_as_often_as_the_session_has_it_and_none_of_what_
         True, False, False, True,
     ]  # fmt: skip
     assert recorded.left_out == 2
+
+
+REDACTED = Secrets(policy="redact", found=(SecretFound(rule="gitlab-token", tag="0a1b2c3d"),))
+FLAGGED = Secrets(policy="flag", found=(SecretFound(rule="gitlab-token", tag="0a1b2c3d"),))
+
+
+@pytest.mark.requirement("HOK-14")
+@pytest.mark.parametrize("id", [None, "turn-1"])
+@pytest.mark.parametrize("kind", [PromptEvent, ResponseEvent])
+def test_a_text_with_secrets_is_known_whether_it_was_flagged_or_redacted(
+    kind: type[PromptEvent | ResponseEvent], id: str | None
+) -> None:
+    def redact(text: str) -> str:
+        return text.replace("glpat-x", "[REDACTED:gitlab-token:ffffffff]")
+
+    def left(recorded: RecordedEvents, text: str) -> bytes:
+        return recorded.without(SourceLine(9, b"{}\n", {}, b""), [kind(text=text)]).kept
+
+    stored = kind(id=id, text="use [REDACTED:gitlab-token:0a1b2c3d] twice", secrets=REDACTED)
+    recorded = RecordedEvents([stored, stored], 0, 1, redact=redact)
+    assert [left(recorded, "use glpat-x twice") for _ in range(3)] == [b"", b"", b"{}\n"]
+    assert left(RecordedEvents([stored], 0, 1, redact=redact), "use glpat-x once") == b"{}\n"
+    flagged = RecordedEvents([kind(id=id, text="use glpat-x twice", secrets=FLAGGED)], 0, 1, redact=redact)
+    assert left(flagged, "use glpat-x twice") == b""
