@@ -31,6 +31,9 @@ from ctxd_protocol.event_types import (
 _CALL_IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
 """Members of a block that name its call, in the formats of all harnesses."""
 
+HANDED_OVER: Final = "handed_over"
+"""The label of a session that a file was written for: its bytes, the events of the session by then, and the digest."""
+
 _TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
 """What stands for a secret; its tag is made with a key that the daemon alone has."""
 
@@ -43,7 +46,8 @@ class RecordedEvents:
     ``since``: bytes of the source that were imported before the session had events of its own. ``newest``: the newest
     commit of the session, made at the instant ``before``: what follows the last prompt that the session has continues
     it, anything else stays older. ``has_commits``: of its own. ``redact``: replaces the secrets in a text as the daemon
-    does, but for their tags.
+    does, but for their tags. ``written``: the bytes at the start of the source that a hand-over wrote from a context
+    which the session has; ``events`` are those after it.
     Memory: some 150 bytes for each event.
     """
 
@@ -56,8 +60,10 @@ class RecordedEvents:
         *,
         has_commits: bool = True,
         redact: Callable[[str], str] = str,
+        written: int = 0,
     ) -> None:
         self.since = since
+        self.written = written
         self._has_commits = has_commits
         self.before = before
         self.newest = newest
@@ -79,7 +85,7 @@ class RecordedEvents:
     @property
     def is_over(self) -> bool:
         """True once the transcript has had every prompt that the session has, of which there is one."""
-        return self._has_prompts and self._prompts_left == 0
+        return (self._has_prompts or self.written > 0) and self._prompts_left == 0
 
     def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
         """True for a delta without a message of a session that goes on from another's commit, and has none of its own
@@ -94,6 +100,9 @@ class RecordedEvents:
 
     def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
         """Return ``line``, of which ``events`` were read, without what the session has: blank if that is all of it."""
+        if line.end <= self.written:
+            self.left_out += 1
+            return line._replace(kept=b"")
         if line.end <= self.since or line.record is None:
             return line
         spoken = [event for event in events if _keys(event)]
@@ -122,6 +131,11 @@ class RecordedEvents:
             found = [] if by_text is None else self._redacted.get(by_text, [])
             while found:
                 yield found.pop()
+
+
+def hand_over_label(text: bytes, events: int) -> str:
+    """Return the label ``HANDED_OVER`` of a session with ``events`` for which a file begins with ``text``."""
+    return f"{len(text)} {events} {blake2b(text, digest_size=16).hexdigest()}"
 
 
 def _keys(event: Event) -> tuple[Key, ...]:

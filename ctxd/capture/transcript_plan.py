@@ -170,8 +170,8 @@ class TranscriptPlan:
         found = recorded.without(line, events)
         if found.kept and found.record is not None and found.record is not line.record:
             events = [entry.event for entry in self._read([Line(1, found.record)])]
-        is_next = recorded.is_over and recorded.newest is not None and not self._is_continued
-        if found.kept and is_next and any(isinstance(each, _SPOKEN) and each.sidechain is None for each in events):
+        is_next = found.kept and recorded.is_over and recorded.newest is not None and not self._is_continued
+        if is_next and (recorded.written or any(isinstance(e, _SPOKEN) and e.sidechain is None for e in events)):
             self._is_continued = True
             self._main = self._branch(CONTINUED, self._agent)
         return found, events

@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from ctxd.capture.recorded_events import HANDED_OVER, hand_over_label
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.context_download import downloaded
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
@@ -118,6 +119,8 @@ def _write(
     text = written(events, harness, new, own=own, losses=losses)
     if not text:
         raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")
+    if harness != "opencode":  # It makes rows of a database of the file.
+        client.session_annotate(session, labels={HANDED_OVER: hand_over_label(text, _count_events(client, session))})
     _create(file, text)
     return commit, {loss.part: loss.times for loss in losses.found()}
 
@@ -137,6 +140,15 @@ def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Loss
     for each in client.commit_history(commit, depth=made.commit_count).commits:
         harnesses[each.session or each.template] = _harness_of(client, each.session) or each.template
     return content, set(harnesses.values()) == {NAMES[harness]}
+
+
+def _count_events(client: SyncClient, session: str) -> int:
+    counted, cursor = 0, None
+    while True:
+        page = client.session_events(session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        counted, cursor = counted + len(page.events), page.next_cursor
+        if cursor is None:
+            return counted
 
 
 def _harness_of(client: SyncClient, session: str | None) -> str | None:

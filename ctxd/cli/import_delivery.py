@@ -21,7 +21,7 @@ from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
-from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, redacted, settled
+from ctxd.cli.import_reading import Copies, ImportedLines, Pass, events_of, handed_over, is_grown, redacted, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause
@@ -42,7 +42,6 @@ from ctxd.transcripts.discovery import (
 )
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
-from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import ImportedDelta
 from ctxd_protocol.session_types import RecordedSession
@@ -360,14 +359,9 @@ class TranscriptImport:
             session = (await self._client.session_get(source.session)).session
         except NotFound:
             return None
-        events: list[Event] = []
-        cursor: str | None = None
-        while True:
-            page = await self._client.session_events(source.session, limit=PAGE_ITEMS_MAX, cursor=cursor)
-            events += (msgspec.convert(logged.event, Event) for logged in page.events)
-            if (cursor := page.next_cursor) is None:
-                break
-        if not events:
+        events = await events_of(self._client, source.session)
+        written, begun = handed_over(source, session.labels)
+        if not events and not written:
             self._listed[source.session] = session.recorded
             return None
         last = max((event.at for event in events if event.at is not None), default=session.updated_at)
@@ -383,7 +377,10 @@ class TranscriptImport:
         newest = (await self._client.commit_resolve(session=source.session)).commit
         before = self._clock.wall_ms() if newest is None else newest.created_at_ms
         is_own = newest is not None and newest.session == source.session
-        return RecordedEvents(events, record.unrecorded, before, own, has_commits=is_own, redact=redacted)
+        rest = events[begun:]
+        return RecordedEvents(
+            rest, record.unrecorded, before, own, has_commits=is_own, redact=redacted, written=written
+        )
 
     async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""

@@ -1,7 +1,8 @@
 """Reading of one imported source: what of it was read before, and what of it repeats another source."""
 
+import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
@@ -13,6 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.capture.planned_deltas import PlannedDelta, Repeated, Start
+from ctxd.capture.recorded_events import HANDED_OVER
 from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.cli.import_record import CopyEnd, SourceRecord
 from ctxd.clock import Clock
@@ -20,11 +22,15 @@ from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, id_of, number_of
 from ctxd.transcripts.session_facts import SessionFacts
-from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
+from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine, open_source
+from ctxd_protocol.event_types import Event
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
 
 if TYPE_CHECKING:
     from ctxd.secrets.redaction import Guard
+    from ctxd_client import Client
 
+_HANDED_OVER: Final = re.compile(r"([0-9]{1,12}) ([0-9]{1,9}) ([0-9a-f]{32})")
 _TAIL_BYTES: Final = 16 * 1024
 """Bytes before the end of what was read that must be the same for the reading to go on there."""
 
@@ -67,6 +73,31 @@ def _guard() -> "Guard":
 def redacted(text: str) -> str:
     """Return ``text`` as the daemon stores it under ``redact``, but for the tags. Raises: Stop for unusable rules."""
     return _guard().redacted(text)
+
+
+def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
+    """Return the bytes at the start of a source that a hand-over wrote, if they are unchanged, and the number of events
+    that its session had then; zeros for any other. Raises: OSError, and as reading it does."""
+    stated = _HANDED_OVER.fullmatch(labels.get(HANDED_OVER, ""))
+    if stated is None or source.stored is not None:
+        return 0, 0
+    digest, left = blake2b(digest_size=16), int(stated[1])
+    with open_source(source.file) as file:
+        while left and (piece := file.read(min(left, _BYTES_HASHED_AT_ONCE))):
+            digest.update(piece)
+            left -= len(piece)
+    return (int(stated[1]), int(stated[2])) if digest.hexdigest() == stated[3] else (0, 0)
+
+
+async def events_of(client: "Client", session: str) -> list[Event]:
+    """Return all events in the chat of a session. Raises: CallFailed. Cancel: safe."""
+    events: list[Event] = []
+    cursor: str | None = None
+    while True:
+        page = await client.session_events(session, limit=PAGE_ITEMS_MAX, cursor=cursor)
+        events += (msgspec.convert(logged.event, Event) for logged in page.events)
+        if (cursor := page.next_cursor) is None:
+            return events
 
 
 def is_grown(before: Stat | None, stat: Stat | None) -> bool:

@@ -110,3 +110,33 @@ def test_the_import_of_a_hand_over_of_imported_work_adds_nothing_and_hides_nothi
     assert current == newest.commit
     again = ctx(daemon, "resume", made["session"], *words[2:], HOME=str(tmp_path), TMPDIR=str(tmp_path))
     assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.requirement("HND-4")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+def test_a_hand_over_of_what_no_hook_reports_is_known_by_its_bytes(
+    harness: str, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    pi = Pi()
+    image = {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="}
+    call = {"type": "toolCall", "id": "call_1", "name": "bash", "arguments": {"command": "ls"}}
+    records = [
+        pi.says("a", content=[{"type": "text", "text": "What is this?"}, image]),
+        pi.says("b", "assistant", content=[{"type": "thinking", "thinking": "hm", "thinkingSignature": "x"}, call]),
+        pi.says("c", content=[{"type": "text", "text": "Never mind."}]),
+        pi.says("d", "assistant"),
+    ]
+    imported(daemon, "pi", pi.write(tmp_path / "pi", *records))
+    words = ("resume", pi.id, "--in", harness, "--cwd", str(tree), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    file, session = Path(made["file"]), made["session"]
+    client.session_pause(session)
+    assert imported(daemon, harness, file)["commits"] == 0
+    assert client.context_current(session=session).context_id == made["commit"]
+    append(file, says(harness, file, made["native_session"], "And then?", "2099-01-02T03:04:05Z"))
+    for commits in (1, 0):
+        assert imported(daemon, harness, file)["commits"] == commits
+    newest = client.commit_resolve(session=session).commit
+    assert newest is not None and newest.parent == made["commit"]
+    context = client.commit_materialize(newest.commit, format="narrative-v1").content or ""
+    assert [context.count(text) for text in ("What is this?", "Never mind.", "And then?")] == [1, 1, 1]
