@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 from uuid import UUID, uuid4
 
-import msgspec
-
 from ctxd.capture.recorded_events import HANDED_OVER, hand_over_label
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.context_download import downloaded
@@ -31,9 +29,10 @@ from ctxd.formats.cbor_array import items
 from ctxd.formats.codex_v1 import timestamp
 from ctxd.formats.harness_session import HarnessName, NewSession, written
 from ctxd.formats.losses import Losses
+from ctxd.formats.translation import GONE, Output, reference_of, with_output
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
-from ctxd_protocol.event_types import Event, ToolResultEvent
+from ctxd_protocol.event_types import Event
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import StartContext
@@ -162,18 +161,13 @@ def _harness_of(client: SyncClient, session: str | None) -> str | None:
 
 def _with_output(client: SyncClient, session: str, event: Event) -> Event:
     """Return ``event`` with the output of its tool call, which the session keeps as an object."""
-    if not isinstance(event, ToolResultEvent) or event.object is None or event.text:
+    if (id := reference_of(event)) is None:
         return event
     try:
-        found = client.object_get(event.object, session=session).object
+        found = client.object_get(id, session=session).object
     except NotFound:
-        return msgspec.structs.replace(event, object=None, text="[The output is gone.]")
-    content = found.payload.get("content")
-    text = content if isinstance(content, str) else f"[The output is {found.state}.]"
-    if "encoding" in found.payload:
-        text = "[The output is binary.]"
-    failed = event.is_error or found.payload.get("status") == "fail"
-    return msgspec.structs.replace(event, object=None, text=text, is_error=failed)
+        return with_output(event, GONE)
+    return with_output(event, Output.of(found.payload, found.payload.get("content"), found.state))
 
 
 def _create(file: Path, text: bytes) -> None:

@@ -1,11 +1,11 @@
 """Materialisation: the deltas of a chain as one context, made in a thread with memory for a few MiB of deltas."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -28,14 +28,25 @@ from ctxd.errors import CtxdError
 from ctxd.file_replies import PassedFile
 from ctxd.formats.cbor_array import UnreadableDelta
 from ctxd.formats.delta_formats import is_array
-from ctxd.formats.translation import RAW, TRANSLATOR_VERSION, Delta, Materialization, UntranslatableFormat
+from ctxd.formats.translation import (
+    GONE,
+    RAW,
+    TRANSLATOR_VERSION,
+    Delta,
+    Materialization,
+    Output,
+    UntranslatableFormat,
+)
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, decode_content, encode_content
+from ctxd.objects.kinds import state_of
 from ctxd.offload import Lane, LoopHandle, NoThread, in_thread
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
 from ctxd.store.writes import Landed
 from ctxd_protocol.methods import commits as wire
+
+T = TypeVar("T")
 
 CONTEXT_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Bytes of the deltas of one context, which need as much room on the disk while it is kept."""
@@ -49,6 +60,8 @@ PASSED_BYTES_MIN: Final = 64 * 1024
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of deltas, about, that are in memory at a time."""
 
+_CHATS: Final = "chat:"
+
 _THREADS: Final = 2
 
 _SNAPSHOT_EVERY: Final = 256
@@ -57,6 +70,8 @@ _SNAPSHOT_EVERY: Final = 256
 _WANTED_MAX: Final = 64
 """Chains that wait for a snapshot; one more is left until it is read."""
 
+
+_Fetch = Callable[[], Awaitable[Any]]
 
 _Made = CachedContext[wire.CommitMaterializeResult]
 
@@ -157,7 +172,7 @@ class Materializer:
             raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
         failure: CtxdError | SnapshotGone | None = None  # A group would wrap it.
         async with anyio.create_task_group() as group:
-            deltas = _Deltas(self._store, [each for each in parts if isinstance(each, Walked)])
+            deltas = _Deltas(self._store, viewer, [each for each in parts if isinstance(each, Walked)])
             group.start_soon(deltas.serve)
             try:
                 await deltas.begin()
@@ -247,15 +262,17 @@ class Materializer:
 
 
 class _Deltas:
-    """The contents of a chain for a thread that reads them in order, fetched by the loop a few MiB at a time."""
+    """The contents of a chain for a thread that reads them in order, and the outputs of tool calls that they refer to,
+    fetched by the loop a few MiB at a time."""
 
-    def __init__(self, store: VersionStore, commits: Sequence[Walked]) -> None:
+    def __init__(self, store: VersionStore, viewer: CommitViewer, commits: Sequence[Walked]) -> None:
         self._store = store
+        self._viewer = viewer
         self._refs = [each.content_ref or "" for each in commits]
         self._sizes = [each.size for each in commits]
         self._loop = LoopHandle()
         self._held: dict[str, Content] = {}
-        self._wanted: tuple[list[str], Future[dict[str, Content]]] | None = None
+        self._wanted: tuple[_Fetch, Future[Any]] | None = None
         self._asked = anyio.Event()
         self._is_over = False
 
@@ -268,10 +285,29 @@ class _Deltas:
         ref = self._refs[number]
         if ref not in self._held:
             self._held = {}
-            fetched: Future[dict[str, Content]] = Future()
-            self._loop.schedule(self._ask, self._batch(number), fetched)
-            self._held = fetched.result()
+            self._held = self._fetched(partial(self._store.contents, self._batch(number)))
         return encode_content(self._held[ref])
+
+    def outputs(self, ids: Sequence[str]) -> dict[str, Output]:
+        """The outputs of tool calls by the ids of their objects. Otherwise as ``read``.
+
+        A delta may name any object. A sandbox is given the outputs of its own sessions alone, and no caller a file.
+        """
+        found = self._fetched(partial(self._store.bulk, ids, content=True))
+        outputs = dict.fromkeys(ids, GONE)
+        for id, stored in found.items():
+            document, sessions = stored.document, self._viewer.sessions
+            session = str(document.payload.get("chat_ref", "")).removeprefix(_CHATS)
+            if document.type == "toolcall" and (sessions is None or session in sessions):
+                outputs[id] = Output.of(document.payload, document.content, state_of(document))
+            else:
+                del outputs[id]
+        return outputs
+
+    def _fetched(self, fetch: Callable[[], Awaitable[T]]) -> T:
+        fetched: Future[T] = Future()
+        self._loop.schedule(self._ask, fetch, fetched)
+        return fetched.result()
 
     async def serve(self) -> None:
         """Fetch for the thread until cancelled; its reads fail from then on."""
@@ -280,9 +316,9 @@ class _Deltas:
                 await self._asked.wait()
                 self._asked = anyio.Event()
                 assert self._wanted is not None, "asked without a request"
-                refs, fetched = self._wanted
+                fetch, fetched = self._wanted
                 try:
-                    found = await self._store.contents(refs)
+                    found = await fetch()
                 except CtxdError as error:
                     self._wanted = None
                     fetched.set_exception(error)
@@ -294,11 +330,11 @@ class _Deltas:
             if self._wanted is not None:
                 self._wanted[1].set_exception(_over())
 
-    def _ask(self, refs: list[str], fetched: "Future[dict[str, Content]]") -> None:
+    def _ask(self, fetch: _Fetch, fetched: "Future[Any]") -> None:
         if self._is_over:
             fetched.set_exception(_over())
             return
-        self._wanted = refs, fetched
+        self._wanted = fetch, fetched
         self._asked.set()
 
     def _batch(self, first: int) -> list[str]:
@@ -333,7 +369,7 @@ def _joined(
             assert reader is not None, "found among the snapshots"
             deltas += reader.deltas(each)
     try:
-        return Materialization(deltas, wanted or deltas[0].format, folder)
+        return Materialization(deltas, wanted or deltas[0].format, folder, contents.outputs)
     except UntranslatableFormat as error:
         raise CtxdError("unsupported", str(error), hint="Leave format out for that of the chain.") from error
 

@@ -2,16 +2,16 @@
 
 Four tiers, the best first: ``native`` (deltas joined as they are), ``fields`` (events mapped one by one), ``narrative``
 (text for any model), ``raw`` (deltas of an unknown format, as they are). One chain may mix formats. The
-result depends on the deltas and ``TRANSLATOR_VERSION`` only.
+result depends on the deltas, the outputs of tool calls that they refer to, and ``TRANSLATOR_VERSION`` only.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative
 from ctxd.formats.cbor_array import array_head, encoded, joinable
 from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measured, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
-from ctxd_protocol.event_types import Event, SystemEvent
+from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
@@ -57,6 +57,42 @@ class Delta(NamedTuple):
     tokens: int
 
 
+class Output(NamedTuple):
+    """Output of a tool call, which the delta of a session refers to."""
+
+    text: str
+    is_error: bool = False
+
+    @classmethod
+    def of(cls, payload: Mapping[str, Any], content: object, state: str) -> "Output":
+        """The output in a version of a tool call's object; a note in its place if it has no text."""
+        text = content if isinstance(content, str) else f"[The output is {state}.]"
+        if "encoding" in payload:
+            text = "[The output is binary.]"
+        return cls(text, payload.get("status") == "fail")
+
+
+OutputReader = Callable[[Sequence[str]], Mapping[str, Output]]
+"""Returns outputs by the ids of their objects. Of those that are left out the reference stays."""
+
+GONE: Final = Output("[The output is gone.]")
+
+_OUTPUTS_AT_ONCE: Final = 16
+"""Events whose outputs are read together. Each may have some MiB."""
+
+
+def reference_of(event: Event) -> str | None:
+    """Return the object that has the output of a tool call; None if ``event`` has it itself, or is another event."""
+    return event.object if isinstance(event, ToolResultEvent) and not event.text else None
+
+
+def with_output(event: Event, output: Output) -> Event:
+    """Return the result of a tool call with the output that it refers to."""
+    assert isinstance(event, ToolResultEvent), "other events refer to no output"
+    failed = event.is_error or output.is_error
+    return msgspec.structs.replace(event, object=None, text=output.text, is_error=failed)
+
+
 class UntranslatableFormat(ValueError):
     """Deltas cannot be translated to the wanted format."""
 
@@ -69,11 +105,14 @@ class Materialization:
     ended.
     """
 
-    def __init__(self, deltas: Sequence[Delta], wanted: str, folder: Path | None = None) -> None:
-        """Choose the tier. ``folder`` has room for a long content, by default that of temporary files. Raises:
-        UntranslatableFormat."""
+    def __init__(
+        self, deltas: Sequence[Delta], wanted: str, folder: Path | None = None, outputs: OutputReader | None = None
+    ) -> None:
+        """Choose the tier. ``folder`` has room for a long content, by default that of temporary files. ``outputs``
+        reads what events refer to; None leaves the references. Raises: UntranslatableFormat."""
         self._deltas = deltas
         self._folder = folder
+        self._outputs = outputs
         self.tier, self.format = _tier({delta.format for delta in deltas}, wanted)
         self._restart()
 
@@ -141,7 +180,7 @@ class Materialization:
                     yield joinable(delta.read())
                     self._add_counts(delta)
             else:
-                for item in self._items(_events(format, run, self._losses)):
+                for item in self._items(self._events(format, run)):
                     yield 1, encoded(item)
 
     def _items(self, events: Iterator[Event]) -> Iterator[object]:
@@ -174,14 +213,14 @@ class Materialization:
                     self._add_counts(delta)
                     yield from map(writer.add_line, _complete_lines(delta.read()))
             else:
-                for event in _events(format, run, self._losses):
+                for event in self._events(format, run):
                     self._count(event)
                     yield from writer.add(event)
 
     def _narrative(self) -> Iterator[bytes]:
         yield narrative.TITLE.encode()
         for format, run in self._runs():
-            for event in _events(format, run, self._losses):
+            for event in self._events(format, run):
                 self._count(event)
                 yield narrative.passage(event, self._losses).encode("utf-8", "replace")
 
@@ -199,6 +238,19 @@ class Materialization:
     def _runs(self) -> Iterator[tuple[str, Iterator[Delta]]]:
         """Yield the deltas of equal format that follow each other: a reader may need what stood in the one before."""
         return groupby(self._deltas, key=lambda delta: delta.format)
+
+    def _events(self, format: str, run: Iterable[Delta]) -> Iterator[Event]:
+        """Yield the events of a run, with the outputs that they refer to."""
+        events = _events(format, run, self._losses)
+        if self._outputs is None or self.format == events_v1.NAME:
+            yield from events
+            return
+        while batch := list(islice(events, _OUTPUTS_AT_ONCE)):
+            named = [id for event in batch if (id := reference_of(event)) is not None]
+            found = self._outputs(named) if named else {}
+            for event in batch:
+                output = found.get(reference_of(event) or "")
+                yield event if output is None else with_output(event, output)
 
     def _count(self, event: Event) -> None:
         messages, size = measured(event)
