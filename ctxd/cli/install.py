@@ -15,7 +15,8 @@ from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, OK
 from ctxd.cli.git_hook import install as install_git_hook
 from ctxd.cli.git_hook import uninstall as uninstall_git_hook
-from ctxd.cli.harness_hooks import NAMES, HarnessName, UnsuitableFile
+from ctxd.cli.harness_hooks import NAMES, HarnessName
+from ctxd.cli.hook_handlers import UnsuitableFile
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.command_line import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
@@ -32,13 +33,15 @@ _SHORTEN_LEAST: Final = 200
 
 
 class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one harness: ``connected``; ``disabled``, its settings switch all hooks off; ``outdated``, its hooks run
-    another program or options than those that are current; ``broken``, its file cannot be read; ``none``."""
+    """State of one harness: ``connected``; ``disabled``, its settings switch hooks off; ``outdated``, its hooks run
+    another program or options than those that are current; ``broken``, its file cannot be read; ``none``. ``fix`` is
+    the remedy, empty where none is needed."""
 
     harness: HarnessName
     state: str
     file: str
     found: str
+    fix: str
 
 
 @click.group(
@@ -87,6 +90,9 @@ def status(run: Invocation) -> int:
         run.screen.document({"items": found})
     else:
         run.screen.table(("HARNESS", "STATE", "FILE"), [(each.harness, each.state, each.file) for each in found])
+        for each in found:
+            if each.fix:
+                run.screen.note(f"{each.harness}: {each.found}; {each.fix}")
     return OK
 
 
@@ -127,24 +133,36 @@ def git(run: Invocation, repo: Path, away: bool) -> None:
 def connection(name: HarnessName) -> HarnessState:
     """State of the harness ``name``, from its file."""
     path = harness_hooks.place(name, os.environ)
+
+    def found(state: str, text: str, fix: str = "") -> HarnessState:
+        return HarnessState(harness=name, state=state, file=str(path), found=text, fix=fix)
+
     try:
         text = (_read(path) or b"").decode().removeprefix(_MARK)
         words = harness_hooks.command(name, text)
-        is_whole = words is None or harness_hooks.installed(name, text, words, path) == text
-        switch = harness_hooks.switch_off(name, text)
+        switch = harness_hooks.switch_off(name, text, path)
+        stale = None if words is None else _stale(name, text, words, path)
     except (Stop, UnsuitableFile, UnicodeDecodeError) as error:
-        return HarnessState(harness=name, state="broken", file=str(path), found=str(error))
+        return found("broken", str(error), f"correct it, then run ctx install {name}")
     except RecursionError:
-        return HarnessState(harness=name, state="broken", file=str(path), found=_TOO_DEEP)
+        return found("broken", _TOO_DEEP, f"correct it, then run ctx install {name}")
     if words is None:
-        return HarnessState(harness=name, state="none", file=str(path), found="not connected")
-    if not is_whole:
-        return HarnessState(harness=name, state="outdated", file=str(path), found="some of its hooks are not current")
-    if not os.access(words[0], os.X_OK):
-        return HarnessState(harness=name, state="outdated", file=str(path), found=f"{words[0]} cannot be run")
+        return found("none", "not connected")
     if switch is not None:
-        return HarnessState(harness=name, state="disabled", file=str(path), found=f"{switch} switches all hooks off")
-    return HarnessState(harness=name, state="connected", file=str(path), found=f"connected through {words[0]}")
+        return found("disabled", switch.found, switch.remedy)
+    if stale is not None:
+        return found("outdated", stale, f"run ctx install {name}")
+    return found("connected", f"connected through {words[0]}")
+
+
+def _stale(name: HarnessName, text: str, words: list[str], path: Path) -> str | None:
+    """The reason why the hooks in ``text`` are not current; None if they are. Raises: RecursionError."""
+    try:
+        if harness_hooks.installed(name, text, words, path) != text:
+            return "some of its hooks are not current"
+    except UnsuitableFile as refused:
+        return f"some of its hooks are not current, and {refused}"
+    return None if os.access(words[0], os.X_OK) else f"{words[0]} cannot be run"
 
 
 def findings() -> list[Finding]:
@@ -152,14 +170,11 @@ def findings() -> list[Finding]:
     found = []
     for each in map(connection, NAMES):
         title = f"hooks of {each.harness}"
-        if each.state == "broken":
-            found.append(fail(title, f"{each.file}: {each.found}", f"correct it, then run ctx install {each.harness}"))
-        elif each.state == "disabled":
-            found.append(warn(title, f"{each.file}: {each.found}", "remove that setting"))
-        elif each.state == "outdated":
-            found.append(warn(title, f"{each.file}: {each.found}", f"run ctx install {each.harness}"))
-        else:
+        if not each.fix:
             found.append(ok(title, each.found))
+        else:
+            check = fail if each.state == "broken" else warn
+            found.append(check(title, f"{each.file}: {each.found}", each.fix))
     return found
 
 

@@ -1,0 +1,38 @@
+"""Hooks in settings of the form that Claude Code and codex share: by event a list of groups, each with its handlers.
+
+Separate, because the modules of both use it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+PROGRAM: Final = "ctx-hook"
+
+TIMEOUT_S: Final = 10
+"""Seconds that a harness gives a hook, which ends itself long before: without it some are killed after one."""
+
+
+class UnsuitableFile(Exception):
+    """The file has a form to which nothing can be added, or from which nothing can be removed."""
+
+
+def handlers(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All handlers of hooks by event."""
+    return [
+        handler
+        for event in groups.values()
+        if isinstance(event, list)
+        for group in event
+        for handler in of_group(group)
+    ]
+
+
+def of_group(group: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - any value of a settings file
+    """The handlers of a group; none of what is no group."""
+    return [each for each in items_of(group) if isinstance(each, dict)]
+
+
+def items_of(group: Any) -> list[Any]:  # noqa: ANN401 - any value of a settings file
+    """All that a group lists in the place of its handlers."""
+    found = group.get("hooks") if isinstance(group, dict) else None
+    return found if isinstance(found, list) else []
