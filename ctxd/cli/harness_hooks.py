@@ -72,11 +72,12 @@ def _tools() -> list[dict[str, Any]]:
     ]
 
 
-def removed(harness: HarnessName, text: str, path: Path) -> str:
-    """The file's ``text`` without our hooks; empty for a file that is ours alone. Raises: UnsuitableFile."""
+def removed(harness: HarnessName, text: str, path: Path, copy: str | None) -> str:
+    """The file's ``text`` without our hooks; empty for a file that is ours alone. ``copy`` is the text before them, if
+    there is one. Raises: UnsuitableFile."""
     match harness:
         case "claude":
-            return _claude_removed(text)
+            return _claude_removed(text, copy)
         case "codex":
             return codex_hooks.removed(text, path)
         case _:
@@ -166,14 +167,25 @@ def _claude_installed(text: str, words: Sequence[str]) -> str:
     return text
 
 
-def _claude_removed(text: str) -> str:
-    before = text
+def _claude_removed(text: str, copy: str | None) -> str:
+    before, empty = text, _empty_entries(copy)
     for event in _claude_hooks(text) if text.strip() else ():
-        text = _without_event(text, event)
+        text = _without_event(text, event, is_list_kept=event in empty)
     at = json_edits.root(text)
-    if text != before and not _claude_hooks(text):
+    if text != before and not _claude_hooks(text) and "hooks" not in empty:
         text = json_edits.removed(text, at, _last(text, at, "hooks"))
     return text
+
+
+def _empty_entries(copy: str | None) -> set[str]:
+    """The events whose list was empty before our hooks came, or ``hooks`` if there was no event: they stay."""
+    try:
+        hooks = _claude_settings(copy or "{}").get("hooks")
+    except UnsuitableFile:
+        return set()
+    if not isinstance(hooks, dict):
+        return set()
+    return {event for event, groups in hooks.items() if groups == []} if hooks else {"hooks"}
 
 
 class _HandlerPlace(NamedTuple):
@@ -213,13 +225,14 @@ def _with_handlers(text: str, event: str, handler: Mapping[str, Any]) -> str:
     return text
 
 
-def _without_event(text: str, event: str) -> str:
-    """``text`` without our handlers of ``event``, and without what they leave empty."""
+def _without_event(text: str, event: str, *, is_list_kept: bool) -> str:
+    """``text`` without our handlers of ``event``, and without what they leave empty, save the list itself if it is
+    kept."""
     while places := _places(text, event):
         at = places[0]
         if len(json_edits.elements(text, at.handlers)) > 1:
             text = json_edits.removed(text, at.handlers, at.position)
-        elif len(json_edits.elements(text, at.groups)) > 1:
+        elif is_list_kept or len(json_edits.elements(text, at.groups)) > 1:
             text = json_edits.removed(text, at.groups, at.number)
         else:
             text = json_edits.removed(text, at.hooks, _last(text, at.hooks, event))

@@ -1,9 +1,11 @@
 """``ctx install`` and ``ctx uninstall``: connect harnesses to ctxd, and record the current context in git commits."""
 
 import os
+import stat
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, cast
 
@@ -197,7 +199,7 @@ def _restored(name: HarnessName, text: str, path: Path) -> str:
     copy = None if kept is None else kept.decode().removeprefix(_MARK)
     if words is not None and copy is not None and harness_hooks.installed(name, copy, words, path) == text:
         return copy
-    left = harness_hooks.removed(name, text, path)
+    left = harness_hooks.removed(name, text, path, copy)
     # Without a copy the file was made by `ctx install`.
     return "" if words is not None and copy is None and left.split() in (["{}"], ["{", "}"]) else left
 
@@ -246,35 +248,53 @@ def _write(name: HarnessName, path: Path, before: bytes | None, after: str) -> N
     """Replace the file at ``path``, or the one that a symbolic link there leads to, in one step. Raises: ``Stop``."""
     target, copy = Path(os.path.realpath(path)), _backup(path)
     try:
-        mode = 0o600
-        if before is not None:
-            mode = target.stat().st_mode & 0o7777
-            if not mode & 0o200:
-                raise Stop(FAILURE, f"{target} is read-only", hint="make it writable", symbol="permission_denied")
+        like = None if before is None else target.stat()
+        if like is not None and not like.st_mode & 0o200:
+            raise Stop(FAILURE, f"{target} is read-only", hint="make it writable", symbol="permission_denied")
         text = (before or b"").decode().removeprefix(_MARK)
         was_ours = harness_hooks.command(name, text) is not None if text else False
         if not after and not copy.exists():
             target.unlink()
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        if before is not None and not was_ours:
-            _put(copy, before, mode)
-        if _read(path) != before:
-            raise Stop(FAILURE, f"{path} changed meanwhile", hint="run the command again", symbol="conflict")
-        _put(target, after.encode(), mode)
+        with ExitStack() as drafts:
+            new = drafts.enter_context(_draft(target, after.encode(), like))
+            kept = None if before is None or was_ours else drafts.enter_context(_draft(copy, before, like))
+            if _read(path) != before:
+                raise Stop(FAILURE, f"{path} changed meanwhile", hint="run the command again", symbol="conflict")
+            if kept is not None:
+                kept.replace(copy)
+            new.replace(target)
         if was_ours and _read(copy) == after.encode():
             copy.unlink()
     except OSError as error:
         raise Stop(FAILURE, f"{error.filename}: {error.strerror}", symbol="failed") from error
 
 
-def _put(path: Path, content: bytes, mode: int) -> None:
+@contextmanager
+def _draft(path: Path, content: bytes, like: os.stat_result | None) -> Iterator[Path]:
+    """A file beside ``path`` that may replace it, with ``content`` and the owner, the group and the mode of ``like``.
+    Raises: ``Stop``, OSError."""
     draft = path.with_name(f".{path.name}.ctxd-{os.getpid()}")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), mode)
+            if like is not None:
+                _give(file.fileno(), path, like)
+                os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
             os.fsync(file.fileno())
-        draft.replace(path)
+        yield draft
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _give(file: int, path: Path, like: os.stat_result) -> None:
+    """Give ``file``, which is to be at ``path``, to the owner and the group of ``like``. Raises: ``Stop``."""
+    found = os.fstat(file)
+    if (found.st_uid, found.st_gid) == (like.st_uid, like.st_gid):
+        return
+    try:
+        os.fchown(file, like.st_uid, like.st_gid)
+    except OSError as error:
+        refused = f"{path} could not keep its owner and group: {error.strerror}; nothing was changed"
+        raise Stop(FAILURE, refused, hint="run it as the owner of the file", symbol="permission_denied") from None

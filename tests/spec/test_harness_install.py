@@ -9,6 +9,7 @@ import subprocess
 import sysconfig
 import tomllib
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -233,6 +234,46 @@ def test_a_link_is_followed_and_a_read_only_file_is_left_alone(tmp_path: Path) -
     kept.chmod(0o444)
     done = ctx(tmp_path, "install", "claude")
     assert done.returncode == 1 and "read-only" in done.stderr and kept.read_text() == "{}"
+
+
+@pytest.mark.requirement("HOK-12")
+@pytest.mark.parametrize("text", ['{"a": 1, "hooks": {"Stop": []}}', '{"a": 1, "hooks": {}}', '{"a": 1}'])
+def test_empty_entries_of_a_person_stay(tmp_path: Path, text: str) -> None:
+    file = written(tmp_path, "claude", text)
+    assert ctx(tmp_path, "install", "claude").returncode == 0
+    file.write_text(file.read_text().replace('"a": 1', '"a": 2'))
+    assert ctx(tmp_path, "install", "claude", "--shorten", "5000").returncode == 0
+    assert ctx(tmp_path, "uninstall", "claude").returncode == 0
+    assert json.loads(file.read_text()) == {**json.loads(text), "a": 2}
+
+
+def owned(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+
+@pytest.mark.requirement("HOK-11")
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files to others")
+def test_the_file_of_another_user_stays_theirs(tmp_path: Path) -> None:
+    file = written(tmp_path, "claude", "{}")
+    file.chmod(0o640)
+    os.chown(file, 4321, 4322)
+    assert ctx(tmp_path, "install", "claude").returncode == 0
+    assert {owned(each) for each in file.parent.iterdir()} == {(4321, 4322, 0o640)}
+    assert ctx(tmp_path, "uninstall", "claude").returncode == 0
+    assert file.read_text() == "{}" and owned(file) == (4321, 4322, 0o640)
+
+
+@pytest.mark.requirement("HOK-11")
+@pytest.mark.skipif(os.geteuid() != 0 or which("setpriv") is None, reason="root alone has capabilities to give up")
+def test_a_file_whose_owner_cannot_be_kept_is_left_alone(tmp_path: Path) -> None:
+    file = written(tmp_path, "claude", "{}")
+    os.chown(file, 4321, 4322)
+    # Without this capability, as in some containers, root may replace the file, but not give it away.
+    limited = ["setpriv", "--bounding-set=-chown", str(SCRIPTS / "ctx"), "install", "claude"]
+    done = subprocess.run(limited, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 1 and str(file) in done.stderr and "owner" in done.stderr, done.stderr
+    assert file.read_text() == "{}" and list(file.parent.iterdir()) == [file]
 
 
 @pytest.mark.requirement("HOK-11")
