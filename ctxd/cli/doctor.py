@@ -67,7 +67,7 @@ def _all(run: Invocation) -> list[Finding]:
         host_checks.sqlite(),
         host_checks.machine_id(),
         *host_checks.inotify(),
-        undelivered_events.finding(path),
+        *undelivered_events.findings(path),
         *install.findings(),
     ]
     if status is not None:

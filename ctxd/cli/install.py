@@ -22,6 +22,8 @@ from ctxd.cli.hook_handlers import UnsuitableFile
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.command_line import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
+from ctxd_client.socket_lookup import find_socket
+from ctxd_protocol.default_paths import home
 
 _TOO_DEEP: Final = "it is nested too deeply"
 
@@ -164,7 +166,11 @@ def _stale(name: HarnessName, text: str, words: list[str], path: Path) -> str | 
             return "some of its hooks are not current"
     except UnsuitableFile as refused:
         return f"some of its hooks are not current, and {refused}"
-    return None if os.access(words[0], os.X_OK) else f"{words[0]} cannot be run"
+    if not os.access(words[0], os.X_OK):
+        return f"{words[0]} cannot be run"
+    if "--socket" not in words and (socket := _socket_by_environment()) is not None:
+        return f"where XDG_RUNTIME_DIR and XDG_STATE_HOME are not set, its hooks do not find {socket}"
+    return None
 
 
 def findings() -> list[Finding]:
@@ -188,9 +194,16 @@ def _words(run: Invocation, name: HarnessName, shorten: int | None) -> list[str]
         raise Stop(FAILURE, f"{beside[0]} is not there", hint="install ctxd again", symbol="not_found")
     words = [program, name]
     # A harness that is started elsewhere has another environment than this command.
-    if socket := run.socket_path() or os.environ.get("CTXD_SOCKET"):
+    if socket := run.socket_path() or os.environ.get("CTXD_SOCKET") or _socket_by_environment():
         words += ["--socket", os.path.abspath(socket)]
     return [*words, "--shorten", str(shorten)] if shorten is not None else words
+
+
+def _socket_by_environment() -> str | None:
+    """The socket that is found here, if a program without ``$XDG_RUNTIME_DIR`` and ``$XDG_STATE_HOME``, such as one
+    that cron starts, would look for another one."""
+    here = find_socket(environ={name: value for name, value in os.environ.items() if name != "CTXD_SOCKET"}).path
+    return here if here != find_socket(environ={"HOME": home(os.environ)}).path else None
 
 
 def _restored(name: HarnessName, text: str, path: Path) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -49,9 +50,23 @@ def deliver_waiting(socket: str | None) -> None:
                 waiting.close()
 
 
-def finding(socket: str) -> Finding:
-    """Check that no event waits for a daemon that answers, and that none was dropped."""
-    name = "hooks"
+def findings(socket: str) -> Iterator[Finding]:
+    """Check that no event waits for a daemon that answers, and that none was dropped; and that none waits for the
+    daemon of another socket, which hooks with another environment have looked for."""
+    yield _finding("hooks", socket, "the next hook delivers them once the daemon answers")
+    own = os.path.abspath(find_socket(socket).path)
+    for folder in _folders():
+        other = unquote(os.path.basename(folder))
+        remedy = (
+            "start its daemon, or run ctx install again for hooks that find this one: ctx import reads the events"
+            f" from the transcripts; then remove {folder}"
+        )
+        if other != own and (found := _finding(f"hooks for {other}", other, remedy)).verdict != "ok":
+            yield found
+
+
+def _finding(name: str, socket: str, remedy: str) -> Finding:
+    """Check the events for ``socket``; ``remedy``: for those that wait."""
     try:
         with _waiting(socket) as waiting:
             if waiting is None:
@@ -61,11 +76,19 @@ def finding(socket: str) -> Finding:
         folder = delivery.waiting_root(os.environ)
         return fail(name, f"{error.filename or folder}: {error.strerror or error}", f"make {folder} yours, mode 0700")
     if lost:
-        remedy = f"ctx import reads them from the transcripts; then remove {waiting.path}/{delivery.LOST}"
-        return warn(name, f"{count(len(lost), 'event')} dropped, the last one: {lost[-1]}", remedy)
-    if number:
-        return warn(name, f"{count(number, 'event')} waiting", "the next hook delivers them once the daemon answers")
-    return ok(name, "no event waits")
+        dropped = f"ctx import reads them from the transcripts; then remove {waiting.path}/{delivery.LOST}"
+        return warn(name, f"{count(len(lost), 'event')} dropped, the last one: {lost[-1]}", dropped)
+    return warn(name, f"{count(number, 'event')} waiting", remedy) if number else ok(name, "no event waits")
+
+
+def _folders() -> list[str]:
+    """The directories of events, each named by its socket."""
+    root = delivery.waiting_root(os.environ)
+    try:
+        names = sorted(os.listdir(root))
+    except OSError:
+        return []  # The check of this daemon's own directory reports it.
+    return [f"{root}/{name}" for name in names if name.startswith("%2F")]
 
 
 @contextmanager
