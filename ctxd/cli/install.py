@@ -65,7 +65,8 @@ def _harness_command(name: HarnessName) -> None:
         name=name,
         help=f"Capture the sessions of {title} live, from their next start on.\n\n"
         "Adds hooks to its settings, and changes nothing else in them; a copy of the file is kept beside it. Run it"
-        " again after an update of ctxd. `ctx uninstall` removes exactly what was added.",
+        " again after an update of ctxd. `ctx uninstall` removes exactly what was added.\n\n"
+        f"A session that began earlier has its history if `ctx import {name}` runs before the session is resumed.",
         examples=f"ctx install {name}\nctx install {name} --dry-run\nctx install {name} --shorten 20000",
     )
     @click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
@@ -78,7 +79,11 @@ def _harness_command(name: HarnessName) -> None:
     @common
     def connect(run: Invocation, dry_run: bool, shorten: int | None) -> None:
         words = _words(run, name, shorten)
-        _change(run, name, dry_run, lambda text, path: harness_hooks.installed(name, text, words, path))
+        changed = _change(run, name, dry_run, lambda text, path: harness_hooks.installed(name, text, words, path))
+        if changed and not dry_run:
+            run.screen.note(
+                f"run ctx import {name} before you resume a session that began earlier: it adds the history"
+            )
 
 
 for _name in NAMES:
@@ -217,7 +222,8 @@ def _restored(name: HarnessName, text: str, path: Path) -> str:
     return "" if words is not None and copy is None and left.split() in (["{}"], ["{", "}"]) else left
 
 
-def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[[str, Path], str]) -> None:
+def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[[str, Path], str]) -> bool:
+    """Make, or print, a change of the settings file. Returns: True if there is one. Raises: Stop."""
     path = harness_hooks.place(name, os.environ)
     before = _read(path)
     try:
@@ -240,6 +246,7 @@ def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[
         print_diff(run, patch)
     else:
         run.screen.line(f"{'changed' if changed else 'as it should be'}: {path}")
+    return changed
 
 
 def _read(path: Path) -> bytes | None:

@@ -83,7 +83,8 @@ def test_hooks_are_merged_into_the_settings_and_removed_without_a_trace(
     file.chmod(0o640)
     dry = ctx(tmp_path, "install", harness, "--dry-run")
     assert dry.returncode == 0 and "ctx-hook" in dry.stdout and file.read_bytes() == text.encode()
-    assert ctx(tmp_path, "install", harness).returncode == 0
+    first = ctx(tmp_path, "install", harness)
+    assert first.returncode == 0 and f"ctx import {harness}" in first.stderr
     mine = ["mine"] if '"mine"' in text else []
     assert runs(file) == [f"{HOOK} {harness}", *mine, f"{HOOK} {harness}"]
     kept = [line for line in text.splitlines() if not re.search("PostToolUse|hooks|mine|^.?$", line)]
@@ -92,7 +93,8 @@ def test_hooks_are_merged_into_the_settings_and_removed_without_a_trace(
     copies = [path for path in file.parent.iterdir() if path != file]
     assert [copy.read_bytes() for copy in copies] == [text.encode()]
     once = file.read_bytes()
-    assert "as it should be" in ctx(tmp_path, "install", harness).stdout and file.read_bytes() == once
+    again = ctx(tmp_path, "install", harness)
+    assert "as it should be" in again.stdout and again.stderr == "" and file.read_bytes() == once
     assert ctx(tmp_path, "uninstall", harness).returncode == 0
     assert file.read_bytes() == text.encode()
     assert list(file.parent.iterdir()) == [file]
