@@ -37,6 +37,11 @@ HANDED_OVER: Final = "handed_over"
 _TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
 """What stands for a secret; its tag is made with a key that the daemon alone has."""
 
+_COMMAND: Final = re.compile(
+    r"<command-name>(/[^<]{1,256})</command-name>(?:.{0,1024}?<command-args>([^<]*)</command-args>)?", re.S
+)
+"""A slash command in a transcript of Claude Code, whose hook has what was typed."""
+
 Key = tuple[str, str | bytes]
 
 
@@ -126,6 +131,8 @@ class RecordedEvents:
     def _known_as(self, event: Event) -> Iterator[Key]:
         """Return the keys of an event of the transcript, at last those of equal events that were redacted."""
         yield from _keys(event)
+        if isinstance(event, SystemEvent) and (command := _COMMAND.search(event.text)) is not None:
+            yield _place("prompt", event), _digest(f"{command[1]} {command[2] or ''}")
         if self._redacted and (text := _text(event)):
             by_text = _text_key(event, _without_tags(self._redact(text)))
             found = [] if by_text is None else self._redacted.get(by_text, [])

@@ -95,3 +95,16 @@ def test_a_text_with_secrets_is_known_whether_it_was_flagged_or_redacted(
     assert left(RecordedEvents([stored], 0, 1, redact=redact), "use glpat-x once") == b"{}\n"
     flagged = RecordedEvents([kind(id=id, text="use glpat-x twice", secrets=FLAGGED)], 0, 1, redact=redact)
     assert left(flagged, "use glpat-x twice") == b""
+
+
+@pytest.mark.requirement("HOK-14")
+@pytest.mark.parametrize("args", ["", "two words"])
+def test_a_slash_command_is_known_as_the_prompt_that_was_typed(args: str) -> None:
+    text = (
+        f"<command-message>hi</command-message>\n<command-name>/hi</command-name>\n<command-args>{args}</command-args>"
+    )
+    (event,) = read("claude-code", {**CLAUDE, "type": "user", "message": {"role": "user", "content": text}})
+    recorded = RecordedEvents([PromptEvent(text=f"/hi {args}")], 0, 1)
+    assert not recorded.is_over
+    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"" and recorded.is_over
+    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"{}\n", "it was typed once"
