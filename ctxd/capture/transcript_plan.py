@@ -33,7 +33,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 5
+PARSER: Final = 6
 """Version of this plan. Files that another version has planned are planned anew."""
 
 DELTA_BYTES: Final = 192 * 1024

@@ -35,6 +35,10 @@ _WRAPPER: Final = re.compile(
 _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
 """Kinds of notices that a person has typed."""
 
+_QUEUED: Final = "queued_command"
+"""Type of the attachment that holds a message which came while the model worked. Such a message has a record of its own
+elsewhere only if it was sent after the turn; then there is no attachment."""
+
 _INTERRUPTED: Final = "[Request interrupted by user"
 _ENVELOPE: Final = ("type", "uuid", "parentUuid", "timestamp", "message", "agentId", "isSidechain")
 _MESSAGE: Final = ("id", "role", "type", "model", "content", "usage", "stop_reason")
@@ -47,8 +51,10 @@ def wrapper_of(text: str) -> str | None:
 
 
 def is_typed(event: typed.Event) -> bool:
-    """True for what a person has typed: a prompt or a command."""
-    return isinstance(event, typed.PromptEvent) or (isinstance(event, typed.SystemEvent) and event.kind in _TYPED)
+    """True for what a person has typed to begin a turn: a prompt or a command."""
+    if isinstance(event, typed.PromptEvent):
+        return record_of(record_of(event.meta).get("attachment")).get("type") != _QUEUED
+    return isinstance(event, typed.SystemEvent) and event.kind in _TYPED
 
 
 class Segment(NamedTuple):
@@ -98,15 +104,30 @@ class _Reader:
                 return self._user(record)
             case "system":
                 return [self._system(record)]
+            case "attachment" if record_of(record.get("attachment")).get("type") == _QUEUED:
+                return self._queued(record)
             case kind if isinstance(kind, str):
                 return [opaque(kind, record, **_place(record))]
             case _:
                 return [opaque("untyped", record)]
 
     def _user(self, record: Record) -> list[typed.Event]:
-        message, place = record_of(record.get("message")), _place(record)
-        meta = rest(record, *_ENVELOPE)
-        content = message.get("content")
+        events = self._parts(record, record_of(record.get("message")).get("content"), rest(record, *_ENVELOPE))
+        return events or [opaque("user", record, **_place(record))]
+
+    def _queued(self, record: Record) -> list[typed.Event]:
+        """Read a message that came while the model worked, from a person or from the harness."""
+        attachment = record_of(record.get("attachment"))
+        origin = text_of(record_of(attachment.get("origin")).get("kind"))
+        is_persons = origin in ("", "human") and attachment.get("commandMode") != "task-notification"
+        is_meta = bool(attachment.get("isMeta")) or not is_persons
+        meta = {**(rest(record, *_ENVELOPE) or {}), "attachment": rest(attachment, "prompt")}
+        events = self._parts({**record, "isMeta": is_meta}, attachment.get("prompt"), meta)
+        return events or [opaque("attachment", record, **_place(record))]
+
+    def _parts(self, record: Record, content: object, meta: dict[str, Any] | None) -> list[typed.Event]:
+        """Read the content of a message to the model: results of tools, and one text with its images."""
+        place = _place(record)
         if isinstance(content, str):
             return [self._text(record, content, (), place, meta)]
         events: list[typed.Event] = []
@@ -127,7 +148,7 @@ class _Reader:
         if texts or attachments:
             beside = meta if not events else None
             events.append(self._text(record, "\n".join(texts), tuple(attachments), place, beside))
-        return events or [opaque("user", record, **place)]
+        return events
 
     def _text(
         self,

@@ -1,0 +1,60 @@
+"""IMP: who wrote a message, and what of it the model of another harness reads."""
+
+import json
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ctxd_client.sync import SyncClient
+from tests.client.running import Running
+from tests.spec.claude_records import calls, newest, returns
+from tests.spec.test_import import Claude, Record, ctx, imported, views, write
+
+PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+
+
+def handed_over(daemon: Running, client: SyncClient, session: str, harness: str, folder: Path) -> str:
+    """The file with which a session goes on in a harness."""
+    words = ("resume", newest(client, session).commit, "--in", harness, "--cwd", str(folder), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(folder), TMPDIR=str(folder)).stdout)
+    return Path(made["file"]).read_text()
+
+
+def queued(claude: Claude, label: str, prompt: object, **more: object) -> Record:
+    """A message that came while the model worked, as Claude Code keeps it."""
+    record = claude(label, "attachment", attachment={"type": "queued_command", "prompt": prompt, **more})
+    del record["message"]
+    return record
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize("harness", ["claude", "codex"])
+@pytest.mark.parametrize("form", ["string", "blocks"])
+def test_a_message_typed_while_the_model_worked_is_a_prompt_once(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, harness: str, form: str
+) -> None:
+    said, later = f"also {uuid4().hex}", f"then {uuid4().hex}"
+    prompt = said if form == "string" else [{"type": "text", "text": said}, PNG]
+    queue = [
+        {"type": "queue-operation", "operation": operation, "content": content, "sessionId": claude.session}
+        for operation, content in (("enqueue", said), ("enqueue", later), ("remove", said), ("dequeue", None))
+    ]
+    own = claude.turn("a", "b")
+    step = [
+        calls(claude, "c", "t1"), returns(claude, "d", "t1", "out"),
+        queued(claude, "e", prompt, commandMode="prompt"),
+        queued(claude, "f", "<task-notification>done</task-notification>", commandMode="task-notification"),
+        claude("g", "assistant"),
+    ]  # fmt: skip
+    sent = claude("h")
+    sent["message"]["content"] = later
+    write(tmp_path / f"{claude.session}.jsonl", [*own, *queue, *step, sent, claude("i", "assistant")])
+    counted = imported(daemon, "claude", tmp_path)["events"]
+    assert counted == {"prompt": 3, "response": 3, "tool_call": 1, "tool_result": 1, "system": 1, "opaque": 4}
+    assert views(client, claude.id) == ["abcdefghi"], "it is no branch"
+    file = handed_over(daemon, client, claude.id, harness, tmp_path)
+    # codex has each prompt a second time, for its user.
+    assert [file.count(each) for each in (said, later)] == [1 + (harness == "codex")] * 2
+    assert ("aGk=" in file) == (form == "blocks")
+    assert ("task-notification" in file) == (harness == "claude"), "Claude Code shows its model its own notices"
