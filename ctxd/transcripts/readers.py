@@ -3,6 +3,7 @@
 A harness may write to a file while it is read: of JSON lines the complete ones count, databases are opened read-only.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -40,8 +41,24 @@ LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] =
 }
 """Reader of each format of JSON lines. ``opencode``: a line for each row, see ``opencode_storage``."""
 
-_SESSION_MARKS: Final = frozenset({"sessionId", "uuid", "message", "leafUuid", "messageId", "operation"})
+_SESSION_MARKS: Final = frozenset({"uuid", "message", "messageId", "operation"})
+_ROLLOUT_TYPES: Final = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
+_EXEC_TYPES: Final = frozenset(
+    {
+        "thread.started",
+        "turn.started",
+        "turn.completed",
+        "turn.failed",
+        "item.started",
+        "item.updated",
+        "item.completed",
+    }
+)
+_STREAM_TYPES: Final = frozenset({"system", "user", "assistant", "result", "stream_event"})
 _PI_STREAM: Final = ("agent_", "turn_", "message_", "tool_execution_", "auto_")
+_PI_STREAM_TYPES: Final = frozenset(
+    {f"{kind}_{moment}" for kind in ("agent", "turn", "message", "tool_execution") for moment in ("start", "end")}
+)
 
 
 class UnknownFormat(Exception):
@@ -72,32 +89,63 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
 
 
 def format_of(first: Iterable[Record]) -> Format | None:
-    """Return the format that the first records of a file of JSON lines show; None if none does."""
+    """Return the format that most of the first records of a file of JSON lines show; None if none does.
+
+    Records that only one harness writes decide; the others, if there is no such record.
+    """
     records = list(first)
-    # Records of a session file may lack every mark of it, so that any other format is tried first.
-    found: Format | None = next((format for format in map(_format_of, records) if format is not None), None)
-    if found is None and any(_SESSION_MARKS & record.keys() for record in records):
-        return "claude-code"
-    return found
+    for known_by in (_certain_format, _likely_format):
+        # Of equally many the first one.
+        shown: Counter[Format] = Counter(format for each in records if (format := known_by(each)) is not None)
+        if shown:
+            return max(shown, key=shown.__getitem__)
+    return None
 
 
-def _format_of(record: Record) -> Format | None:
+def _certain_format(record: Record) -> Format | None:
+    """Return the format of a record that is in no other one; a record of a kind that is not known may be in any."""
     kind = record.get("type")
-    if not isinstance(kind, str) and record.keys() & {"session", "row", "parts"}:
-        return "opencode"
     if not isinstance(kind, str):
-        return "codex" if {"id", "timestamp", "instructions"} <= record.keys() else None
+        return _untyped_format(record)
+    if {"sessionId", "parentUuid", "leafUuid"} & record.keys():
+        return "claude-code"
+    if (kind == "session" and {"version", "cwd"} & record.keys()) or {"id", "parentId", "timestamp"} <= record.keys():
+        return "pi"
+    if kind in _ROLLOUT_TYPES and isinstance(record.get("payload"), dict):
+        return "codex"
+    if kind in _EXEC_TYPES:
+        return "codex-exec-json"
+    if isinstance(record.get("sessionID"), str):
+        return "opencode-run-json"
+    if kind in _STREAM_TYPES and isinstance(record.get("session_id"), str):
+        return "claude-stream-json"
+    return "pi-json-mode" if kind in _PI_STREAM_TYPES else None
+
+
+def _untyped_format(record: Record) -> Format | None:
+    if record.keys() & {"session", "row", "parts"}:
+        return "opencode"
+    return "codex" if {"id", "timestamp", "instructions"} <= record.keys() else None
+
+
+def _likely_format(record: Record) -> Format | None:
+    """Return the format that has records with the members or with the kind of name of this one."""
+    kind = record.get("type")
+    if not isinstance(kind, str):
+        return None
     if "payload" in record:
         return "codex"
     if kind.startswith(("thread.", "turn.", "item.")):
         return "codex-exec-json"
-    if (kind == "session" and "sessionId" not in record) or {"id", "parentId", "timestamp"} <= record.keys():
+    if kind == "session":
         return "pi"
-    if "part" in record or "sessionID" in record:
+    if "part" in record:
         return "opencode-run-json"
-    if "session_id" in record and "sessionId" not in record:
+    if "session_id" in record:
         return "claude-stream-json"
-    return "pi-json-mode" if kind.startswith(_PI_STREAM) else None
+    if kind.startswith(_PI_STREAM):
+        return "pi-json-mode"
+    return "claude-code" if _SESSION_MARKS & record.keys() else None
 
 
 def _rows(sessions: Iterable[StoredSession]) -> Iterator[Entry]:

@@ -497,6 +497,41 @@ def test_a_format_is_known_by_its_records(record, format):
     assert format_of([record]) == format
 
 
+@pytest.mark.requirement("IMP-6")
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"type": "future", "payload": {"a": 1}},
+        {"type": "future", "payload": {"a": 1}, "sessionId": "S"},
+        {"type": "future", "part": 2},
+        {"type": "turn.stats"},
+        {"type": "thread.stats", "timestamp": "2026-11-01T10:00:00.000Z"},
+        {"type": "future", "session_id": "S"},
+        {"type": "turn_stats", "message": "m"},
+        {"type": "future", "messageId": "m", "uuid": "u"},
+    ],
+    ids=lambda record: "-".join(record),
+)
+@pytest.mark.parametrize(
+    ("record", "format"),
+    [
+        ({"type": "user", "uuid": "u", "parentUuid": None, "sessionId": "S"}, "claude-code"),
+        ({"type": "assistant", "session_id": "S", "uuid": "u", "message": {}}, "claude-stream-json"),
+        ({"type": "response_item", "timestamp": "t", "payload": {}}, "codex"),
+        ({"type": "item.completed", "item": {}}, "codex-exec-json"),
+        ({"type": "message", "id": "i", "parentId": None, "timestamp": "t", "message": {}}, "pi"),
+        ({"type": "session", "id": "i", "timestamp": "t", "cwd": "/"}, "pi"),
+        ({"type": "message_end", "message": {}}, "pi-json-mode"),
+        ({"type": "text", "timestamp": 1, "sessionID": "S", "part": {}}, "opencode-run-json"),
+        ({"row": "r", "parts": []}, "opencode"),
+    ],
+)
+def test_a_record_of_an_unknown_kind_does_not_change_the_format(record, format, unknown, place):
+    known = [record, record] if "sessionId" in unknown else [record]
+    assert format_of([*known[:place], unknown, *known[place:]]) == format
+
+
 def test_a_file_of_no_known_format_is_refused_by_its_name(tmp_path):
     for name, text in (("a.jsonl", '{"x": 1}\n'), ("empty.jsonl", ""), ("a.json", '{"x": 1}')):
         (tmp_path / name).write_text(text)
