@@ -25,12 +25,18 @@ from ctxd.transcripts.records import (
 )
 from ctxd_protocol import event_types as typed
 
-_WRAPPER: Final = re.compile(
-    r"\s*<(command-name|command-message|command-args|local-command-stdout|local-command-stderr|local-command-caveat|"
-    r"bash-input|bash-stdout|bash-stderr|task-notification|teammate-message|system-reminder|user-prompt-submit-hook|"
-    r"user-memory-input)\b"
+_TAG: Final = re.compile(
+    r"\s*<(command-name|command-message|command-args|command-contents|local-command-stdout|local-command-stderr|"
+    r"local-command-caveat|bash-input|bash-stdout|bash-stderr|task-notification|teammate-message|system-reminder|"
+    r"user-prompt-submit-hook|user-memory-input)\b[^>]*>"
 )
-"""Start of a user record that the harness wrote: its first element names the kind."""
+"""Start of a part of a user record that the harness wrote."""
+
+_REPEATED: Final = frozenset({"system-reminder", "user-prompt-submit-hook"})
+"""Tags that cannot be in their own text; that of the others may be the output of anything."""
+
+_EXPLAINED: Final = frozenset({"task-notification", "teammate-message"})
+"""Tags behind which an explanation for the model may follow."""
 
 _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
 """Kinds of notices that a person has typed."""
@@ -45,9 +51,20 @@ _MESSAGE: Final = ("id", "role", "type", "model", "content", "usage", "stop_reas
 
 
 def wrapper_of(text: str) -> str | None:
-    """The kind of a user text that the harness wrote, from its first element; None for one that a person may have."""
-    found = _WRAPPER.match(text)
-    return None if found is None else found[1]
+    """The kind of a user text that the harness wrote, from its first tag; None for one that a person may have, as is
+    one that goes on behind the tags."""
+    kind: str | None = None
+    place, end = 0, len(text.rstrip())
+    while place < end:
+        if (opened := _TAG.match(text, place)) is None:
+            return kind if kind in _EXPLAINED else None
+        kind = kind or opened[1]
+        closing = f"</{opened[1]}>"
+        find = text.find if opened[1] in _REPEATED else text.rfind
+        if (found := find(closing, opened.end())) < 0:
+            return None
+        place = found + len(closing)
+    return kind
 
 
 def is_typed(event: typed.Event) -> bool:
@@ -202,12 +219,29 @@ def _response(record: Record) -> list[typed.Event]:
     }
     stop = text_of(message.get("stop_reason")) or None
     content = message.get("content")
+    if _is_api_error(record):
+        return [_api_error(content, rest(message, "id", "role", "type", "content"), {**place, "meta": beside})]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     events: list[typed.Event] = []
     for block in blocks if isinstance(blocks, list) else ():
         common = {**place, "meta": beside or None} if not events else place
         events.append(_block(block, common, billed, stop))
     return events or [opaque("assistant", record, **place)]
+
+
+def _is_api_error(record: Record) -> bool:
+    """True for an error that stands where an answer would. The harness keeps it from its model; of its other answers
+    without a model it does not."""
+    if record.get("isApiErrorMessage") is True:
+        return True
+    return record_of(record.get("message")).get("model") == "<synthetic>" and isinstance(record.get("error"), str)
+
+
+def _api_error(content: object, message: dict[str, Any] | None, common: dict[str, Any]) -> typed.SystemEvent:
+    texts = [content] if isinstance(content, str) else [text_of(block.get("text")) for block in records_of(content)]
+    if message is not None:
+        common["meta"] = {**common["meta"], "message": message}
+    return typed.SystemEvent(text="\n".join(filter(None, texts)), kind="api_error", **common)
 
 
 def _block(

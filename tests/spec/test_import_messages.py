@@ -58,3 +58,21 @@ def test_a_message_typed_while_the_model_worked_is_a_prompt_once(
     assert [file.count(each) for each in (said, later)] == [1 + (harness == "codex")] * 2
     assert ("aGk=" in file) == (form == "blocks")
     assert ("task-notification" in file) == (harness == "claude"), "Claude Code shows its model its own notices"
+
+
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize("harness", ["claude", "codex"])
+def test_an_error_of_the_api_is_a_notice_that_no_model_is_given_and_a_prompt_in_tags_goes_on(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, harness: str
+) -> None:
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d"), *claude.turn("e", "f")]
+    records[1]["isApiErrorMessage"] = True
+    records[1]["message"] |= {"model": "<synthetic>", "content": [{"type": "text", "text": "API Error: overloaded"}]}
+    records[3]["message"] |= {"model": "<synthetic>", "content": [{"type": "text", "text": "No response requested."}]}
+    records[4]["message"]["content"] = "<system-reminder> blocks are in my log, why?"
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    assert imported(daemon, "claude", tmp_path)["events"] == {"prompt": 3, "system": 1, "response": 2}
+    assert views(client, claude.id) == ["abcdef"]
+    file = handed_over(daemon, client, claude.id, harness, tmp_path)
+    assert "API Error" not in file
+    assert all(text in file for text in ("No response requested.", "blocks are in my log", "text c"))
