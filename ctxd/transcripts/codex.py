@@ -25,12 +25,14 @@ from ctxd.transcripts.records import (
 )
 from ctxd_protocol import event_types as typed
 
-_WRAPPER: Final = re.compile(
-    r"\s*(?:<(environment_context|permissions instructions|user_instructions|recommended_plugins|turn_aborted|"
-    r"send_user_message_question_reply|user_action|skill|user_shell_command|subagent_notification|INSTRUCTIONS)\b"
-    r"|# (AGENTS\.md instructions))"
+_TAGS: Final = (
+    "environment_context|permissions instructions|user_instructions|recommended_plugins|turn_aborted|"
+    "send_user_message_question_reply|user_action|skill|user_shell_command|subagent_notification|INSTRUCTIONS"
 )
-"""Start of a user message that the harness wrote. Texts about mentioned files end with the user's own request."""
+_WRAPPER: Final = re.compile(rf"\s*(?:<({_TAGS})\b|# (AGENTS\.md instructions))")
+_CLOSED: Final = re.compile(rf"</(?:{_TAGS})>\Z")
+"""Start and end of a user message that the harness wrote: it knows its own by both. Texts about mentioned files end
+with the user's own request."""
 
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
 _BARE_ITEMS: Final = frozenset(
@@ -140,7 +142,7 @@ class _Rollout:
         text, attachments = _content(item.get("content"))
         match item.get("role"):
             case "user":
-                if wrapper := _WRAPPER.match(text):
+                if (wrapper := _WRAPPER.match(text)) and _CLOSED.search(text.rstrip()):
                     return typed.SystemEvent(text=text, kind=wrapper[1] or wrapper[2], **common)
                 return typed.PromptEvent(text=text, attachments=attachments, **common)
             case "assistant":

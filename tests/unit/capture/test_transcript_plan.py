@@ -277,7 +277,12 @@ def test_codex_compactions_are_commits_of_their_own(more):
 def test_wrapped_texts_and_unknown_types_begin_no_turn():
     planned = Planned(
         "codex",
-        [META, says("e", text="<environment_context>x"), *turn("a", "b"), {"type": "world_state", "label": "w"}],
+        [
+            META,
+            says("e", text="<environment_context>x</environment_context>"),
+            *turn("a", "b"),
+            {"type": "world_state", "label": "w"},
+        ],
     )
     assert planned.deltas() == ["me", "abw"] and planned.plan.counts["opaque"] == 1
 

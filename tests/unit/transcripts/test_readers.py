@@ -265,13 +265,27 @@ def said(text, role="user"):
     return item(type="message", role=role, content=[{"type": "input_text", "text": text}])
 
 
+@pytest.mark.requirement("IMP-14")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# AGENTS.md instructions are wrong: they name a file that is gone",
+        "<skill> in my prompt does nothing",
+        "<environment_context>x</environment_context> is what you were told?",
+    ],
+)
+def test_codex_a_prompt_that_begins_like_a_text_of_the_harness_is_a_person_s(text):
+    shown = {"type": "event_msg", "payload": {"type": "user_message", "message": text}}
+    assert kinds(events(codex.read_rollout, said(text), shown)) == ["Prompt", "Opaque"]
+
+
 def test_codex_items_are_the_conversation_and_messages_for_the_screen_are_not():
     found = events(
         codex.read_rollout,
         {"type": "session_meta", "payload": {"id": "T", "base_instructions": {"text": "Be brief."}}},
         {"type": "turn_context", "payload": {"model": "gpt-x"}},
         said("<environment_context>x</environment_context>"),
-        said("# AGENTS.md instructions for /srv"),
+        said("# AGENTS.md instructions for /srv\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>\n"),
         said("\n# Files mentioned by the user:\n\n## My request for Codex:\nadd it"),
         {"type": "event_msg", "payload": {"type": "user_message", "message": "accept tabs"}},
         item(type="reasoning", summary=[{"type": "summary_text", "text": "look"}], encrypted_content="gAAA"),
