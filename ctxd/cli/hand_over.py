@@ -113,9 +113,9 @@ def _write(
     if commit is None:
         raise Stop(NOT_FOUND, "there is nothing to hand over yet", hint="ctx log lists commits")
     losses = Losses()
-    content, own = _content(client, commit, harness, losses)
+    content, own, first_format = _content(client, commit, harness, losses)
     events = [_with_output(client, session, event) for event in events_v1.events(items(content))]
-    text = written(events, harness, new, own=own, losses=losses)
+    text = written(events, harness, new, own=own, losses=losses, first_format=first_format)
     if not text:
         raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")
     if harness != "opencode":  # It makes rows of a database of the file.
@@ -124,8 +124,9 @@ def _write(
     return commit, {loss.part: loss.times for loss in losses.found()}
 
 
-def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Losses) -> tuple[bytes, bool]:
-    """Return the context of ``commit`` as events, and True if all of it is of the same harness."""
+def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Losses) -> tuple[bytes, bool, str]:
+    """Return the context of ``commit`` as events, True if all of it is of the same harness, and the format of its
+    oldest delta."""
     made = client.commit_materialize(commit, format=events_v1.NAME, content=False)
     if made.size > CONTEXT_BYTES_MAX:
         hint = "start from a commit after a compaction"
@@ -133,12 +134,13 @@ def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Loss
     content, made = downloaded(client, commit, format=events_v1.NAME)
     for part in made.lost:
         losses.add(part.part, part.times)
+    first_format = client.commit_show(made.stop or commit).commit.format
     if made.commit_count > PAGE_ITEMS_MAX:
-        return content, False
+        return content, False, first_format
     harnesses: dict[str | None, str] = {}
     for each in client.commit_history(commit, depth=made.commit_count).commits:
         harnesses[each.session or each.template] = _harness_of(client, each.session) or each.template
-    return content, set(harnesses.values()) == {NAMES[harness]}
+    return content, set(harnesses.values()) == {NAMES[harness]}, first_format
 
 
 def _count_events(client: SyncClient, session: str) -> int:

@@ -76,7 +76,7 @@ class RolloutWriter:
     ) -> Record:
         match event:
             case typed.PromptEvent():
-                return _message("user", "input_text", event.text, event.attachments)
+                return user_message(event.text, event.attachments)
             case typed.ResponseEvent():
                 return _message("assistant", "output_text", event.text, event.attachments)
             case typed.SystemEvent():
@@ -124,6 +124,11 @@ def data_url(found: typed.Attachment) -> str:
     # Base64 that is damaged was kept as it was.
     text = b64encode(found.data).decode() if found.data is not None else found.url or ""
     return text if "://" in text[:64] else f"data:{found.media_type};base64,{text}"
+
+
+def user_message(text: str, attachments: tuple[typed.Attachment, ...] = ()) -> Record:
+    """Return the item of a message of the user."""
+    return _message("user", "input_text", text, attachments)
 
 
 def _message(role: str, kind: str, text: str, attachments: tuple[typed.Attachment, ...]) -> Record:

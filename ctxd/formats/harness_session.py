@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from ctxd.formats.claude_code_v1 import SessionWriter
-from ctxd.formats.codex_v1 import RolloutWriter, timestamp
+from ctxd.formats.codex_v1 import RolloutWriter, timestamp, user_message
+from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_codex_windows
 from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
@@ -57,13 +58,21 @@ class NewSession(NamedTuple):
 
 
 def written(
-    events: Iterable[typed.Event], harness: HarnessName, new: NewSession, *, own: bool, losses: Losses
+    events: Iterable[typed.Event],
+    harness: HarnessName,
+    new: NewSession,
+    *,
+    own: bool,
+    losses: Losses,
+    first_format: str = "",
 ) -> bytes:
     """Return the file of the session ``new`` with the conversation of ``events``; empty if nothing of it can go on.
 
-    ``own``: the events are of one session of the same harness. Whatever is left out is counted in ``losses``.
+    ``own``: the events are of one session of the same harness. ``first_format``: that of the oldest delta. Whatever is
+    left out is counted in ``losses``.
     """
-    found = _conversation(events, harness, own, losses)
+    is_same_codex = own and harness == "codex"
+    found = _conversation(with_codex_windows(events, first_format, is_same_codex), harness, own, losses)
     if not found:
         return b""
     if not isinstance(found[0], typed.PromptEvent | typed.CompactionEvent):
@@ -91,23 +100,19 @@ def written(
 
 def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> list[typed.Event]:
     kept: list[typed.Event] = []
-    places: dict[str | None, int] = {}
-    id: str | None = None
+    places = Places()
     for event in events:
-        if event.id != id:
-            # Events of one record share its id.
-            id = event.id
-            places[id] = len(kept)
+        places.note(event, len(kept))
         if event.sidechain is not None:
             losses.drop(event)
-        elif isinstance(event, typed.CompactionEvent) and event.summary:
-            first = places.get(event.kept_from, -1) if event.kept_from is not None else len(kept)
-            if first < 0:
+        elif isinstance(event, typed.CompactionEvent) and replaces(event):
+            left = places.kept(event, kept)
+            if left is None:
                 losses.add("messages that a compaction kept")
-            kept = [_bare(event), *(kept[first:] if first >= 0 else ())]
-            places.clear()
+            bare = _bare(event, harness, own)
+            kept = [*([bare] if replaces(bare) else ()), *(left or ())]
         elif _goes_on(event, harness, own):
-            kept.append(_bare(event if own else _carried(event, harness, losses)))
+            kept.append(_bare(event if own else _carried(event, harness, losses), harness, own))
         else:
             losses.drop(event)
     return list(_paired(kept, own, losses))
@@ -154,11 +159,14 @@ def _can_be_sent(file: typed.Attachment, harness: HarnessName) -> bool:
             return file.data is not None or bool(file.url)
 
 
-def _bare(event: typed.Event) -> typed.Event:
+def _bare(event: typed.Event, harness: HarnessName, own: bool) -> typed.Event:
     """Return an event without what only its own place had: ids and the members beside its fields."""
     fields: dict[str, Any] = {"id": None, "parent": None, "meta": None, "secrets": None}
     if isinstance(event, typed.CompactionEvent):
         fields["kept_from"] = None
+        if own and harness == "codex" and (history := (event.meta or {}).get(HISTORY)):
+            # Only behind the same messages can the provider read what it encrypted.
+            fields["meta"] = {HISTORY: history}
     if isinstance(event, typed.ToolCallEvent):
         fields["tool"] = _NOT_IN_TOOL.sub("_", event.tool)[:64] or "tool"
         if (event.meta or {}).get("server_tool") is True:
@@ -256,9 +264,8 @@ def _codex(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
     }  # fmt: skip
     yield typed.SystemEvent(kind="session_meta", at=new.at, meta=meta)
     for event in events:
-        if isinstance(event, typed.CompactionEvent):
-            summary = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": event.summary}]}
-            event = msgspec.structs.replace(event, meta={"replacement_history": [summary]})
+        if isinstance(event, typed.CompactionEvent) and event.meta is None:
+            event = msgspec.structs.replace(event, meta={HISTORY: [user_message(event.summary)]})
         yield event
         # codex shows these to its user, and the items to its model.
         match event:

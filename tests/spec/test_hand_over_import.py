@@ -8,7 +8,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient, SyncSession
 from tests.client.running import Running
-from tests.spec.harness_files import Pi
+from tests.spec.harness_files import Pi, Thread
 from tests.spec.test_hand_over import talked
 from tests.spec.test_import import append, ctx, imported
 
@@ -140,3 +140,25 @@ def test_a_hand_over_of_what_no_hook_reports_is_known_by_its_bytes(
     assert newest is not None and newest.parent == made["commit"]
     context = client.commit_materialize(newest.commit, format="narrative-v1").content or ""
     assert [context.count(text) for text in ("What is this?", "Never mind.", "And then?")] == [1, 1, 1]
+
+
+@pytest.mark.requirement("HND-1", "HND-4")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+@pytest.mark.parametrize("prompts", [None, "a"])
+def test_prompts_that_a_compaction_of_codex_left_in_the_window_go_on(
+    harness: str, prompts: str | None, client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    thread = Thread()
+    thread.turn("a", "b")
+    thread.compact("s", prompts)
+    thread.turn("c", "d")
+    imported(daemon, "codex", thread.write(tmp_path / "codex"))
+    newest = client.commit_resolve(session=thread.id).commit
+    assert newest is not None
+    words = ("resume", newest.commit, "--in", harness, "--cwd", str(tree), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    content = Path(made["file"]).read_text()
+    assert [text in content for text in ("text a", "text b", "summary s", "text c", "text d")] == [1, 0, 1, 1, 1]
+    if prompts is None:
+        found = imported(daemon, harness, Path(made["file"]))
+        assert (found["skipped"], found["commits"]) == ([], 0)

@@ -1,0 +1,112 @@
+"""Messages that a compaction leaves in the window of a model, as each harness records them. Pure.
+
+Claude Code and pi name the first message that stays, opencode does so in the request for the compaction. codex records
+the new window itself, or a summary alone, beside which it repeats the newest prompts.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from ctxd.formats.codex_v1 import NAME as CODEX
+from ctxd.formats.codex_v1 import user_message
+from ctxd.transcripts.codex import read_rollout
+from ctxd.transcripts.records import Line, number_of, record_of, records_of, text_of
+from ctxd_protocol import event_types as typed
+
+HISTORY: Final = "replacement_history"
+"""Member of codex's compactions: the items that replace the conversation."""
+
+_PROMPTS_BYTES_MAX: Final = 80_000
+"""Bytes of the newest prompts that codex repeats beside a summary alone."""
+
+
+def replaces(event: typed.Event) -> bool:
+    """True for a compaction that has what replaces the conversation before it."""
+    return isinstance(event, typed.CompactionEvent) and bool(event.summary or _history(event))
+
+
+def with_codex_windows(events: Iterable[typed.Event], first_format: str, as_items: bool) -> Iterator[typed.Event]:
+    """Yield ``events`` with the window that each compaction of codex made: as events behind the compaction, or with
+    ``as_items`` as the ``replacement_history`` that codex itself reads.
+
+    ``first_format``: that of the oldest delta. Nothing else shows that a summary alone is of codex.
+    """
+    prompts: list[typed.PromptEvent] = []
+    for event in events:
+        if isinstance(event, typed.PromptEvent) and event.sidechain is None:
+            prompts.append(event)
+        if not isinstance(event, typed.CompactionEvent) or not replaces(event):
+            yield event
+            continue
+        repeated, prompts = prompts, []
+        if _history(event):
+            yield event
+            yield from () if as_items else _events(event)
+        elif first_format != CODEX or event.id is not None or event.message is not None:
+            yield event
+        elif as_items:
+            items = [user_message(each.text, each.attachments) for each in _newest(repeated)]
+            meta = {**(event.meta or {}), HISTORY: [*items, user_message(event.summary)]}
+            yield msgspec.structs.replace(event, meta=meta)
+        else:
+            yield event
+            yield from _newest(repeated)
+
+
+class Places:
+    """Places of events in a list that grows, to find those that a compaction leaves in the window."""
+
+    def __init__(self) -> None:
+        self._places: dict[str | None, int] = {}
+        self._id: str | None = None
+        self._tail: str | None = None
+
+    def note(self, event: typed.Event, place: int) -> None:
+        """Note the place that ``event`` will have."""
+        if event.id != self._id:
+            # Events of one record share its id.
+            self._id = event.id
+            self._places[event.id] = place
+        self._places.setdefault(event.message, place)
+        if isinstance(event, typed.OpaqueEvent) and event.kind == "compaction":
+            self._tail = text_of(record_of(event.data).get("tail_start_id")) or None
+
+    def kept(self, event: typed.CompactionEvent, events: list[typed.Event]) -> list[typed.Event] | None:
+        """Return those of ``events`` that ``event`` leaves in the window, and forget the places; None if the first of
+        them is not there."""
+        places, self._places = self._places, {}
+        tail, self._tail = self._tail, None
+        meta = event.meta or {}
+        if event.kept_from is None and number_of(meta.get("firstKeptEntryIndex")) is not None:
+            # Entries of pi's first version have no ids; the context begins with those that are kept. Of several
+            # summaries pi shows the newest.
+            return [each for each in events if not isinstance(each, typed.CompactionEvent)]
+        first = event.kept_from or (tail if "info" in meta else None)
+        if first is None:
+            return []
+        return events[places[first] :] if first in places else None
+
+
+def _history(event: typed.CompactionEvent) -> list[Any]:
+    return list(records_of((event.meta or {}).get(HISTORY)))
+
+
+def _events(event: typed.CompactionEvent) -> list[typed.Event]:
+    """Return the events of a window that codex recorded, but for the summary, which is its last message."""
+    items = ({"type": "response_item", "payload": item} for item in _history(event))
+    found = [entry.event for entry in read_rollout(Line(0, item) for item in items)]
+    for place in reversed(range(len(found)) if event.summary else ()):
+        if text_of(getattr(found[place], "text", None)).endswith(event.summary):
+            del found[place]
+            break
+    return [msgspec.structs.replace(each, at=event.at) for each in found]
+
+
+def _newest(prompts: list[typed.PromptEvent]) -> list[typed.PromptEvent]:
+    left = _PROMPTS_BYTES_MAX
+    for place, prompt in reversed(list(enumerate(prompts))):
+        if (left := left - len(prompt.text.encode("utf-8", "replace"))) < 0:
+            return prompts[place + 1 :]
+    return prompts
