@@ -26,6 +26,8 @@ HarnessName = Literal["claude", "codex", "pi", "opencode"]
 
 _Answer = typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent
 
+_Results = defaultdict[str, deque[tuple[int, typed.ToolResultEvent]]]
+
 _CALL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _NOT_IN_TOOL: Final = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 _SEEN_BY_MODEL: Final[dict[HarnessName, frozenset[str]]] = {
@@ -35,6 +37,9 @@ _SEEN_BY_MODEL: Final[dict[HarnessName, frozenset[str]]] = {
     "opencode": frozenset({"synthetic"}),
 }
 """Kinds of notices in each harness's own sessions that its model sees and that it does not add again by itself."""
+
+_PI_STOPS: Final = dict.fromkeys(("length", "max_tokens", "model_context_window_exceeded"), "length")
+"""pi's words for reasons to stop that do not follow from the answer."""
 
 BEGUN: Final = "[An earlier session goes on here.]"
 INTERRUPTED: Final = "[This call was interrupted: no output of it is recorded.]"
@@ -86,7 +91,7 @@ def written(
             return b"".join(line for event in _codex(found, new) for line in rollout.add(event))
         case "pi":
             tree = TreeWriter(losses)
-            lines = [line for event in _pi(found, new) for line in tree.add(event)]
+            lines = [line for event in _pi(found, new, own) for line in tree.add(event)]
             return b"".join([*lines, *tree.end()])
         case "opencode":
             writer = DocumentWriter(losses)
@@ -115,7 +120,7 @@ def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool
             kept.append(_bare(event if own else _carried(event, harness, losses), harness, own))
         else:
             losses.drop(event)
-    return list(_paired(kept, own, losses))
+    return list(_paired(kept, harness, own, losses))
 
 
 def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
@@ -160,32 +165,43 @@ def _can_be_sent(file: typed.Attachment, harness: HarnessName) -> bool:
 
 
 def _bare(event: typed.Event, harness: HarnessName, own: bool) -> typed.Event:
-    """Return an event without what only its own place had: ids and the members beside its fields."""
-    fields: dict[str, Any] = {"id": None, "parent": None, "meta": None, "secrets": None}
+    """Return an event without what only its own place had: ids, and most members beside its fields."""
+    fields: dict[str, Any] = {"id": None, "parent": None, "meta": _beside(event, harness, own), "secrets": None}
     if isinstance(event, typed.CompactionEvent):
         fields["kept_from"] = None
-        if own and harness == "codex" and (history := (event.meta or {}).get(HISTORY)):
-            # Only behind the same messages can the provider read what it encrypted.
-            fields["meta"] = {HISTORY: history}
     if isinstance(event, typed.ToolCallEvent):
         fields["tool"] = _NOT_IN_TOOL.sub("_", event.tool)[:64] or "tool"
-        if (event.meta or {}).get("server_tool") is True:
-            fields["meta"] = {"server_tool": True}
     return msgspec.structs.replace(event, **fields)
 
 
-def _paired(events: list[typed.Event], own: bool, losses: Losses) -> Iterator[typed.Event]:
+def _beside(event: typed.Event, harness: HarnessName, own: bool) -> dict[str, Any] | None:
+    """Return those members beside the fields of an event that ``harness`` needs."""
+    meta = event.meta or {}
+    match event:
+        case typed.CompactionEvent() if own and harness == "codex" and HISTORY in meta:
+            # Only behind the same messages can the provider read what it encrypted.
+            return {HISTORY: meta[HISTORY]}
+        case typed.ToolCallEvent() if harness == "claude" and meta.get("server_tool") is True:
+            return {"server_tool": True}
+        case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":
+            # pi makes text of reasoning that another provider signed.
+            return event.meta
+        case _:
+            return None
+
+
+def _paired(events: list[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> Iterator[typed.Event]:
     """Yield the events, with the results of an answer's calls right behind it, each call under an id of its own.
 
     The results have the order of their calls, ``own`` ones that in which they came: the model saw them so.
     """
-    results: dict[str, deque[tuple[int, typed.ToolResultEvent]]] = defaultdict(deque)
-    for place, event in enumerate(events):
-        if isinstance(event, typed.ToolResultEvent):
-            results[event.call or ""].append((place, event))
+    results = _results(events)
     used: set[str] = set()
     for answer in _answers(events):
         found: list[tuple[int, typed.ToolResultEvent]] = []
+        if harness == "pi" and own and _is_aborted(answer):
+            yield from _without_results(answer, results, used, losses)
+            continue
         for part in answer:
             if not isinstance(part, typed.ToolCallEvent):
                 yield part
@@ -204,6 +220,41 @@ def _paired(events: list[typed.Event], own: bool, losses: Losses) -> Iterator[ty
             yield result
     if unclaimed := sum(map(len, results.values())):
         losses.add("output without its call", unclaimed)
+
+
+def _results(events: list[typed.Event]) -> _Results:
+    """Return the results of each call, with their places."""
+    results: _Results = defaultdict(deque)
+    for place, event in enumerate(events):
+        if isinstance(event, typed.ToolResultEvent):
+            results[event.call or ""].append((place, event))
+    return results
+
+
+def _is_aborted(answer: list[typed.Event]) -> bool:
+    """True for an answer that pi shows to its user and leaves out of its requests."""
+    stops = [part.stop_reason for part in answer if isinstance(part, typed.ResponseEvent)]
+    if not stops:
+        return "errorMessage" in (answer[0].meta or {})
+    return bool({"aborted", "error"}.intersection(stops))
+
+
+def _without_results(
+    answer: list[typed.Event],
+    results: _Results,
+    used: set[str],
+    losses: Losses,
+) -> Iterator[typed.Event]:
+    """Yield an answer that pi leaves out of its requests: with results, these would be there without their calls."""
+    for place, part in enumerate(answer):
+        if place == 0 and not any(isinstance(each, typed.ResponseEvent) for each in answer):
+            part = msgspec.structs.replace(part, meta={**(part.meta or {}), "stopReason": "aborted"})
+        if isinstance(part, typed.ToolCallEvent):
+            if waiting := results[part.call]:
+                waiting.popleft()
+                losses.add("output of an aborted answer")
+            part = msgspec.structs.replace(part, call=_unused(part.call, used))
+        yield part
 
 
 def _answers(events: list[typed.Event]) -> Iterator[list[typed.Event]]:
@@ -281,17 +332,20 @@ def _shown(kind: str, event: typed.PromptEvent | typed.ResponseEvent) -> typed.O
     return typed.OpaqueEvent(kind=f"event_msg.{kind}", data={"type": kind, "message": event.text}, at=event.at)
 
 
-def _pi(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
+def _pi(events: list[typed.Event], new: NewSession, own: bool) -> Iterator[typed.Event]:
     header = {"type": "session", "version": 3, "id": new.id, "timestamp": timestamp(new.at), "cwd": new.cwd}
     yield typed.OpaqueEvent(kind="session", data=header)
     begun: str | None = ""
     for event in events:
+        if isinstance(event, typed.ResponseEvent) and not own:
+            event = msgspec.structs.replace(event, stop_reason=_PI_STOPS.get(event.stop_reason or ""))
         if not isinstance(event, _Answer):
             begun = ""
-        elif begun != event.message:
+        elif begun != event.message or event.meta is not None:
             begun = event.message
             usage = typed.Usage() if event.usage is None else event.usage
-            event = msgspec.structs.replace(event, usage=usage, meta={"api": "unknown", "provider": "ctxd"})
+            meta = {"api": "unknown", "provider": "ctxd", **(event.meta or {})}
+            event = msgspec.structs.replace(event, usage=usage, meta=meta)
         yield event
 
 

@@ -270,3 +270,53 @@ def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_on
         typed.ResponseEvent,
     ]
     assert made(harness, [typed.SystemEvent(text="x", kind="meta"), typed.PromptEvent()])[0] == []
+
+
+def answers_of_pi(events: Events, *, own: bool) -> list[dict[str, Any]]:
+    """The messages of the model and the outputs in a session that is written for pi."""
+    content = written(events, "pi", NEW, own=own, losses=Losses())
+    messages = [json.loads(line).get("message", {}) for line in content.splitlines()]
+    return [each for each in messages if each.get("role") in ("assistant", "toolResult")]
+
+
+ABORTED: Events = [
+    typed.PromptEvent(text="Look."),
+    typed.ResponseEvent(text="Half an ans", stop_reason="aborted", message="1", meta={"errorMessage": "x"}),
+    typed.ToolCallEvent(call="c1", tool="bash", message="1"),
+    typed.ToolCallEvent(call="c2", tool="bash", message="1"),
+    typed.ToolResultEvent(call="c2", text="out"),
+    typed.PromptEvent(text="Again."),
+    typed.ToolCallEvent(call="c3", tool="bash", message="2", meta={"errorMessage": "x", "provider": "p"}),
+    typed.PromptEvent(text="Again."),
+]
+
+
+@pytest.mark.requirement("HND-2")
+def test_an_answer_that_pi_leaves_out_has_no_outputs() -> None:
+    found = answers_of_pi(ABORTED, own=True)
+    assert [(each["role"], each["stopReason"]) for each in found] == [("assistant", "aborted")] * 2
+    assert made("pi", ABORTED, own=True)[1] == {"output of an aborted answer": 1}
+
+
+@pytest.mark.requirement("HND-2")
+def test_an_answer_that_was_aborted_in_another_harness_goes_on_with_its_outputs() -> None:
+    found = answers_of_pi(ABORTED, own=False)
+    roles = ["assistant", "toolResult", "toolResult", "assistant", "toolResult"]
+    assert [each["role"] for each in found] == roles
+    assert {each["stopReason"] for each in found if "stopReason" in each} == {"toolUse"}
+
+
+@pytest.mark.requirement("HND-2", "HND-7")
+def test_pi_finds_who_answered_and_its_own_words_for_the_end_of_an_answer() -> None:
+    own = {"api": "a", "provider": "p", "responseId": "r"}
+    thought = typed.ThinkingEvent(text="Hm.", signature="S", message="1", model="m", meta=own)
+    events = [TALK[0], thought, typed.ResponseEvent(text="So.", message="1", model="m", stop_reason="stop")]
+    (answer,) = answers_of_pi(events, own=True)
+    assert [block["type"] for block in answer["content"]] == ["thinking", "text"]
+    assert {name: answer[name] for name in own} == own and answer["stopReason"] == "stop"
+    (answer,) = answers_of_pi(events, own=False)
+    assert (answer["api"], answer["provider"]) == ("unknown", "ctxd")
+    stops = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "stop", None: "stop"}
+    for foreign, pis in stops.items():
+        (answer,) = answers_of_pi([TALK[0], typed.ResponseEvent(text="So.", stop_reason=foreign)], own=False)
+        assert answer["stopReason"] == pis
