@@ -3,6 +3,7 @@
 Reading is the transcript reader's work. Events that were read from a rollout become lines with the same events again.
 """
 
+import json
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,8 +19,16 @@ NAME: Final = "codex-v1"
 
 Record = dict[str, Any]
 
-_CALLS: Final = frozenset({"local_shell", "web_search", "tool_search", "image_generation"})
-"""Tools whose calls are items of their own."""
+_CALLS: Final[dict[str, tuple[str, ...]]] = {
+    "local_shell": ("status",),
+    "web_search": ("status",),
+    "tool_search": ("execution",),
+    "image_generation": ("status", "result"),
+}
+"""Tools whose calls are items of their own, with the members that codex needs beside their arguments."""
+
+_PROVIDERS: Final = frozenset({"web_search", "image_generation"})
+"""Tools that the provider runs itself: the call is all that is recorded."""
 
 _ROLES: Final = frozenset({"developer", "system"})
 _SHOWN: Final = "event_msg."
@@ -31,6 +40,7 @@ class RolloutWriter:
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
         self._custom: set[str | None] = set()
+        self._searches: set[str | None] = set()
 
     def add(self, event: typed.Event) -> Iterator[bytes]:
         """Yield the line of one event, if a rollout has a place for it."""
@@ -89,6 +99,8 @@ class RolloutWriter:
             case typed.ToolCallEvent():
                 return self._call(event)
             case typed.ToolResultEvent():
+                if event.call in self._searches and "tools" in (event.meta or {}):
+                    return {"type": "tool_search_output", "call_id": event.call}
                 kind = "custom_tool_call_output" if event.call in self._custom else "function_call_output"
                 output: object = event.text
                 if event.attachments:
@@ -99,16 +111,47 @@ class RolloutWriter:
                 return {"type": kind, "call_id": event.call or "", "output": output}
 
     def _call(self, event: typed.ToolCallEvent) -> Record:
-        if event.tool in _CALLS:
-            own = {} if event.call == event.id else {"call_id": event.call}
+        if _is_item(event):
+            if event.tool == "tool_search":
+                self._searches.add(event.call)
+            own = {} if event.call in ("", event.id) else {"call_id": event.call}
             place = "arguments" if event.tool == "tool_search" else "action"
             return {"type": f"{event.tool}_call", **own, **({} if event.args is None else {place: event.args})}
         call: Record = {"name": event.tool, "call_id": event.call}
         if isinstance(event.args, str):
+            if "status" not in (event.meta or {}) and not _is_object(event.args):
+                # The model wrote arguments of a function that are no JSON.
+                return {"type": "function_call", **call, "arguments": event.args}
             self._custom.add(event.call)
             return {"type": "custom_tool_call", **call, "input": event.args}
         arguments = msgspec.json.encode({} if event.args is None else event.args).decode()
         return {"type": "function_call", **call, "arguments": arguments}
+
+
+def runs_at_provider(event: typed.Event) -> bool:
+    """True for a call of codex that its provider ran, so that it has no output of its own."""
+    return isinstance(event, typed.ToolCallEvent) and event.tool in _PROVIDERS and _is_item(event)
+
+
+def _is_item(event: typed.ToolCallEvent) -> bool:
+    """True for a call that codex recorded as an item of its own: other harnesses may have tools of the same names."""
+    if event.tool not in _CALLS or not all(name in (event.meta or {}) for name in _CALLS[event.tool]):
+        return False
+    kind = event.args.get("type") if isinstance(event.args, dict) else None
+    match event.tool:
+        case "local_shell":
+            return kind == "exec"
+        case "web_search":
+            return event.args is None or kind is not None
+        case _:
+            return True
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def timestamp(at: int) -> str:

@@ -15,11 +15,12 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from ctxd.formats.claude_code_v1 import SessionWriter
-from ctxd.formats.codex_v1 import RolloutWriter, timestamp, user_message
+from ctxd.formats.codex_v1 import RolloutWriter, runs_at_provider, timestamp, user_message
 from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_codex_windows
 from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
+from ctxd.transcripts.records import attachment_of
 from ctxd_protocol import event_types as typed
 
 HarnessName = Literal["claude", "codex", "pi", "opencode"]
@@ -41,8 +42,14 @@ _SEEN_BY_MODEL: Final[dict[HarnessName, frozenset[str]]] = {
 _PI_STOPS: Final = dict.fromkeys(("length", "max_tokens", "model_context_window_exceeded"), "length")
 """pi's words for reasons to stop that do not follow from the answer."""
 
+_CODEX_CALL: Final = frozenset({"status", "namespace", "result", "revised_prompt"})
+_CODEX_ITEM: Final = _CODEX_CALL | {"phase", "end_turn", "summary", "execution", "tools"}
+"""Members of codex's items that have no place in an event, of calls and of all in its own sessions."""
+
 BEGUN: Final = "[An earlier session goes on here.]"
 INTERRUPTED: Final = "[This call was interrupted: no output of it is recorded.]"
+
+RUN_BY_PROVIDER: Final = "[The provider ran this call: no output of it is recorded.]"
 
 _CLAUDE_VERSION: Final = "2.1.330"
 _CODEX_VERSION: Final = "0.169.0"
@@ -117,7 +124,8 @@ def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool
             bare = _bare(event, harness, own)
             kept = [*([bare] if replaces(bare) else ()), *(left or ())]
         elif _goes_on(event, harness, own):
-            kept.append(_bare(event if own else _carried(event, harness, losses), harness, own))
+            found = [event] if harness == "codex" or not runs_at_provider(event) else _with_output(event)
+            kept += (_bare(each if own else _carried(each, harness, losses), harness, own) for each in found)
         else:
             losses.drop(event)
     return list(_paired(kept, harness, own, losses))
@@ -170,7 +178,13 @@ def _bare(event: typed.Event, harness: HarnessName, own: bool) -> typed.Event:
     if isinstance(event, typed.CompactionEvent):
         fields["kept_from"] = None
     if isinstance(event, typed.ToolCallEvent):
-        fields["tool"] = _NOT_IN_TOOL.sub("_", event.tool)[:64] or "tool"
+        server = (event.meta or {}).get("namespace") if harness != "codex" else None
+        tool = f"{server.rstrip('_')}__{event.tool}" if isinstance(server, str) and server else event.tool
+        fields["tool"] = _NOT_IN_TOOL.sub("_", tool)[:64] or "tool"
+        if harness == "codex" and runs_at_provider(event):
+            fields["id"] = event.id
+        elif harness == "codex" and not own and isinstance(event.args, str) and not fields["meta"]:
+            fields["args"] = {"input": event.args}
     return msgspec.structs.replace(event, **fields)
 
 
@@ -181,6 +195,11 @@ def _beside(event: typed.Event, harness: HarnessName, own: bool) -> dict[str, An
         case typed.CompactionEvent() if own and harness == "codex" and HISTORY in meta:
             # Only behind the same messages can the provider read what it encrypted.
             return {HISTORY: meta[HISTORY]}
+        case typed.ToolCallEvent() if harness == "codex" and not own:
+            # Its search for tools is of its own sessions alone.
+            return {name: each for name, each in meta.items() if name in _CODEX_CALL} or None
+        case _ if harness == "codex" and own:
+            return {name: each for name, each in meta.items() if name in _CODEX_ITEM} or None
         case typed.ToolCallEvent() if harness == "claude" and meta.get("server_tool") is True:
             return {"server_tool": True}
         case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":
@@ -188,6 +207,18 @@ def _beside(event: typed.Event, harness: HarnessName, own: bool) -> dict[str, An
             return event.meta
         case _:
             return None
+
+
+def _with_output(event: typed.Event) -> list[typed.Event]:
+    """Return a call that the provider of codex ran, and an output, which other providers require."""
+    assert isinstance(event, typed.ToolCallEvent)
+    meta = event.meta or {}
+    call = event.call or event.tool
+    args = {"prompt": meta["revised_prompt"]} if "revised_prompt" in meta else event.args
+    image = (attachment_of("image/png", meta["result"]),) if meta.get("result") else ()
+    text = "" if image else RUN_BY_PROVIDER if meta.get("status") == "completed" else INTERRUPTED
+    result = typed.ToolResultEvent(call=call, text=text, attachments=image, is_error=text == INTERRUPTED, at=event.at)
+    return [msgspec.structs.replace(event, call=call, args=args), result]
 
 
 def _paired(events: list[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> Iterator[typed.Event]:
@@ -203,7 +234,7 @@ def _paired(events: list[typed.Event], harness: HarnessName, own: bool, losses: 
             yield from _without_results(answer, results, used, losses)
             continue
         for part in answer:
-            if not isinstance(part, typed.ToolCallEvent):
+            if not isinstance(part, typed.ToolCallEvent) or (harness == "codex" and runs_at_provider(part)):
                 yield part
                 continue
             id = _unused(part.call, used)

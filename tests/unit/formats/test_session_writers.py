@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ctxd.formats.codex_v1 import RolloutWriter
-from ctxd.formats.harness_session import INTERRUPTED, HarnessName, NewSession, written
+from ctxd.formats.harness_session import INTERRUPTED, RUN_BY_PROVIDER, HarnessName, NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
@@ -270,6 +270,73 @@ def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_on
         typed.ResponseEvent,
     ]
     assert made(harness, [typed.SystemEvent(text="x", kind="meta"), typed.PromptEvent()])[0] == []
+
+
+def items_of_codex(events: Events, *, own: bool = True) -> list[dict[str, Any]]:
+    """The items in a session that is written for codex, without messages of the user."""
+    content = written(events, "codex", NEW, own=own, losses=Losses())
+    payloads = [line["payload"] for line in map(json.loads, content.splitlines()) if line["type"] == "response_item"]
+    return [{name: each for name, each in item.items() if name != "content"} for item in payloads[1:]]
+
+
+def of_items(*items: dict[str, Any]) -> Events:
+    lines = (json.dumps({"type": "response_item", "payload": item}) for item in items)
+    return [TALK[0], *of_codex("".join(f"{line}\n" for line in lines).encode())]
+
+
+SEARCHED = {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "tabs"}}
+SHELL = {"type": "local_shell_call", "call_id": "c1", "status": "completed", "action": {"type": "exec", "command": []}}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "out"}
+DRAWN = {
+    "type": "image_generation_call", "id": "ig_1", "status": "completed", "revised_prompt": "a cat", "result": "aWNv",
+}  # fmt: skip
+CALLED = {"type": "function_call", "name": "read", "namespace": "mcp__files__", "arguments": "{}", "call_id": "c1"}
+BROKEN = {"type": "function_call", "name": "read", "arguments": '{"path": trunc', "call_id": "c1"}
+LOOKED_UP = {"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"query": "x"}}
+FOUND = {"type": "tool_search_output", "call_id": "c1", "status": "completed", "execution": "client", "tools": []}
+SAYING = {"type": "message", "role": "assistant", "phase": "commentary"}
+
+
+@pytest.mark.requirement("HND-7")
+@pytest.mark.parametrize(
+    "items",
+    [
+        [SEARCHED, {**SEARCHED, "id": "ws_2"}, SAYING],
+        [SHELL, OUTPUT],
+        [DRAWN],
+        [CALLED, OUTPUT],
+        [BROKEN, OUTPUT],
+        [LOOKED_UP, FOUND],
+        [{"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "x", "status": "completed"},
+         {"type": "custom_tool_call_output", "call_id": "c1", "output": "out"}],
+    ],
+)  # fmt: skip
+def test_codex_finds_the_items_that_it_wrote(items: list[dict[str, Any]]) -> None:
+    said = {"content": [{"type": "output_text", "text": "So."}]}
+    events = of_items(*({**item, **said} if item is SAYING else item for item in items))
+    assert items_of_codex(events) == items
+
+
+@pytest.mark.requirement("HND-2")
+@pytest.mark.parametrize("tool", ["web_search", "local_shell", "tool_search", "image_generation"])
+def test_tools_of_others_that_are_named_like_items_of_codex_are_functions_there(tool: str) -> None:
+    events = [TALK[0], typed.ToolCallEvent(call="c1", tool=tool, args={"query": "q"}, meta={"requestId": "r"})]
+    events.append(typed.ToolResultEvent(call="c1", text="out"))
+    call = {"type": "function_call", "name": tool, "call_id": "c1", "arguments": '{"query":"q"}'}
+    assert items_of_codex(events, own=False) == [call, OUTPUT]
+
+
+@pytest.mark.requirement("HND-2")
+@pytest.mark.parametrize("harness", ["claude", "pi"])
+def test_what_the_provider_of_codex_ran_stands_before_its_answer_and_is_not_interrupted(harness: HarnessName) -> None:
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
+    found, left_out = made(harness, of_items(SEARCHED, SEARCHED, DRAWN, said, CALLED, OUTPUT))
+    told = [each[:3] if each[0] != "call" else each[::2] for each in story(found)]
+    results = [event for event in found if isinstance(event, typed.ToolResultEvent)]
+    assert [each.text for each in results] == [RUN_BY_PROVIDER, RUN_BY_PROVIDER, "", "out"]
+    assert [len(each.attachments) for each in results] == [0, 0, 1, 0] and not any(each.is_error for each in results)
+    assert [each[0] for each in told] == ["PromptEvent", *["call", "result"] * 3, "ResponseEvent", "call", "result"]
+    assert told[-2] == ("call", "mcp__files__read") and left_out == {}
 
 
 def answers_of_pi(events: Events, *, own: bool) -> list[dict[str, Any]]:
