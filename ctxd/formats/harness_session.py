@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from ctxd.formats.claude_attachments import accepted, with_sources
 from ctxd.formats.claude_code_v1 import SessionWriter
 from ctxd.formats.codex_v1 import RolloutWriter, runs_at_provider, timestamp, user_message
 from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_codex_windows
@@ -125,7 +126,7 @@ def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool
             kept = [*([bare] if replaces(bare) else ()), *(left or ())]
         elif _goes_on(event, harness, own):
             found = [event] if harness == "codex" or not runs_at_provider(event) else _with_output(event)
-            kept += (_bare(each if own else _carried(each, harness, losses), harness, own) for each in found)
+            kept += (_bare(_carried(each, harness, own, losses), harness, own) for each in found)
         else:
             losses.drop(event)
     return list(_paired(kept, harness, own, losses))
@@ -143,17 +144,18 @@ def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
             return not isinstance(event, typed.OpaqueEvent | typed.CompactionEvent)
 
 
-def _carried(event: typed.Event, harness: HarnessName, losses: Losses) -> typed.Event:
+def _carried(event: typed.Event, harness: HarnessName, own: bool, losses: Losses) -> typed.Event:
     """Return an event with those of its attachments that the models of a harness can be sent; its text names the
     others, since a provider refuses every request with one of them."""
-    if not isinstance(event, typed.PromptEvent | typed.ResponseEvent | typed.ToolResultEvent):
+    is_as_it_was = own and harness != "claude"
+    if is_as_it_was or not isinstance(event, typed.PromptEvent | typed.ResponseEvent | typed.ToolResultEvent):
         return event
-    left = [each for each in event.attachments if not _can_be_sent(each, harness)]
-    if not left:
-        return event
-    losses.add("attachment", len(left))
-    names = [f"[{each.name or each.media_type}]" for each in left]
-    kept = tuple(each for each in event.attachments if each not in left)
+    files = [(each, accepted(each, own) if harness == "claude" else each) for each in event.attachments]
+    kept = tuple(file for _, file in files if file is not None and _can_be_sent(file, harness))
+    if len(kept) == len(files):
+        return msgspec.structs.replace(event, attachments=kept) if kept else event
+    losses.add("attachment", len(files) - len(kept))
+    names = [f"[{each.name or each.media_type}]" for each, file in files if file not in kept]
     return msgspec.structs.replace(event, text="\n".join([*filter(None, [event.text]), *names]), attachments=kept)
 
 
@@ -162,8 +164,7 @@ def _can_be_sent(file: typed.Attachment, harness: HarnessName) -> bool:
     address = (file.url or "").partition(":")[0]
     match harness:
         case "claude":
-            is_known = is_image or file.media_type == "application/pdf"
-            return is_known and (file.data is not None or address in ("http", "https"))
+            return True
         case "codex":
             return is_image and (file.data is not None or address in ("http", "https", "data"))
         case "pi":
@@ -336,7 +337,7 @@ def _claude(events: list[typed.Event], new: NewSession, losses: Losses) -> Itera
     place = {"sessionId": new.id, "cwd": new.cwd, "version": _CLAUDE_VERSION, "userType": "external"}
     for event in events:
         for line in writer.add(event):
-            yield msgspec.json.encode({**msgspec.json.decode(line), **place}) + b"\n"
+            yield msgspec.json.encode({**with_sources(msgspec.json.decode(line)), **place}) + b"\n"
 
 
 def _codex(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:

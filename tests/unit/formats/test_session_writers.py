@@ -387,3 +387,49 @@ def test_pi_finds_who_answered_and_its_own_words_for_the_end_of_an_answer() -> N
     for foreign, pis in stops.items():
         (answer,) = answers_of_pi([TALK[0], typed.ResponseEvent(text="So.", stop_reason=foreign)], own=False)
         assert answer["stopReason"] == pis
+
+
+def blocks_of_claude(*attachments: typed.Attachment, own: bool = True) -> tuple[list[Any], dict[str, int]]:
+    """The blocks of a prompt with attachments, and what was left out."""
+    losses = Losses()
+    events = [typed.PromptEvent(text="Look.", attachments=attachments)]
+    record = json.loads(written(events, "claude", NEW, own=own, losses=losses))
+    content = record["message"]["content"]
+    return content if isinstance(content, list) else [content], {loss.part: loss.times for loss in losses.found()}
+
+
+@pytest.mark.requirement("HND-2")
+def test_claude_gets_attachments_with_sources_that_its_provider_accepts() -> None:
+    address = "https://example.com/a.png"
+    unnamed = typed.Attachment(media_type="application/octet-stream", url=address)
+    notes = typed.Attachment(media_type="text/plain", url="The text of it.", name="notes.txt")
+    blocks, left_out = blocks_of_claude(IMAGE, unnamed, notes)
+    assert [(block["type"], block.get("source")) for block in blocks[1:]] == [
+        ("image", {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}),
+        ("image", {"type": "url", "url": address}),
+        ("document", {"type": "text", "media_type": "text/plain", "data": "The text of it."}),
+    ]
+    assert left_out == {}
+    # Text of Claude's own was read as base64 where it looks like that.
+    (_, block), _ = blocks_of_claude(typed.Attachment(media_type="text/plain", data=b"i\xb7\x1d"))
+    assert block["source"]["data"] == "abcd"
+    (_, block), _ = blocks_of_claude(typed.Attachment(media_type="text/plain", data=b"abc"), own=False)
+    assert block["source"]["data"] == "abc"
+    (_, block), _ = blocks_of_claude(typed.Attachment(media_type="image/*", data=b"GIF89a"), own=False)
+    assert block["source"]["media_type"] == "image/gif"
+
+
+@pytest.mark.requirement("HND-2")
+@pytest.mark.parametrize("own", [True, False])
+def test_an_attachment_that_claude_refuses_is_named(own: bool) -> None:
+    refused = [
+        typed.Attachment(media_type="image/png", url="[image data removed]"),
+        typed.Attachment(media_type="application/octet-stream", url="file_abc", name="report"),
+        typed.Attachment(media_type="application/octet-stream", data=b""),
+        typed.Attachment(media_type="image/bmp", data=b"BM"),
+        typed.Attachment(media_type="image/png", artifact="a" * 64),
+        typed.Attachment(media_type="application/octet-stream", url="https://[bad"),
+    ]
+    (text,), left_out = blocks_of_claude(*refused, own=own)
+    names = ["image/png", "report", "application/octet-stream", "image/bmp", "image/png", "application/octet-stream"]
+    assert text.splitlines() == ["Look.", *(f"[{name}]" for name in names)] and left_out == {"attachment": 6}

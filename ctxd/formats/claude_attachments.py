@@ -1,0 +1,77 @@
+"""Attachments as Claude's provider accepts them: it refuses every later request of a session that has another. Pure."""
+
+import mimetypes
+from base64 import b64encode
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ctxd_protocol.event_types import Attachment
+
+_IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_PDF: Final = "application/pdf"
+_TEXT: Final = "text/plain"
+_SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
+
+
+def accepted(found: Attachment, own: bool) -> Attachment | None:
+    """Return an attachment in a form that Claude accepts, None without one. ``own``: Claude Code had it."""
+    if found.media_type == _TEXT:
+        text = _text(found, own)
+        return msgspec.structs.replace(found, data=None, url=text) if text.strip() else None
+    if found.data is None:
+        media_type = _type_at(found) if found.url is not None else None
+    else:
+        media_type = _type_of(found.data, found.media_type)
+    return None if media_type is None else msgspec.structs.replace(found, media_type=media_type)
+
+
+def with_sources(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record whose attachments have the sources that Claude's provider knows, with no member more."""
+    message = record.get("message")
+    if isinstance(message, dict) and isinstance(message.get("content"), list):
+        return {**record, "message": {**message, "content": [_with_source(each) for each in message["content"]]}}
+    return record
+
+
+def _text(found: Attachment, own: bool) -> str:
+    """Return the text of a document. That of Claude's own is its source: what was read as base64 was text too."""
+    if found.data is None:
+        return (found.url or "") if own else ""
+    return b64encode(found.data).decode() if own else found.data.decode("utf-8", "replace")
+
+
+def _type_at(found: Attachment) -> str | None:
+    """Return the type of what is at an address; its name shows that of one of Claude's own."""
+    try:
+        address = urlsplit(found.url or "")
+    except ValueError:
+        return None
+    if address.scheme not in ("http", "https"):
+        return None
+    named = mimetypes.guess_type(address.path)[0]
+    media_type = found.media_type if found.media_type.startswith("image/") else named or found.media_type
+    return media_type if media_type.startswith("image/") or media_type == _PDF else None
+
+
+def _type_of(data: bytes, media_type: str) -> str | None:
+    if not data or media_type in _IMAGES or media_type == _PDF:
+        return media_type if data else None
+    if not media_type.startswith("image/"):
+        return None
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _SIGNATURES if data.startswith(start)), None)
+
+
+def _with_source(block: Any) -> Any:  # noqa: ANN401 - any JSON value
+    match block:
+        case {"type": "tool_result", "content": list(content)}:
+            return {**block, "content": [_with_source(each) for each in content]}
+        case {"source": {"type": "url", "media_type": "text/plain", "url": str(text)}}:
+            return {**block, "source": {"type": "text", "media_type": _TEXT, "data": text}}
+        case {"source": {"type": "url", "url": str(address)}}:
+            return {**block, "source": {"type": "url", "url": address}}
+        case _:
+            return block
