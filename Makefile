@@ -16,7 +16,7 @@ setup: $(VENV)/.ready
 run-time: $(VENV)/.run-time
 
 # The run-time dependencies alone: the demo needs no tool of development.
-$(VENV)/.run-time: requirements.lock pyproject.toml | python
+$(VENV)/.run-time: requirements.lock pyproject.toml ctxd/hook/ctx-hook | python
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --require-hashes -r requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .

@@ -1,5 +1,5 @@
 """Events that hooks keep for the daemon: those that quote an object, which a purge erases, and their state for
-``ctx doctor``. ``ctxd.hook.delivery`` writes and delivers them."""
+``ctx doctor``. ``ctxd.hook.delivery`` keeps and delivers them."""
 
 import fcntl
 import os
@@ -13,6 +13,7 @@ import msgspec
 from ctxd.doctor_findings import Finding, fail, ok, warn
 from ctxd.formatting import count
 from ctxd.hook import delivery
+from ctxd.hook.event_spool import LOST, EventSpool
 from ctxd.transcripts.records import decoded
 from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.ids import captured_session_id
@@ -42,10 +43,10 @@ def deliver_waiting(socket: str | None) -> None:
     cannot be delivered wait on. Blocks for ``_DELIVERY_S`` at most."""
     path = find_socket(socket).path
     with suppress(OSError):
-        if (waiting := delivery.EventSpool.at(path, os.environ)) is not None:
+        if (waiting := delivery.find_spool(path, os.environ)) is not None:
             try:
                 if not waiting.is_empty():
-                    waiting.deliver(path, "", delivery.now() + _DELIVERY_S)
+                    delivery.deliver_waiting(waiting, path, delivery.now() + _DELIVERY_S)
             finally:
                 waiting.close()
 
@@ -76,7 +77,7 @@ def _finding(name: str, socket: str, remedy: str) -> Finding:
         folder = delivery.waiting_root(os.environ)
         return fail(name, f"{error.filename or folder}: {error.strerror or error}", f"make {folder} yours, mode 0700")
     if lost:
-        dropped = f"ctx import reads them from the transcripts; then remove {waiting.path}/{delivery.LOST}"
+        dropped = f"ctx import reads them from the transcripts; then remove {waiting.path}/{LOST}"
         return warn(name, f"{count(len(lost), 'event')} dropped, the last one: {lost[-1]}", dropped)
     return warn(name, f"{count(number, 'event')} waiting", remedy) if number else ok(name, "no event waits")
 
@@ -92,9 +93,9 @@ def _folders() -> list[str]:
 
 
 @contextmanager
-def _waiting(socket: str | None) -> Iterator[delivery.EventSpool | None]:
+def _waiting(socket: str | None) -> Iterator[EventSpool | None]:
     """The events for ``socket``, with no hook delivering them meanwhile; None where none ever waited."""
-    waiting = delivery.EventSpool.at(find_socket(socket).path, os.environ)
+    waiting = delivery.find_spool(find_socket(socket).path, os.environ)
     if waiting is None:
         yield None
         return

@@ -15,17 +15,16 @@ import time
 from _json import encode_basestring, scanstring  # type: ignore[import-not-found,unused-ignore]
 from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
 from _socket import AF_UNIX, SOCK_STREAM, socket
-from errno import ELOOP
-from io import FileIO
+
+TYPE_CHECKING = False  # The module ``typing`` takes long to load.
+if TYPE_CHECKING:
+    from ctxd.hook.event_spool import EventSpool
 
 DELIVERY_S = 1.5
 """Seconds for delivering: the event that is new, and those that wait. $CTXD_HOOK_SECONDS sets others."""
 
 REST_S = 2.5
 """Seconds for all the rest. Then the process ends whatever it is doing."""
-
-HELD_S = 5.0
-"""Seconds in which no hook tries a daemon that did not answer in time: a harness must not wait at each tool call."""
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of the standard input of a hook that are read."""
@@ -58,15 +57,6 @@ _BEFORE_ANSWER = (
 _TEXT = (b'"type":"text"', b'"type":"output_text"')
 """Bytes of lines of Claude Code and codex. They are in no text, whose quotation marks are escaped."""
 
-WAITING_MAX = 20_000
-WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""Events that wait, and their bytes. Where there are more, the newest is dropped, and ``LOST`` notes it."""
-
-SUFFIX = ".event"
-DRAFT = ".draft"
-LOST = "lost"
-"""Name of the file with a line for each event that was dropped: its time in ms and the reason."""
-
 HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
 SYSTEM_SOCKET = "/run/ctxd/ctxd.sock"
 
@@ -83,7 +73,7 @@ def main(arguments: list[str]) -> None:
     """Deliver the event on standard input, and exit with 0."""
     try:
         signal(SIGALRM, lambda *_: os._exit(0))
-        setitimer(ITIMER_REAL, _delivery_s() + REST_S)
+        setitimer(ITIMER_REAL, delivery_s() + REST_S)
         _run(arguments)
     except BaseException as error:  # noqa: BLE001 - a hook that fails must not disturb the harness
         if os.environ.get("CTXD_HOOK_DEBUG"):
@@ -99,20 +89,20 @@ def _run(arguments: list[str]) -> None:
     try:
         raw = _input()
     except EOFError:
-        EventSpool.made(path, os.environ).note_lost("too_large")
+        make_spool(path, os.environ).note_lost("too_large")
         return
     if harness == "claude-code" and "CLAUDE_ENV_FILE" in os.environ:
         _name_session(os.environ, options.get("--socket"))
     frame = _frame(harness, with_texts(raw), at_ns, options.get("--shorten"))
     try:
-        folder = EventSpool.at(path, os.environ)
+        folder = open_folder(path, os.environ)
     except OSError:
         folder = None  # What cannot wait can still be delivered.
     try:
-        reply = _deliver(path, folder, frame, f"{at_ns:020}-{os.getpid()}{SUFFIX}")
+        reply = _deliver(path, folder, frame, f"{at_ns:020}-{os.getpid()}")
     finally:
         if folder is not None:
-            folder.close()
+            os.close(folder)
     if b'"output":"' in reply:
         import json
 
@@ -135,6 +125,39 @@ def socket_path(environ: "os._Environ[str] | dict[str, str]") -> str:
 def waiting_root(environ: "os._Environ[str] | dict[str, str]") -> str:
     """The directory with a directory of waiting events for each socket."""
     return f"{_state(environ)}/ctx-hook"
+
+
+def folder_of(path: str, environ: "os._Environ[str] | dict[str, str]") -> str:
+    """The directory of the events that wait for the daemon at ``path``."""
+    quoted = os.path.abspath(path).replace("%", "%25").replace("/", "%2F")
+    return f"{waiting_root(environ)}/{quoted}"
+
+
+def open_folder(path: str, environ: "os._Environ[str] | dict[str, str]") -> int | None:
+    """Open ``folder_of``; None if it does not exist. Raises: OSError for one that is another user's, that others may
+    write to, or that is a symbolic link."""
+    place = folder_of(path, environ)
+    try:
+        folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    found = os.fstat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        os.close(folder)
+        raise PermissionError(1, "belongs to another user, or others may write to it", place)
+    return folder
+
+
+def make_folder(path: str, environ: "os._Environ[str] | dict[str, str]") -> int:
+    """Open ``folder_of``, created if it does not exist. Raises: OSError."""
+    os.makedirs(waiting_root(environ), 0o700, exist_ok=True)
+    try:
+        os.mkdir(folder_of(path, environ), 0o700)
+    except FileExistsError:
+        pass
+    folder = open_folder(path, environ)
+    assert folder is not None, "it was there a moment ago"
+    return folder
 
 
 def _state(environ: "os._Environ[str] | dict[str, str]") -> str:
@@ -212,7 +235,7 @@ def _detach() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
-    setitimer(ITIMER_REAL, _delivery_s() + REST_S)
+    setitimer(ITIMER_REAL, delivery_s() + REST_S)
 
 
 def _member(text: str, at: int) -> str:
@@ -288,23 +311,66 @@ def _cut(raw: bytes) -> bytes:
     return cut
 
 
-def _deliver(path: str, waiting: "EventSpool | None", frame: bytes, name: str) -> bytes:
-    """Send ``frame``, after all that waits, or let it wait. Return the daemon's reply, empty for none."""
-    ends = now() + _delivery_s()
-    if waiting is None or waiting.is_empty():
+def _deliver(path: str, folder: int | None, frame: bytes, name: str) -> bytes:
+    """Send ``frame``, after all that waits in ``folder``, or let it wait. Return the daemon's reply, empty for none."""
+    ends = now() + delivery_s()
+    # The names of events begin with their times.
+    if may_wait := folder is not None and any(each[0].isdigit() for each in os.listdir(folder)):
+        sent, reply = POSTPONED, b""
+    else:
         sent, reply = DaemonConnection(path, ends).call(frame)
         if sent == DELIVERED:
             return reply
-        waiting = waiting or EventSpool.made(path, os.environ)
+    waiting = make_spool(path, os.environ)
+    try:
         if sent == REFUSED:
-            waiting.note_refused(reply)
+            waiting.note_refused(code_of(reply))
             return b""
         waiting.add(name, frame)
         if sent == UNANSWERED:
             waiting.hold()
-        return b""
-    waiting.add(name, frame)
-    return b"" if waiting.is_held() else waiting.deliver(path, name, ends)
+        return (
+            deliver_waiting(waiting, path, ends, waiting.file_of(name)) if may_wait and not waiting.is_held() else b""
+        )
+    finally:
+        waiting.close()
+
+
+def deliver_waiting(waiting: "EventSpool", path: str, ends: float, own: str = "") -> bytes:
+    """Deliver all that waits, oldest first, until ``ends``; return the reply to the event ``own``, empty for none.
+
+    Another hook that delivers at the same time is waited for: of one session all events arrive in order.
+    """
+    while not waiting.lock():
+        if now() > ends:
+            return b""
+        time.sleep(_PAUSE_S)
+    waiting.clear()
+    found, connection, postponed = b"", DaemonConnection(path, ends), set[str]()
+    while names := [name for name in waiting.names() if name not in postponed]:
+        for name in names:
+            if now() >= ends:
+                return found
+            if (frame := waiting.whole(name)) is None:
+                continue
+            sent, reply = connection.call(frame)
+            if sent == POSTPONED:
+                postponed.add(name)
+            elif sent in (DELIVERED, REFUSED):
+                found = reply if (sent, name) == (DELIVERED, own) else found
+                _settle(waiting, name, sent, reply)
+            else:
+                if sent == UNANSWERED:
+                    waiting.hold()
+                return found
+    return found
+
+
+def _settle(waiting: "EventSpool", name: str, sent: int, reply: bytes) -> None:
+    """Remove an event that the daemon has taken or refused. Raises: OSError."""
+    if sent == REFUSED:
+        waiting.note_refused(code_of(reply))
+    waiting.erase(name)
 
 
 class DaemonConnection:
@@ -344,7 +410,7 @@ class DaemonConnection:
             return UNREACHABLE, b""
         if b'"error":{' not in reply[:64]:
             return DELIVERED, reply
-        code = _code(reply)
+        code = code_of(reply)
         if code in REFUSALS:
             return REFUSED, reply
         return (UNREACHABLE if b'"retryable":true' in reply or code == "method_not_found" else POSTPONED), reply
@@ -353,208 +419,22 @@ class DaemonConnection:
         return max(0.001, self._ends - now())
 
 
-class EventSpool:
-    """The directory of events for one socket that no daemon has yet, each in a file of mode 0600 named by its time."""
+def find_spool(path: str, environ: "os._Environ[str] | dict[str, str]") -> "EventSpool | None":
+    """The spool for the daemon at ``path``; None if it does not exist. Raises: as ``open_folder``."""
+    from ctxd.hook.event_spool import EventSpool
 
-    def __init__(self, path: str, folder: int) -> None:
-        self.path = path
-        self._folder = folder
-
-    @classmethod
-    def at(cls, path: str, environ: "os._Environ[str] | dict[str, str]") -> "EventSpool | None":
-        """The directory for the socket at ``path``; None if it does not exist. Raises: OSError for one that is another
-        user's, writable by others, or a symbolic link."""
-        place = _folder_of(path, environ)
-        try:
-            folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        found = os.fstat(folder)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            os.close(folder)
-            raise PermissionError(1, "belongs to another user, or others may write to it", place)
-        return cls(place, folder)
-
-    @classmethod
-    def made(cls, path: str, environ: "os._Environ[str] | dict[str, str]") -> "EventSpool":
-        """The directory for the socket at ``path``, created if it does not exist. Raises: OSError."""
-        os.makedirs(waiting_root(environ), 0o700, exist_ok=True)
-        try:
-            os.mkdir(_folder_of(path, environ), 0o700)
-        except FileExistsError:
-            pass
-        found = cls.at(path, environ)
-        assert found is not None, "it was there a moment ago"
-        return found
-
-    def close(self) -> None:
-        """Close the directory."""
-        os.close(self._folder)
-
-    def names(self) -> list[str]:
-        """The events that wait, oldest first."""
-        return sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
-
-    def drafts(self) -> list[str]:
-        """Events that a hook is writing, or was writing when it was killed."""
-        return [name for name in os.listdir(self._folder) if name.endswith(DRAFT)]
-
-    def is_empty(self) -> bool:
-        """True if no event waits."""
-        return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
-
-    def add(self, name: str, frame: bytes) -> None:
-        """Keep ``frame``, durable, or note that there is no room for it. Raises: OSError."""
-        sizes = [found.st_size for each in (*self.names(), *self.drafts()) if (found := self._stat(each)) is not None]
-        if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
-            self.note_lost("full")
-            raise OSError("too many events wait for the daemon")
-        draft = name.removesuffix(SUFFIX) + DRAFT
-        try:
-            with open(
-                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder), "wb", 0
-            ) as file:
-                view = memoryview(frame)
-                while view:
-                    view = view[file.write(view) :]
-                os.fsync(file.fileno())
-            os.rename(draft, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except OSError:
-            if self._stat(draft) is not None:
-                self.erase(draft)
-            self.note_lost("disk")
-            raise
-
-    def deliver(self, path: str, own: str, ends: float) -> bytes:
-        """Deliver all that waits, oldest first, until ``ends``; return the reply to the event ``own``, empty for none.
-
-        Another hook that delivers at the same time is waited for: of one session all events arrive in order.
-        """
-        with open(
-            os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=self._folder), "r+b", 0
-        ) as lock:
-            if not _locked(lock.fileno(), ends):
-                return b""
-            self._clear()
-            found, connection = b"", DaemonConnection(path, ends)
-            postponed: set[str] = set()
-            while names := [name for name in self.names() if name not in postponed]:
-                for name in names:
-                    if now() >= ends:
-                        return found
-                    if (frame := self._whole(name)) is None:
-                        continue
-                    sent, reply = connection.call(frame)
-                    if sent == UNANSWERED:
-                        self.hold()
-                    if sent in (UNREACHABLE, UNANSWERED):
-                        return found
-                    if sent == POSTPONED:
-                        postponed.add(name)
-                        continue
-                    found = reply if (sent, name) == (DELIVERED, own) else found
-                    self._settle(name, sent, reply)
-            return found
-
-    def _clear(self) -> None:
-        """Remove what killed hooks left half-written."""
-        for name in self.drafts():
-            found = self._stat(name)
-            if found is not None and time.time_ns() / 1e9 - found.st_mtime > 2 * (_delivery_s() + REST_S):
-                self.erase(name)
-
-    def _stat(self, name: str) -> os.stat_result | None:
-        """The state of the file ``name``; None if another hook has removed it."""
-        try:
-            return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-
-    def opened(self, name: str, flags: int) -> FileIO:
-        """Open the file ``name`` of the directory, never through a symbolic link. Raises: OSError."""
-        mode = "ab" if flags & os.O_APPEND else "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb"
-        return FileIO(os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._folder), mode)
-
-    def read(self, name: str) -> bytes:
-        """The event ``name``. Raises: OSError."""
-        with self.opened(name, os.O_RDONLY) as file:
-            return file.read()
-
-    def _settle(self, name: str, sent: int, reply: bytes) -> None:
-        """Remove the event ``name``, which the daemon has taken or refused. Raises: OSError."""
-        if sent == REFUSED:
-            self.note_refused(reply)
-        self.erase(name)
-
-    def _whole(self, name: str) -> bytes | None:
-        """The event ``name``; None of a damaged one, which is removed and reported as lost. Raises: OSError."""
-        try:
-            frame = self.read(name)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno != ELOOP:
-                raise  # It may be read later.
-            frame = b""
-        if frame.startswith(b"{") and frame.endswith(b"}\n") and frame.count(b"\n") == 1:
-            return frame
-        self.note_lost("damaged")
-        self.erase(name)
-        return None
-
-    def erase(self, name: str) -> None:
-        """Remove the event ``name``. Raises: OSError."""
-        os.unlink(name, dir_fd=self._folder)
-
-    def lost(self) -> list[str]:
-        """The reasons for which events were dropped, oldest first. Raises: OSError."""
-        try:
-            return [line.partition(" ")[2] for line in self.read(LOST).decode("utf-8", "replace").splitlines()]
-        except FileNotFoundError:
-            return []
-
-    def hold(self) -> None:
-        """Let the hooks of the next ``HELD_S`` seconds wait without trying."""
-        self.opened("held", os.O_WRONLY | os.O_CREAT).close()
-        os.utime("held", dir_fd=self._folder, follow_symlinks=False)
-
-    def is_held(self) -> bool:
-        """True if a hook was not answered in time a moment ago."""
-        found = self._stat("held")
-        return found is not None and abs(time.time_ns() / 1e9 - found.st_mtime) < HELD_S
-
-    def note_refused(self, reply: bytes) -> None:
-        """Note that the daemon refused an event, unless a person closed or removed its session. Raises: OSError."""
-        if (code := _code(reply)) not in ("session_closed", "session_removed"):
-            self.note_lost(code)
-
-    def note_lost(self, reason: str) -> None:
-        """Note that an event was dropped, for ``ctx doctor``. Raises: OSError."""
-        with self.opened(LOST, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
-            if file.tell() < 65_536:
-                file.write(f"{time.time_ns() // 1_000_000} {reason}\n".encode())
+    folder = open_folder(path, environ)
+    return None if folder is None else EventSpool(folder_of(path, environ), folder)
 
 
-def _locked(file: int, ends: float) -> bool:
-    """Lock ``file`` for this process; False if another one has it until ``ends``."""
-    import fcntl
+def make_spool(path: str, environ: "os._Environ[str] | dict[str, str]") -> "EventSpool":
+    """The spool for the daemon at ``path``, created if it does not exist. Raises: OSError."""
+    from ctxd.hook.event_spool import EventSpool
 
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if now() > ends:
-                return False
-            time.sleep(0.01)
+    return EventSpool(folder_of(path, environ), make_folder(path, environ))
 
 
-def _folder_of(path: str, environ: "os._Environ[str] | dict[str, str]") -> str:
-    quoted = os.path.abspath(path).replace("%", "%25").replace("/", "%2F")
-    return f"{waiting_root(environ)}/{quoted}"
-
-
-def _code(reply: bytes) -> str:
+def code_of(reply: bytes) -> str:
     """The symbolic code of an error."""
     import json
 
@@ -578,7 +458,8 @@ def _name_session(environ: "os._Environ[str] | dict[str, str]", path: str | None
             file.write(lines)
 
 
-def _delivery_s() -> float:
+def delivery_s() -> float:
+    """Seconds for delivering."""
     return float(os.environ.get("CTXD_HOOK_SECONDS") or DELIVERY_S)
 
 

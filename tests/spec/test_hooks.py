@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctxd.hook.delivery import EventSpool
+from ctxd.hook import delivery
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import (
@@ -529,8 +529,8 @@ def ctx(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
 def test_an_event_waits_although_another_hook_delivers_what_waited_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool = EventSpool.made("/run/none.sock", {"HOME": str(tmp_path)})
+    spool = delivery.make_spool("/run/none.sock", {"HOME": str(tmp_path)})
     monkeypatch.setattr(spool, "names", lambda: ["00000000000000000001-1.event"])
-    spool.add("00000000000000000002-1.event", b"{}\n")
+    spool.add("00000000000000000002-1", b"{}\n")
     assert spool.read("00000000000000000002-1.event") == b"{}\n"
     spool.close()

@@ -1,0 +1,159 @@
+"""Spool of ``ctx-hook``: the directory of the events that wait for the daemon, and of the reasons for which events were
+lost. Only loaded where it is needed."""
+
+import fcntl
+import os
+import time
+from errno import ELOOP
+from io import FileIO
+
+HELD_S = 5.0
+"""Seconds in which no hook tries a daemon that did not answer in time: a harness must not wait at each tool call."""
+
+WAITING_MAX = 20_000
+WAITING_BYTES_MAX = 256 * 1024 * 1024
+"""Events that wait, and their bytes. Where there are more, the newest is dropped, and ``LOST`` notes it."""
+
+DRAFT_S = 60.0
+"""Seconds after which a draft is one that a killed hook has left."""
+
+SUFFIX = ".event"
+DRAFT = ".draft"
+LOST = "lost"
+"""Name of the file with a line for each event that was dropped: its time in ms and the reason."""
+
+
+class EventSpool:
+    """The directory of events for one socket that no daemon has yet, each in a file of mode 0600 named by its time."""
+
+    def __init__(self, path: str, folder: int) -> None:
+        self.path = path
+        self._folder = folder
+        self._lock: FileIO | None = None
+
+    def close(self) -> None:
+        """Close the directory, and give up its lock."""
+        if self._lock is not None:
+            self._lock.close()
+        os.close(self._folder)
+
+    def lock(self) -> bool:
+        """Let no other hook deliver until ``close``; False while another one does. Raises: OSError."""
+        if self._lock is None:
+            self._lock = self.opened("lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    @staticmethod
+    def file_of(name: str) -> str:
+        """The file of the event ``name``."""
+        return name + SUFFIX
+
+    def names(self) -> list[str]:
+        """The files of events that wait, oldest first."""
+        return sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
+
+    def drafts(self) -> list[str]:
+        """Events that a hook is writing, or was writing when it was killed."""
+        return [name for name in os.listdir(self._folder) if name.endswith(DRAFT)]
+
+    def is_empty(self) -> bool:
+        """True if no event waits."""
+        return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
+
+    def add(self, name: str, frame: bytes) -> None:
+        """Keep ``frame``, durable, or note that there is no room for it. Raises: OSError."""
+        sizes = [found.st_size for each in (*self.names(), *self.drafts()) if (found := self._stat(each)) is not None]
+        if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
+            self.note_lost("full")
+            raise OSError("too many events wait for the daemon")
+        draft = name + DRAFT
+        try:
+            with open(
+                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder), "wb", 0
+            ) as file:
+                view = memoryview(frame)
+                while view:
+                    view = view[file.write(view) :]
+                os.fsync(file.fileno())
+            os.rename(draft, self.file_of(name), src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            if self._stat(draft) is not None:
+                self.erase(draft)
+            self.note_lost("disk")
+            raise
+
+    def clear(self) -> None:
+        """Remove what killed hooks left half-written."""
+        for name in self.drafts():
+            found = self._stat(name)
+            if found is not None and time.time_ns() / 1e9 - found.st_mtime > DRAFT_S:
+                self.erase(name)
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        """The state of the file ``name``; None if another hook has removed it."""
+        try:
+            return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def opened(self, name: str, flags: int) -> FileIO:
+        """Open the file ``name`` of the directory, never through a symbolic link. Raises: OSError."""
+        mode = "ab" if flags & os.O_APPEND else "r+b" if flags & os.O_RDWR else "wb" if flags & os.O_WRONLY else "rb"
+        return FileIO(os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._folder), mode)
+
+    def read(self, name: str) -> bytes:
+        """The event ``name``. Raises: OSError."""
+        with self.opened(name, os.O_RDONLY) as file:
+            return file.read()
+
+    def whole(self, name: str) -> bytes | None:
+        """The event ``name``; None of a damaged one, which is removed and reported as lost. Raises: OSError."""
+        try:
+            frame = self.read(name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != ELOOP:
+                raise  # It may be read later.
+            frame = b""
+        if frame.startswith(b"{") and frame.endswith(b"}\n") and frame.count(b"\n") == 1:
+            return frame
+        self.note_lost("damaged")
+        self.erase(name)
+        return None
+
+    def erase(self, name: str) -> None:
+        """Remove the event ``name``. Raises: OSError."""
+        os.unlink(name, dir_fd=self._folder)
+
+    def lost(self) -> list[str]:
+        """The reasons for which events were dropped, oldest first. Raises: OSError."""
+        try:
+            return [line.partition(" ")[2] for line in self.read(LOST).decode("utf-8", "replace").splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def hold(self) -> None:
+        """Let the hooks of the next ``HELD_S`` seconds wait without trying."""
+        self.opened("held", os.O_WRONLY | os.O_CREAT).close()
+        os.utime("held", dir_fd=self._folder, follow_symlinks=False)
+
+    def is_held(self) -> bool:
+        """True if a hook was not answered in time a moment ago."""
+        found = self._stat("held")
+        return found is not None and abs(time.time_ns() / 1e9 - found.st_mtime) < HELD_S
+
+    def note_refused(self, code: str) -> None:
+        """Note that the daemon refused an event, unless a person closed or removed its session. Raises: OSError."""
+        if code not in ("session_closed", "session_removed"):
+            self.note_lost(code)
+
+    def note_lost(self, reason: str) -> None:
+        """Note that an event was dropped, for ``ctx doctor``. Raises: OSError."""
+        with self.opened(LOST, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+            if file.tell() < 65_536:
+                file.write(f"{time.time_ns() // 1_000_000} {reason}\n".encode())
