@@ -326,39 +326,49 @@ def _deliver(path: str, folder: int | None, frame: bytes, name: str) -> bytes:
         if sent == REFUSED:
             waiting.note_refused(code_of(reply))
             return b""
-        waiting.add(name, frame)
+        reason, reply = waiting.add(name, frame), b""
         if sent == UNANSWERED:
             waiting.hold()
-        return (
-            deliver_waiting(waiting, path, ends, waiting.file_of(name)) if may_wait and not waiting.is_held() else b""
-        )
+        if may_wait and not waiting.is_held():
+            own = waiting.file_of(name)
+            unkept = {own: frame} if reason else {}
+            reply = deliver_waiting(waiting, path, ends, own, unkept)
+            # The delivery of others has made room, unless it has failed as well.
+            reason = waiting.add(name, frame) if unkept else ""
+        if reason:
+            waiting.note_lost(reason)
+        return reply
     finally:
         waiting.close()
 
 
-def deliver_waiting(waiting: "EventSpool", path: str, ends: float, own: str = "") -> bytes:
+def deliver_waiting(
+    waiting: "EventSpool", path: str, ends: float, own: str = "", unkept: dict[str, bytes] | None = None
+) -> bytes:
     """Deliver all that waits, oldest first, until ``ends``; return the reply to the event ``own``, empty for none.
 
-    Another hook that delivers at the same time is waited for: of one session all events arrive in order.
+    ``unkept``: events for which the spool has no room. They are delivered as if they were in it, and those that the
+    daemon has taken or refused are removed. Another hook that delivers at the same time is waited for: of one session
+    all events arrive in order.
     """
     while not waiting.lock():
         if now() > ends:
             return b""
         time.sleep(_PAUSE_S)
     waiting.clear()
-    found, connection, postponed = b"", DaemonConnection(path, ends), set[str]()
-    while names := [name for name in waiting.names() if name not in postponed]:
+    found, connection, unkept, postponed = b"", DaemonConnection(path, ends), unkept or {}, set[str]()
+    while names := sorted({*waiting.names(), *unkept} - postponed):
         for name in names:
             if now() >= ends:
                 return found
-            if (frame := waiting.whole(name)) is None:
+            if (frame := unkept.get(name) or waiting.whole(name)) is None:
                 continue
             sent, reply = connection.call(frame)
             if sent == POSTPONED:
                 postponed.add(name)
             elif sent in (DELIVERED, REFUSED):
                 found = reply if (sent, name) == (DELIVERED, own) else found
-                _settle(waiting, name, sent, reply)
+                _settle(waiting, name, unkept, code_of(reply) if sent == REFUSED else "")
             else:
                 if sent == UNANSWERED:
                     waiting.hold()
@@ -366,11 +376,12 @@ def deliver_waiting(waiting: "EventSpool", path: str, ends: float, own: str = ""
     return found
 
 
-def _settle(waiting: "EventSpool", name: str, sent: int, reply: bytes) -> None:
-    """Remove an event that the daemon has taken or refused. Raises: OSError."""
-    if sent == REFUSED:
-        waiting.note_refused(code_of(reply))
-    waiting.erase(name)
+def _settle(waiting: "EventSpool", name: str, unkept: dict[str, bytes], refusal: str) -> None:
+    """Remove an event that the daemon has taken, or refused with the code ``refusal``. Raises: OSError."""
+    if refusal:
+        waiting.note_refused(refusal)
+    if unkept.pop(name, None) is None:
+        waiting.erase(name)
 
 
 class DaemonConnection:

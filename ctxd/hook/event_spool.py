@@ -64,14 +64,13 @@ class EventSpool:
         """True if no event waits."""
         return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
 
-    def add(self, name: str, frame: bytes) -> None:
-        """Keep ``frame``, durable, or note that there is no room for it. Raises: OSError."""
-        sizes = [found.st_size for each in (*self.names(), *self.drafts()) if (found := self._stat(each)) is not None]
-        if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
-            self.note_lost("full")
-            raise OSError("too many events wait for the daemon")
+    def add(self, name: str, frame: bytes) -> str:
+        """Keep ``frame``, durable. Returns: empty, or the reason for which it cannot be kept."""
         draft = name + DRAFT
         try:
+            sizes = [found.st_size for each in self._files() if (found := self._stat(each)) is not None]
+            if len(sizes) >= WAITING_MAX or sum(sizes) + len(frame) > WAITING_BYTES_MAX:
+                return "full"
             with open(
                 os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder), "wb", 0
             ) as file:
@@ -83,8 +82,11 @@ class EventSpool:
         except OSError:
             if self._stat(draft) is not None:
                 self.erase(draft)
-            self.note_lost("disk")
-            raise
+            return "disk"
+        return ""
+
+    def _files(self) -> list[str]:
+        return [*self.names(), *self.drafts()]
 
     def clear(self) -> None:
         """Remove what killed hooks left half-written."""
@@ -138,9 +140,12 @@ class EventSpool:
             return []
 
     def hold(self) -> None:
-        """Let the hooks of the next ``HELD_S`` seconds wait without trying."""
-        self.opened("held", os.O_WRONLY | os.O_CREAT).close()
-        os.utime("held", dir_fd=self._folder, follow_symlinks=False)
+        """Let the hooks of the next ``HELD_S`` seconds wait without trying. Without room for the note they try."""
+        try:
+            self.opened("held", os.O_WRONLY | os.O_CREAT).close()
+            os.utime("held", dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return
 
     def is_held(self) -> bool:
         """True if a hook was not answered in time a moment ago."""
@@ -148,12 +153,16 @@ class EventSpool:
         return found is not None and abs(time.time_ns() / 1e9 - found.st_mtime) < HELD_S
 
     def note_refused(self, code: str) -> None:
-        """Note that the daemon refused an event, unless a person closed or removed its session. Raises: OSError."""
+        """Note that the daemon refused an event, unless a person closed or removed its session."""
         if code not in ("session_closed", "session_removed"):
             self.note_lost(code)
 
     def note_lost(self, reason: str) -> None:
-        """Note that an event was dropped, for ``ctx doctor``. Raises: OSError."""
-        with self.opened(LOST, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
-            if file.tell() < 65_536:
-                file.write(f"{time.time_ns() // 1_000_000} {reason}\n".encode())
+        """Note that an event was dropped, for ``ctx doctor``, if there is room for the note: what else waits is
+        delivered without it too."""
+        try:
+            with self.opened(LOST, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+                if file.tell() < 65_536:
+                    file.write(f"{time.time_ns() // 1_000_000} {reason}\n".encode())
+        except OSError:
+            return

@@ -425,7 +425,7 @@ HOK-1 | `ctx-hook` records each event of a harness in a session of its own, crea
 HOK-2 | An event is recorded once, from however many hooks it comes and however often it is sent: by the harness's own id of the prompt, the call or the turn, else by the operation id of the hook. | ctxd
 HOK-3 | While the daemon does not answer, events wait in files of mode 0600, and the next hook delivers them in order, before its own; no kill of the daemon and no lost reply loses or repeats one. | ctxd
 HOK-4 | A hook exits with 0, within four seconds (`$CTXD_HOOK_SECONDS` sets others for the delivery), and prints nothing but what the daemon has for the harness: with input that is none, a daemon that hangs, a session in the trash, an event beyond the bound of a call, or a directory of waiting events that is a link or open to others, which it does not use. | ctxd
-HOK-5 | Waiting events are bounded; of those beyond the bound the newest are dropped, and `ctx doctor` reports how many and why. | ctxd
+HOK-5 | Waiting events are bounded, and the disk may be full: once the daemon answers, they are delivered all the same, and after them the new event for which there was no room. One that can be neither kept nor delivered is dropped, and `ctx doctor` reports how many and why. | ctxd
 HOK-6 | `ctx purge` also erases the waiting events that quote the object, and of an object that only they know. | ctxd
 HOK-7 | A hundred sessions whose hooks run at once lose nothing, also when the daemon is killed meanwhile. | ctxd
 HOK-8 | On request, a large output of a tool reaches the model as its beginning, its end and the id of the whole, which is kept. | ctxd

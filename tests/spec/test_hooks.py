@@ -45,6 +45,7 @@ class Harness:
         self.name = name
         self.native = native
         self.options: tuple[str, ...] = ()
+        self.runner: tuple[str, ...] = ()
         self.transcript = ""
         # A busy machine takes longer than a person should wait for a hook.
         self.environ = {"CTXD_HOOK_SECONDS": "30"}
@@ -56,7 +57,7 @@ class Harness:
 
     def run(self, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
         environ = {"PATH": "/usr/bin:/bin", "HOME": str(self.home), "CTXD_SOCKET": self.daemon.socket, **self.environ}
-        words = [str(HOOK), self.name, *self.options]
+        words = [*self.runner, str(HOOK), self.name, *self.options]
         return subprocess.run(words, input=stdin, capture_output=True, timeout=60, env=environ)
 
     def hook(self, event: str, **members: Any) -> bytes:
@@ -350,7 +351,7 @@ def test_events_that_wait_are_bounded_and_a_dropped_one_is_reported(harness: Har
     harness.daemon.kill()
     harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
     folder = harness.waiting()[0].parent
-    with (folder / "00000000000000000000-0.event").open("wb") as file:
+    with (folder / "99999999999999999999-0.event").open("wb") as file:
         file.truncate(256 << 20)
     harness.hook("UserPromptSubmit", prompt="two", prompt_id="p2")
     assert len(harness.waiting()) == 2
