@@ -26,11 +26,17 @@ DELIVERY_S = 1.5
 REST_S = 2.5
 """Seconds for all the rest. Then the process ends whatever it is doing."""
 
+NOTED_S = 0.2
+"""Seconds after those for the note that the event is lost."""
+
 INPUT_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of the standard input of a hook that are read."""
 
 FRAME_BYTES_MAX = 15 * 1024 * 1024
-"""Bytes of a call, below the daemon's bound of a line. Of a larger event the long texts are cut."""
+"""Bytes of a call, below the daemon's bound of a line. Of a larger event long texts, lists and objects are cut."""
+
+CUT_BYTES = 2 * 1024 * 1024
+"""Bytes that are kept of such an event. With each of them the harness waits longer."""
 
 TAIL_BYTES_MAX = 256 * 1024
 """Bytes at the end of a transcript in which the text before a tool call is looked for."""
@@ -71,42 +77,83 @@ DELIVERED, REFUSED, POSTPONED, UNREACHABLE, UNANSWERED = range(5)
 
 def main(arguments: list[str]) -> None:
     """Deliver the event on standard input, and exit with 0."""
+    run = HookRun()
     try:
-        signal(SIGALRM, lambda *_: os._exit(0))
+        signal(SIGALRM, lambda *_: run.give_up("time"))
         setitimer(ITIMER_REAL, delivery_s() + REST_S)
-        _run(arguments)
+        run.deliver_input(arguments)
     except BaseException as error:  # noqa: BLE001 - a hook that fails must not disturb the harness
         if os.environ.get("CTXD_HOOK_DEBUG"):
             sys.stderr.write(f"ctx-hook: {error!r}\n")
+        run.give_up("too_large" if isinstance(error, OverflowError) else "failed")
     os._exit(0)
 
 
-def _run(arguments: list[str]) -> None:
-    options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
-    harness = HARNESSES[arguments[0]]
-    path = options.get("--socket") or socket_path(os.environ)
-    at_ns = time.time_ns()
-    try:
-        raw = _input()
-    except EOFError:
-        make_spool(path, os.environ).note_lost("too_large")
-        return
-    if harness == "claude-code" and "CLAUDE_ENV_FILE" in os.environ:
-        _name_session(os.environ, options.get("--socket"))
-    frame = _frame(harness, with_texts(raw), at_ns, options.get("--shorten"))
-    try:
-        folder = open_folder(path, os.environ)
-    except OSError:
-        folder = None  # What cannot wait can still be delivered.
-    try:
-        reply = _deliver(path, folder, frame, f"{at_ns:020}-{os.getpid()}")
-    finally:
-        if folder is not None:
-            os.close(folder)
-    if b'"output":"' in reply:
-        import json
+class HookRun:
+    """One run of the program, which notes that the event is lost if it ends before that is delivered or kept."""
 
-        os.write(1, json.loads(reply)["result"]["output"].encode())
+    def __init__(self) -> None:
+        self._socket = ""
+        self._is_safe = True
+
+    def give_up(self, reason: str) -> None:
+        """Exit with 0, and note that the event was lost for ``reason`` if it was."""
+        signal(SIGALRM, lambda *_: os._exit(0))
+        setitimer(ITIMER_REAL, NOTED_S)
+        try:
+            if not self._is_safe:
+                make_spool(self._socket, os.environ).note_lost(reason)
+        finally:
+            os._exit(0)
+
+    def deliver_input(self, arguments: list[str]) -> None:
+        """Deliver the event, or keep it. Raises: whatever prevents that."""
+        options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+        harness = HARNESSES[arguments[0]]
+        self._socket = options.get("--socket") or socket_path(os.environ)
+        at_ns = time.time_ns()
+        self._is_safe = False
+        raw = _input()
+        if harness == "claude-code" and "CLAUDE_ENV_FILE" in os.environ:
+            _name_session(os.environ, options.get("--socket"))
+        frame = _frame(harness, with_texts(raw), at_ns, options.get("--shorten"))
+        try:
+            folder = open_folder(self._socket, os.environ)
+        except OSError:
+            folder = None  # What cannot wait can still be delivered.
+        reply = self._deliver(folder, frame, f"{at_ns:020}-{os.getpid()}")
+        if b'"output":"' in reply:
+            import json
+
+            os.write(1, json.loads(reply)["result"]["output"].encode())
+
+    def _deliver(self, folder: int | None, frame: bytes, name: str) -> bytes:
+        """Send ``frame``, after all that waits in ``folder``, or keep it. Return the daemon's reply, empty for none."""
+        ends = now() + delivery_s()
+        # The names of events begin with their times.
+        may_wait = folder is not None and any(each[0].isdigit() for each in os.listdir(folder))
+        sent, reply = (POSTPONED, b"") if may_wait else DaemonConnection(self._socket, ends).call(frame)
+        if sent == DELIVERED:
+            self._is_safe = True
+            return reply
+        waiting = make_spool(self._socket, os.environ)
+        if sent == REFUSED:
+            reason, reply = code_of(reply), b""
+        else:
+            reason, reply = waiting.add(name, frame), b""
+            self._is_safe = not reason
+        if sent == UNANSWERED:
+            waiting.hold()
+        if may_wait and not waiting.is_held():
+            own = waiting.file_of(name)
+            unkept = {own: frame} if reason else {}
+            reply = deliver_waiting(waiting, self._socket, ends, own, unkept)
+            # The delivery of others has made room, unless it has failed as well.
+            reason = waiting.add(name, frame) if unkept else ""
+        if reason:
+            waiting.note_lost(reason)
+        self._is_safe = True
+        return reply
 
 
 def socket_path(environ: "os._Environ[str] | dict[str, str]") -> str:
@@ -171,7 +218,7 @@ def _input() -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > INPUT_BYTES_MAX:
-            raise EOFError
+            raise OverflowError("the input is too large")
     return b"".join(pieces)
 
 
@@ -273,12 +320,14 @@ def _texts_before(call: str, path: str) -> list[bytes] | None:
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:
-    """The call that records the event ``raw``, one line."""
-    if len(raw) > FRAME_BYTES_MAX // 2:
-        raw = _cut(raw)
-    text = encode_basestring(raw.decode("utf-8", "replace")).encode()
-    if len(text) > FRAME_BYTES_MAX:
-        text = encode_basestring(_cut(raw).decode("utf-8", "replace")).encode()
+    """The call that records the event ``raw``, one line. Raises: OverflowError, and as ``event_cuts.cut``."""
+    text = b"" if len(raw) > FRAME_BYTES_MAX // 2 else _quoted(raw)
+    if not text or len(text) > FRAME_BYTES_MAX:
+        from ctxd.hook.event_cuts import cut
+
+        text = _quoted(cut(raw, CUT_BYTES))
+        if len(text) > FRAME_BYTES_MAX:
+            raise OverflowError("the event is too large")
     op_id = f"hook-{at_ns:x}-{os.getpid()}-{os.urandom(6).hex()}"
     limit = f',"shorten_chars":{int(shorten)}' if shorten else ""
     head = (
@@ -288,58 +337,9 @@ def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:
     return head.encode() + text + b"}}\n"
 
 
-def _cut(raw: bytes) -> bytes:
-    """``raw`` with its long texts cut, such that it fits in a call."""
-    import json
-
-    def short(value: object, most: int) -> object:
-        if isinstance(value, str) and len(value) > most:
-            return f"{value[:most]}\n[{len(value) - most} characters were cut by ctx-hook: the event is too large]"
-        if isinstance(value, list):
-            return [short(item, most) for item in value]
-        if isinstance(value, dict):
-            return {name: short(item, most) for name, item in value.items()}
-        return value
-
-    event, most = json.loads(raw.decode("utf-8", "replace")), 1 << 20
-    while len(cut := json.dumps(short(event, most), ensure_ascii=False).encode("utf-8", "replace")) > (
-        FRAME_BYTES_MAX // 3
-    ):
-        if most < 16:
-            raise ValueError("the event is too large")
-        most //= 4
-    return cut
-
-
-def _deliver(path: str, folder: int | None, frame: bytes, name: str) -> bytes:
-    """Send ``frame``, after all that waits in ``folder``, or let it wait. Return the daemon's reply, empty for none."""
-    ends = now() + delivery_s()
-    # The names of events begin with their times.
-    if may_wait := folder is not None and any(each[0].isdigit() for each in os.listdir(folder)):
-        sent, reply = POSTPONED, b""
-    else:
-        sent, reply = DaemonConnection(path, ends).call(frame)
-        if sent == DELIVERED:
-            return reply
-    waiting = make_spool(path, os.environ)
-    try:
-        if sent == REFUSED:
-            waiting.note_refused(code_of(reply))
-            return b""
-        reason, reply = waiting.add(name, frame), b""
-        if sent == UNANSWERED:
-            waiting.hold()
-        if may_wait and not waiting.is_held():
-            own = waiting.file_of(name)
-            unkept = {own: frame} if reason else {}
-            reply = deliver_waiting(waiting, path, ends, own, unkept)
-            # The delivery of others has made room, unless it has failed as well.
-            reason = waiting.add(name, frame) if unkept else ""
-        if reason:
-            waiting.note_lost(reason)
-        return reply
-    finally:
-        waiting.close()
+def _quoted(raw: bytes) -> bytes:
+    quoted: str = encode_basestring(raw.decode("utf-8", "replace"))
+    return quoted.encode()
 
 
 def deliver_waiting(
@@ -379,7 +379,7 @@ def deliver_waiting(
 def _settle(waiting: "EventSpool", name: str, unkept: dict[str, bytes], refusal: str) -> None:
     """Remove an event that the daemon has taken, or refused with the code ``refusal``. Raises: OSError."""
     if refusal:
-        waiting.note_refused(refusal)
+        waiting.note_lost(refusal)
     if unkept.pop(name, None) is None:
         waiting.erase(name)
 

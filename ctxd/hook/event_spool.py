@@ -152,14 +152,11 @@ class EventSpool:
         found = self._stat("held")
         return found is not None and abs(time.time_ns() / 1e9 - found.st_mtime) < HELD_S
 
-    def note_refused(self, code: str) -> None:
-        """Note that the daemon refused an event, unless a person closed or removed its session."""
-        if code not in ("session_closed", "session_removed"):
-            self.note_lost(code)
-
     def note_lost(self, reason: str) -> None:
-        """Note that an event was dropped, for ``ctx doctor``, if there is room for the note: what else waits is
-        delivered without it too."""
+        """Note that an event was dropped, for ``ctx doctor``, unless a person closed or removed its session. Without
+        room for the note the delivery goes on."""
+        if reason in ("session_closed", "session_removed"):
+            return
         try:
             with self.opened(LOST, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
                 if file.tell() < 65_536:

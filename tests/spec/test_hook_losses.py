@@ -1,16 +1,22 @@
 """What ``ctx-hook`` does with events that it can hardly keep or deliver: none is lost without a note."""
 
+import json
 import os
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ctxd.hook import delivery, event_cuts
+from ctxd_client import connect_sync
 from ctxd_protocol.event_types import PromptEvent, SystemEvent
 from tests.client.running import Running
-from tests.spec.test_hooks import Harness, events, texts
+from tests.spec.test_hooks import HOOK, Harness, content, events, texts
 
 SMALL_DISK = ("sh", "-c", 'ulimit -f 4; exec "$@"', "sh")
 """No file may have more than 2 or 4 KiB, by the shell: a write beyond that fails as on a full disk."""
@@ -100,3 +106,87 @@ def test_an_event_that_found_no_room_is_recorded_once_though_the_daemon_is_kille
     found = events(harness)
     assert [type(event) for event in found] == [PromptEvent, SystemEvent, PromptEvent]
     assert (harness.waiting(), lost(harness)) == ([], ["damaged"])
+
+
+@pytest.mark.requirement("HOK-4", "HOK-5")
+def test_a_large_structured_output_is_recorded_with_its_beginning(harness: Harness) -> None:
+    names = [f"src/module_{number:06}/file_{number}.py" for number in range(300_000)]
+    rows = [{"x": number, "y": number * 1.1} for number in range(200_000)]
+    sizes = {f"file_{number}": number for number in range(600_000)}
+    outputs = {"filenames": names}, rows, {"sizes": sizes, "total": 600_000}
+    for number, output in enumerate(outputs):
+        given = {"pattern": "**", "long": "x" * 300, "deep": deep(80)}
+        harness.hook(
+            "PostToolUse", tool_name="T", tool_input=given, tool_response=output, tool_use_id=f"t{number}", n=1
+        )
+    with connect_sync(harness.daemon.socket) as client:
+        found = [json.loads(content(client, harness.session, f"t{number}") or "") for number in range(3)]
+    kept, notice = found[0]["filenames"][:-1], found[0]["filenames"][-1]
+    assert len(kept) > 20_000 and kept == names[: len(kept)]
+    assert notice == f"[{300_000 - len(kept):,} items were left out by ctx-hook: the event is too large]"
+    assert len(found[1]) > 20_000 and found[1][:-1] == rows[: len(found[1]) - 1]
+    left_out = "[left out by ctx-hook]"
+    members = {name: value for name, value in found[2]["sizes"].items() if name != left_out}
+    assert len(members) > 20_000 and members.items() <= sizes.items()
+    assert found[2]["sizes"][left_out] == f"{600_000 - len(members):,} members: the event is too large"
+    assert found[2]["total"] == 600_000
+    assert lost(harness) == []
+
+
+def deep(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.requirement("HOK-4")
+@pytest.mark.parametrize(
+    "output",
+    [
+        ["a short text"] * 1_500_000,
+        [[number] for number in range(2_500_000)],
+        ["x" * 1_000_000] * 40,
+        {"a": {"b": {"c": {"d": {"e": [{"name": "é" * 50, "at": number * 0.1} for number in range(150_000)]}}}}},
+        [{str(number): {} for number in range(1_000)}] * 1_200,
+        ['\x01\n"\\' * 1_000_000],
+    ],
+    ids=["texts", "lists", "long", "nested", "objects", "escaped"],
+)
+def test_an_event_is_cut_to_the_bound_well_within_the_time(output: object) -> None:
+    event = {"session_id": "s", "tool_use_id": "t1", "tool_response": output, "transcript_lines": ['{"a":1}'], "n": 7}
+    raw = json.dumps(event, ensure_ascii=False).encode()
+    began = time.process_time()
+    cut = event_cuts.cut(raw, delivery.CUT_BYTES)
+    assert time.process_time() - began < 1.5
+    found = json.loads(cut)
+    assert 500_000 < len(cut) < 1.1 * delivery.CUT_BYTES
+    assert {name: found[name] for name in event if name != "tool_response"} == {
+        name: event[name] for name in event if name != "tool_response"
+    }
+    assert b"by ctx-hook" in cut
+
+
+@pytest.mark.requirement("HOK-4")
+def test_short_texts_and_deep_values_are_cut_without_becoming_longer() -> None:
+    event = {"deep": deep(800), "many": [deep(50)] * 2_000, "texts": ["a text of twenty…"] * 20_000, "z": "z" * 90}
+    cut = event_cuts.cut(json.dumps(event).encode(), 30_000)
+    found = json.loads(cut)
+    assert len(cut) < 40_000
+    assert found["z"] == "z" * 90 and set(found["texts"][:-1]) == {"a text of twenty…"}
+
+
+@pytest.mark.requirement("HOK-5")
+def test_an_event_that_cannot_be_cut_is_noted_as_lost(harness: Harness) -> None:
+    assert harness.run(b'{"tool_response": [' + b"1," * 8_000_000).returncode == 0
+    assert lost(harness) == ["failed"]
+
+
+@pytest.mark.requirement("HOK-5")
+def test_an_event_whose_time_ends_is_noted_as_lost(harness: Harness) -> None:
+    """The harness never closes the input."""
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket}
+    environ["CTXD_HOOK_SECONDS"] = "0.1"
+    with subprocess.Popen([HOOK, "claude"], stdin=subprocess.PIPE, env=environ) as hook:
+        assert hook.wait(60) == 0
+    assert lost(harness) == ["time"]
