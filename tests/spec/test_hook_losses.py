@@ -16,7 +16,7 @@ from ctxd.hook import delivery, event_cuts
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import PromptEvent, SystemEvent
 from tests.client.running import Running
-from tests.spec.test_hooks import HOOK, Harness, content, events, texts
+from tests.spec.test_hooks import HOOK, NATIVE, Harness, content, events, texts
 
 SMALL_DISK = ("sh", "-c", 'ulimit -f 4; exec "$@"', "sh")
 """No file may have more than 2 or 4 KiB, by the shell: a write beyond that fails as on a full disk."""
@@ -190,3 +190,24 @@ def test_an_event_whose_time_ends_is_noted_as_lost(harness: Harness) -> None:
     with subprocess.Popen([HOOK, "claude"], stdin=subprocess.PIPE, env=environ) as hook:
         assert hook.wait(60) == 0
     assert lost(harness) == ["time"]
+
+
+@pytest.mark.requirement("HOK-4", "HOK-9")
+@pytest.mark.parametrize("what", ["absent", "folder", "other bytes", "unfinished line"])
+def test_an_event_is_recorded_whatever_the_environment_file_is(harness: Harness, what: str) -> None:
+    file = harness.home / "env.sh"
+    before = {"other bytes": b"export NAME='J\xfcrgen'\n", "unfinished line": b"export A=1"}.get(what, b"")
+    if what == "folder":
+        file.mkdir()
+    elif what == "absent":
+        file = file / "in" / "none"
+    else:
+        file.write_bytes(before)
+    harness.environ |= {"CLAUDE_ENV_FILE": str(file), "CLAUDE_CODE_SESSION_ID": NATIVE}
+    for source in ("startup", "resume"):
+        harness.hook("SessionStart", source=source)
+    assert [type(event) for event in events(harness)] == [SystemEvent, SystemEvent]
+    if before:
+        added = f"export CTXD_SESSION={harness.session}\n".encode()
+        assert file.read_bytes() == before.removesuffix(b"\n") + b"\n" + added
+    assert lost(harness) == []
