@@ -39,7 +39,9 @@ CUT_BYTES = 2 * 1024 * 1024
 """Bytes that are kept of such an event. With each of them the harness waits longer."""
 
 TAIL_BYTES_MAX = 256 * 1024
-"""Bytes at the end of a transcript in which the text before a tool call is looked for."""
+SEARCH_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes at the end of a transcript in which the text before a tool call is looked for: at first, and at most. Between
+the two are the inputs and outputs of calls in the same answer."""
 
 START_WRITTEN_S = 2.0
 """Seconds from the start of a tool call in which the harness writes it to its transcript. Claude Code takes up to 0.2,
@@ -51,6 +53,9 @@ END_WRITTEN_S = 0.5
 CREATED_S = 0.5
 """Seconds from the start of its first call in which a harness creates the transcript, unless it keeps none."""
 
+_LINE_START = 4_096
+"""Bytes of a line that may have been incomplete at an earlier look, in which the id of a call of Claude Code is."""
+
 _PAUSE_S = 0.01
 _PAUSE_S_MAX = 0.05
 
@@ -61,6 +66,7 @@ _BEFORE_ANSWER = (
     b'_call_output"',
 )  # fmt: skip
 _TEXT = (b'"type":"text"', b'"type":"output_text"')
+_ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
 """Bytes of lines of Claude Code and codex. They are in no text, whose quotation marks are escaped."""
 
 HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
@@ -235,20 +241,23 @@ def with_texts(raw: bytes) -> bytes:
     if event not in _TOOL_EVENTS or '"agent_id"' in text or not text.endswith("}"):
         return raw
     path, call = _member(text, text.find('"transcript_path"')), _member(text, text.rfind('"tool_use_id"'))
+    if not path or not call:
+        return raw
+    transcript, is_start = CallTranscript(path, call), event == "PreToolUse"
     try:
-        lines = _texts_before(call, path) if path and call else []
+        lines = transcript.texts_before(TAIL_BYTES_MAX if is_start else SEARCH_BYTES_MAX)
         if lines is None:
-            if event == "PreToolUse":
+            if is_start:
                 _detach()
-            lines = _late_texts(call, path, is_start=event == "PreToolUse")
+            lines = _late_texts(transcript, is_start=is_start)
     except (OSError, ValueError):
         return raw
     quoted = ",".join(encode_basestring(line.decode("utf-8", "replace")) for line in lines or ())
     return f'{text[:-1]},"transcript_lines":[{quoted}]}}'.encode() if lines else raw
 
 
-def _late_texts(call: str, path: str, *, is_start: bool) -> list[bytes] | None:
-    """``_texts_before`` as soon as the harness has written the tool call; None if it does not in time.
+def _late_texts(transcript: "CallTranscript", *, is_start: bool) -> list[bytes] | None:
+    """``CallTranscript.texts_before`` as soon as the harness has written the tool call; None if it does not in time.
 
     Many of these may wait at once: the transcript is read again only when it has grown, and looked at less and less
     often.
@@ -256,9 +265,9 @@ def _late_texts(call: str, path: str, *, is_start: bool) -> list[bytes] | None:
     began, pause, seen, lines = now(), _PAUSE_S, -1, None
     whole_s, absent_s = (START_WRITTEN_S, CREATED_S) if is_start else (END_WRITTEN_S, 0.0)
     while True:
-        size = _size_of(path)
+        size = _size_of(transcript.path)
         if size is not None and size != seen:
-            seen, lines = size, _texts_before(call, path)
+            seen, lines = size, transcript.texts_before(SEARCH_BYTES_MAX)
         left = began + (absent_s if size is None else whole_s) - now()
         if lines is not None or left <= 0:
             return lines
@@ -295,28 +304,60 @@ def _member(text: str, at: int) -> str:
     return scanstring(text, at + 1)[0] if text[at : at + 1] == '"' else ""
 
 
-def _texts_before(call: str, path: str) -> list[bytes] | None:
-    """The lines with the texts before the tool call in the same answer; None if the end of the transcript does not
-    have the call, or there is no transcript yet. Raises: OSError."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        size = os.fstat(file).st_size
-        tail = os.pread(file, TAIL_BYTES_MAX, max(0, size - TAIL_BYTES_MAX))
-    finally:
-        os.close(file)
-    at = tail.find(b'"' + call.encode() + b'"')
-    if at < 0:
-        return None
-    found: list[bytes] = []
-    for line in reversed(tail[:at].split(b"\n")[1 if size > TAIL_BYTES_MAX else 0 : -1]):
-        if any(mark in line for mark in _BEFORE_ANSWER):
-            break
-        if any(mark in line for mark in _TEXT):
-            found.append(line)
-    return found[::-1]
+class CallTranscript:
+    """The transcript at ``path``, in which the texts before the tool call ``call`` are looked for from its end on."""
+
+    def __init__(self, path: str, call: str) -> None:
+        self.path = path
+        self._call = b'"' + call.encode() + b'"'
+        self._searched = 0
+
+    def texts_before(self, most: int) -> list[bytes] | None:
+        """The lines with the texts before the call in the same answer; None if the last ``most`` bytes do not have the
+        call, or not the start of the answer, or if there is no transcript yet. Raises: OSError."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            size, length = os.fstat(file).st_size, TAIL_BYTES_MAX
+            while True:
+                begin = max(0, size - length)
+                lines, is_whole = self._texts_in(os.pread(file, length, begin), is_all=begin == 0)
+                # Before what an earlier look has searched the call is not: the harness only adds lines.
+                if is_whole or length >= most or (lines is None and begin <= self._searched - _LINE_START):
+                    break
+                length = min(4 * length, most)
+        finally:
+            os.close(file)
+        if most < SEARCH_BYTES_MAX:
+            return lines if is_whole else None
+        self._searched = size
+        return lines
+
+    def _texts_in(self, tail: bytes, *, is_all: bool) -> tuple[list[bytes] | None, bool]:
+        """The lines in ``tail`` with the texts before the call, None without the call; True if no more can be before
+        ``tail``."""
+        at = self._call_at(tail)
+        if at < 0:
+            return None, is_all
+        found: list[bytes] = []
+        for line in reversed(tail[:at].split(b"\n")[0 if is_all else 1 : -1]):
+            if any(mark in line for mark in _BEFORE_ANSWER):
+                return found[::-1], True
+            if any(mark in line for mark in _TEXT):
+                found.append(line)
+        return found[::-1], is_all
+
+    def _call_at(self, tail: bytes) -> int:
+        """The place of the id in the line of the call; negative without it. Lines about its progress have it too."""
+        at = tail.find(self._call)
+        while at >= 0:
+            begin = tail.rfind(b"\n", 0, at) + 1
+            if tail.endswith(_ID_NAMES, begin, at) and tail.find(b'_call_output"', begin, at) < 0:
+                break
+            at = tail.find(self._call, at + 1)
+        return at
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:

@@ -264,11 +264,11 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
     """A hundred hooks may wait at once."""
     transcript, clock, reads = tmp_path / "t.jsonl", [0.0], list[float]()
     transcript.write_text('{"type":"user"}\n')
-    real = delivery._texts_before
+    real = delivery.CallTranscript.texts_before
 
-    def read(call: str, path: str) -> list[bytes] | None:
+    def read(transcript: delivery.CallTranscript, most: int) -> list[bytes] | None:
         reads.append(clock[0])
-        return real(call, path)
+        return real(transcript, most)
 
     def wait(seconds: float) -> None:
         before, clock[0] = clock[0], clock[0] + seconds
@@ -277,7 +277,7 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
 
     monkeypatch.setattr(delivery, "now", lambda: clock[0])
     monkeypatch.setattr(delivery.time, "sleep", wait)
-    monkeypatch.setattr(delivery, "_texts_before", read)
+    monkeypatch.setattr(delivery.CallTranscript, "texts_before", read)
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
     delivery.with_texts(json.dumps(hooked).encode())
     assert len(reads) == 3 and reads[:2] == [0.0, 0.0] and 0.2 <= reads[2] < 0.3
@@ -306,6 +306,71 @@ def test_the_end_of_a_short_call_waits_for_the_text_before_it(tmp_path: Path, mo
     began = clock[0]
     assert delivery.with_texts(ended("c2")) == ended("c2")
     assert clock[0] - began == pytest.approx(delivery.END_WRITTEN_S, abs=0.02)
+
+
+@pytest.mark.requirement("HOK-16")
+@pytest.mark.parametrize("name", ["claude", "codex"])
+@pytest.mark.parametrize("size", [300_000, 3_000_000])
+def test_the_text_before_a_call_with_a_large_input_is_found_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
+) -> None:
+    """The id of the call is at the start of its line, or its end, and calls of the same answer follow."""
+    transcript, clock = tmp_path / "t.jsonl", [0.0]
+    content, other = "x" * size, "y" * size
+    if name == "claude":
+        lines = [
+            '{"type":"user","message":{"role":"user","content":"go"}}',
+            '{"type":"assistant","message":{"content":[{"type":"text","text":"I write."}]}}',
+            f'{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"c1","input":"{content}"}}]}}}}',
+            f'{{"type":"assistant","message":{{"content":[{{"type":"tool_use","id":"c2","input":"{other}"}}]}}}}',
+            '{"type":"attachment","text":"other"}',
+            '{"type":"progress","toolUseID":"c1"}',
+        ]
+    else:
+        lines = [
+            '{"payload":{"type":"message","role":"user","content":[]}}',
+            '{"payload":{"type":"message","content":[{"type":"output_text","text":"I write."}]}}',
+            f'{{"payload":{{"type":"function_call","arguments":"{content}","call_id":"c1"}}}}',
+            f'{{"payload":{{"type":"function_call_output","call_id":"c1","output":"{other}"}}}}',
+            '{"payload":{"type":"function_call_output","call_id":"c1"}}',
+        ]
+    transcript.write_text("".join(f"{line}\n" for line in lines))
+    hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
+    monkeypatch.setattr(delivery, "now", lambda: clock[0])
+    monkeypatch.setattr(delivery.time, "sleep", lambda seconds: clock.append(seconds))
+    assert json.loads(delivery.with_texts(json.dumps(hooked).encode()))["transcript_lines"] == [lines[1]]
+    assert clock == [0.0]
+
+
+@pytest.mark.requirement("HOK-16")
+def test_a_large_transcript_is_searched_once_and_then_what_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reads = tmp_path / "t.jsonl", list[int]()
+    path.write_text(
+        '{"type":"assistant","content":[{"type":"tool_use","id":"far"}]}\n' + f'{{"a":"{"x" * 99_980}"}}\n' * 400
+    )
+    real = os.pread
+
+    def read(file: int, size: int, at: int) -> bytes:
+        found = real(file, size, at)
+        reads.append(len(found))
+        return found
+
+    monkeypatch.setattr(delivery.os, "pread", read)
+    far, near = delivery.CallTranscript(str(path), "far"), delivery.CallTranscript(str(path), "near")
+    for transcript in (far, near):
+        reads.clear()
+        assert transcript.texts_before(delivery.SEARCH_BYTES_MAX) is None
+        assert max(reads) == delivery.SEARCH_BYTES_MAX and sum(reads) < 1.5 * delivery.SEARCH_BYTES_MAX
+        reads.clear()
+        assert transcript.texts_before(delivery.SEARCH_BYTES_MAX) is None
+        assert reads == [delivery.TAIL_BYTES_MAX]
+    with path.open("a") as file:
+        file.write('{"type":"user"}\n{"type":"text"}\n{"type":"tool_use","id":"near"}\n' + f'"{"x" * 500_000}"\n')
+    reads.clear()
+    assert near.texts_before(delivery.SEARCH_BYTES_MAX) == [b'{"type":"text"}']
+    assert reads == [delivery.TAIL_BYTES_MAX, 4 * delivery.TAIL_BYTES_MAX]
 
 
 @pytest.mark.requirement("HOK-16")
