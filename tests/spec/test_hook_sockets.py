@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctxd.hook import delivery
+from ctxd.hook.event_spool import LOST
 from tests.spec.test_harness_install import FILES, HOOK, ctx, runs, written
 
 EVENT = json.dumps({"session_id": "s1", "hook_event_name": "UserPromptSubmit", "prompt": "one", "prompt_id": "p1"})
@@ -80,5 +80,5 @@ def test_doctor_reports_events_that_wait_for_other_sockets(tmp_path: Path) -> No
     assert "1 event waiting" in found["hooks"]["found"] and f"hooks for {socket}" not in found
     for path in spool(tmp_path, other).glob("*.event"):
         path.unlink()
-    (spool(tmp_path, other) / delivery.LOST).write_text("1 full\n")
+    (spool(tmp_path, other) / LOST).write_text("1 full\n")
     assert "1 event dropped" in doctor(tmp_path, XDG_RUNTIME_DIR=folder)[f"hooks for {other}"]["found"]
