@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from ctxd.formats.losses import Losses, kind_of, text_of
-from ctxd.transcripts.claude_code import read_session
+from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.records import Line, decoded
 from ctxd.transcripts.records import text_of as text_or_nothing
 from ctxd_protocol import event_types as typed
@@ -108,7 +108,8 @@ class SessionWriter:
             case typed.SystemEvent():
                 if not event.text:
                     return [{"type": "system", "subtype": event.kind or "system", "content": ""}]
-                return [{**self._user(_text(event.text), event.sidechain), "isMeta": True}]
+                beside = {} if _is_known_by_its_text(event) else {"isMeta": True}
+                return [{**self._user(_text(event.text), event.sidechain), **beside}]
             case typed.CompactionEvent():
                 return self._compaction(event)
             case typed.OpaqueEvent(kind=kind, data=dict(record)) if record.get("type") == kind:
@@ -146,6 +147,13 @@ class SessionWriter:
         if not event.summary:
             return [boundary]
         return [boundary, {**self._user(_text(event.summary), event.sidechain), "isCompactSummary": True}]
+
+
+def _is_known_by_its_text(event: typed.SystemEvent) -> bool:
+    """True for a notice that Claude Code itself writes as a text of the user, such as a command."""
+    if event.kind == "interrupted":
+        return event.text.startswith("[Request interrupted by user")
+    return event.kind is not None and wrapper_of(event.text) == event.kind
 
 
 def _beside(event: typed.Event) -> Record:

@@ -33,15 +33,45 @@ _Results = defaultdict[str, deque[tuple[int, typed.ToolResultEvent]]]
 _CALL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _NOT_IN_TOOL: Final = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 _SEEN_BY_MODEL: Final[dict[HarnessName, frozenset[str]]] = {
-    "claude": frozenset({"meta", "interrupted"}),
-    "codex": frozenset(),
-    "pi": frozenset({"branch_summary", "custom_message"}),
+    "claude": frozenset(
+        {
+            "meta",
+            "interrupted",
+            "command-name",
+            "command-message",
+            "command-args",
+            "local-command-stdout",
+            "local-command-stderr",
+            "local-command-caveat",
+            "bash-input",
+            "bash-stdout",
+            "bash-stderr",
+            "task-notification",
+            "teammate-message",
+            "user-memory-input",
+        }
+    ),
+    "codex": frozenset(
+        {
+            "developer",
+            "turn_aborted",
+            "user_shell_command",
+            "skill",
+            "user_action",
+            "subagent_notification",
+            "send_user_message_question_reply",
+        }
+    ),
+    "pi": frozenset({"branch_summary", "custom_message", "bashExecution"}),
     "opencode": frozenset({"synthetic"}),
 }
 """Kinds of notices in each harness's own sessions that its model sees and that it does not add again by itself."""
 
 _PI_STOPS: Final = dict.fromkeys(("length", "max_tokens", "model_context_window_exceeded"), "length")
 """pi's words for reasons to stop that do not follow from the answer."""
+
+_CODEX_CONTEXT: Final = re.compile(r"\s*<[a-z_ ]+>", re.ASCII)
+"""Start of a text that codex gives its model in each new session; a text of a hook has no such element."""
 
 _CODEX_CALL: Final = frozenset({"status", "namespace", "result", "revised_prompt"})
 _CODEX_ITEM: Final = _CODEX_CALL | {"phase", "end_turn", "summary", "execution", "tools"}
@@ -135,13 +165,22 @@ def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool
 def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
     match event:
         case typed.SystemEvent():
-            return own and bool(event.text) and event.kind in _SEEN_BY_MODEL[harness]
+            return own and _is_seen(event, harness)
+        case typed.OpaqueEvent():
+            return own and harness == "codex" and event.kind == "agent_message"
         case typed.ThinkingEvent():
             return own and (event.signature is not None or event.encrypted is not None)
         case typed.PromptEvent() | typed.ResponseEvent():
             return bool(event.text or event.attachments)
         case _:
-            return not isinstance(event, typed.OpaqueEvent | typed.CompactionEvent)
+            return not isinstance(event, typed.CompactionEvent)
+
+
+def _is_seen(event: typed.SystemEvent, harness: HarnessName) -> bool:
+    """True for a notice in a harness's own session that goes on there."""
+    if harness == "codex" and event.kind == "developer" and _CODEX_CONTEXT.match(event.text):
+        return False
+    return event.kind in _SEEN_BY_MODEL[harness] and bool(event.text or event.kind == "bashExecution")
 
 
 def _carried(event: typed.Event, harness: HarnessName, own: bool, losses: Losses) -> typed.Event:
@@ -205,6 +244,8 @@ def _beside(event: typed.Event, harness: HarnessName, own: bool) -> dict[str, An
             return {"server_tool": True}
         case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":
             # pi makes text of reasoning that another provider signed.
+            return event.meta
+        case typed.SystemEvent() if own and harness == "pi" and event.kind != "branch_summary":
             return event.meta
         case _:
             return None

@@ -23,7 +23,7 @@ from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 
 Tier = Literal["native", "fields", "narrative", "raw"]
 
-TRANSLATOR_VERSION: Final = 3
+TRANSLATOR_VERSION: Final = 4
 """Changes whenever equal deltas would give other bytes."""
 
 RAW: Final = "raw-v1"

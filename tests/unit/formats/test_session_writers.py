@@ -433,3 +433,51 @@ def test_an_attachment_that_claude_refuses_is_named(own: bool) -> None:
     (text,), left_out = blocks_of_claude(*refused, own=own)
     names = ["image/png", "report", "application/octet-stream", "image/bmp", "image/png", "application/octet-stream"]
     assert text.splitlines() == ["Look.", *(f"[{name}]" for name in names)] and left_out == {"attachment": 6}
+
+
+NOTICES: dict[HarnessName, list[typed.SystemEvent]] = {
+    "claude": [
+        typed.SystemEvent(kind="bash-input", text="<bash-input>git log</bash-input>"),
+        typed.SystemEvent(kind="bash-stdout", text="<bash-stdout>one</bash-stdout><bash-stderr></bash-stderr>"),
+        typed.SystemEvent(kind="command-message", text="<command-message>fix</command-message><command-args>7"),
+        typed.SystemEvent(kind="task-notification", text="<task-notification>done</task-notification>"),
+        typed.SystemEvent(kind="interrupted", text="[Request interrupted by user for tool use]"),
+        typed.SystemEvent(kind="meta", text="Fix it."),
+    ],
+    "codex": [
+        typed.SystemEvent(kind="user_shell_command", text="<user_shell_command>git log</user_shell_command>"),
+        typed.SystemEvent(kind="skill", text="<skill>body</skill>"),
+        typed.SystemEvent(kind="developer", text="What a hook adds."),
+        typed.SystemEvent(kind="turn_aborted", text="<turn_aborted>on purpose</turn_aborted>"),
+    ],
+    "pi": [
+        typed.SystemEvent(
+            kind="bashExecution", text="one", meta={"command": "git log", "output": "one", "exitCode": 0}
+        ),
+        typed.SystemEvent(kind="bashExecution", text="", meta={"command": "true", "output": "", "exitCode": 0}),
+        typed.SystemEvent(kind="custom_message", text="Note.", meta={"customType": "x", "display": False}),
+    ],
+}
+
+
+@pytest.mark.requirement("HND-7")
+@pytest.mark.parametrize("harness", NOTICES)
+def test_notices_that_the_model_has_seen_are_in_the_harness_as_they_were(harness: HarnessName) -> None:
+    events = [TALK[0], typed.ResponseEvent(text="So."), *NOTICES[harness]]
+    found, left_out = made(harness, events, own=True)
+    notices = [event for event in found if isinstance(event, typed.SystemEvent) and event.kind != "session_meta"]
+    assert [(each.kind, each.text) for each in notices] == [(each.kind, each.text) for each in NOTICES[harness]]
+    if harness == "pi":
+        assert [each.meta for each in notices] == [each.meta for each in NOTICES[harness]]
+    assert left_out == {}
+    assert made(harness, events)[1] == {"system": len(notices)}
+
+
+@pytest.mark.requirement("HND-7")
+def test_codex_keeps_what_other_agents_told_it_but_not_what_it_tells_each_session() -> None:
+    told = {"type": "agent_message", "author": "a", "recipient": "b"}
+    events = of_items(told)
+    events.append(typed.SystemEvent(kind="developer", text="<permissions instructions>x</permissions instructions>"))
+    events.append(typed.SystemEvent(kind="environment_context", text="<environment_context>x</environment_context>"))
+    assert items_of_codex(events) == [told]
+    assert made("codex", events)[1] == {"agent_message": 1, "system": 2}
