@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.hook import delivery
 from ctxd.hook.event_spool import LOST
 from tests.spec.test_harness_install import FILES, HOOK, ctx, runs, written
 
