@@ -45,6 +45,8 @@ _QUEUED: Final = "queued_command"
 """Type of the attachment that holds a message which came while the model worked. Such a message has a record of its own
 elsewhere only if it was sent after the turn; then there is no attachment."""
 
+_PLAIN: Final = "text/plain"
+_NAME_CHARS_MAX: Final = 200
 _INTERRUPTED: Final = "[Request interrupted by user"
 _ENVELOPE: Final = ("type", "uuid", "parentUuid", "timestamp", "message", "agentId", "isSidechain")
 _MESSAGE: Final = ("id", "role", "type", "model", "content", "usage", "stop_reason")
@@ -157,7 +159,7 @@ class _Reader:
                 case {"type": "text"}:
                     texts.append(text_of(block.get("text")))
                 case {"type": "image" | "document"}:
-                    attachments.append(_attachment(block))
+                    attachments += _attachments(block)
                 case str():
                     texts.append(block)
                 case _:
@@ -266,7 +268,7 @@ def _block(
             # The result of a tool that the provider ran.
             return _result(block, {name: value for name, value in common.items() if name != "meta"}, common.get("meta"))
         case {"type": "image" | "document"}:
-            return typed.ResponseEvent(attachments=(_attachment(block),), stop_reason=stop, **billed, **common)
+            return typed.ResponseEvent(attachments=tuple(_attachments(block)), stop_reason=stop, **billed, **common)
         case _:
             return typed.OpaqueEvent(kind=_kind(block), data=block, **common)
 
@@ -276,34 +278,72 @@ def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -
     texts, attachments, unread = [], [], []
     if isinstance(content, str):
         texts.append(content)
-    for item in records_of(content):
+    for item in [content] if isinstance(content, dict) else records_of(content):
         match item.get("type"):
             case "text":
                 texts.append(text_of(item.get("text")))
             case "image" | "document":
-                attachments.append(_attachment(item))
+                attachments += _attachments(item)
             case _:
+                texts += filter(None, _found(item))
                 unread.append(item)
     beside = dict(meta or {})
-    if isinstance(content, dict):
-        unread.append(content)
     if unread:
         beside["content"] = unread
+    if (kind := block.get("type")) != "tool_result":
+        beside["server_tool"] = kind
     return typed.ToolResultEvent(
         call=text_of(block.get("tool_use_id")) or None,
         text="\n".join(texts),
         attachments=tuple(attachments),
-        is_error=bool(block.get("is_error")),
+        is_error=bool(block.get("is_error")) or any("error_code" in item for item in unread),
         meta=beside or None,
         **place,
     )
 
 
-def _attachment(block: Record) -> typed.Attachment:
-    source = record_of(block.get("source"))
-    media_type = text_of(source.get("media_type")) or "application/octet-stream"
-    name = text_of(block.get("title")) or None
-    return attachment_of(media_type, source.get("data") or source.get("url") or source.get("file_id"), name)
+def _found(item: Record) -> list[str]:
+    """Return the text of what a tool of the provider found, as its model reads it."""
+    match item:
+        case {"type": "web_search_result"}:
+            return [": ".join(filter(None, (text_of(item.get("title")), text_of(item.get("url")))))]
+        case {"type": "web_fetch_result"}:
+            files = _attachments(record_of(item.get("content")))
+            texts = [(file.data or b"").decode("utf-8", "replace") for file in files if file.media_type == _PLAIN]
+            return [text_of(item.get("url")), *texts]
+        case {"stdout": str(out)}:
+            return [out, text_of(item.get("stderr"))]
+        case {"error_code": str(code)}:
+            return [code]
+        case _:
+            return []
+
+
+def _attachments(block: Record) -> list[typed.Attachment]:
+    """Return the image or the document of a block; of a document that is made of blocks, its text and its images."""
+    source, name = record_of(block.get("source")), text_of(block.get("title")) or None
+    is_image = block.get("type") == "image"
+    media_type = text_of(source.get("media_type")) or ("image/*" if is_image else "application/octet-stream")
+    match source.get("type"):
+        case "url":
+            # Documents with an address are PDFs.
+            media_type, url = "image/*" if is_image else "application/pdf", text_of(source.get("url")) or None
+            return [typed.Attachment(media_type=media_type, name=name, url=url)]
+        case "text":
+            return [typed.Attachment(media_type=_PLAIN, name=name, data=text_of(source.get("data")).encode())]
+        case "content":
+            parts = source.get("content")
+            texts = [parts] if isinstance(parts, str) else [text_of(part.get("text")) for part in records_of(parts)]
+            text = "\n".join(filter(None, texts)).encode()
+            images = [each for part in records_of(parts) if part.get("type") == "image" for each in _attachments(part)]
+            return [typed.Attachment(media_type=_PLAIN, name=name, data=text), *images]
+        case "file":
+            return [typed.Attachment(media_type=media_type, name=name or text_of(source.get("file_id")) or None)]
+        case _:
+            found = attachment_of(media_type, source.get("data"), name)
+            # In the place of data that was removed there may be a note.
+            note = found.url[:_NAME_CHARS_MAX] if found.url else None
+            return [found if found.data else typed.Attachment(media_type=media_type, name=name or note)]
 
 
 def _place(record: Record) -> dict[str, Any]:

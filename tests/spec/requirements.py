@@ -452,6 +452,7 @@ IMP-11 | Threads that codex itself leaves out of its lists (guardian, review, me
 IMP-12 | The daemon's memory stays bounded while a transcript of any size is imported: what it frees goes back to the system within seconds. | ctxd
 IMP-13 | What a later entry of pi takes out of its branch, or gives other content, is so for every model that goes on from there in another harness; the entries are kept as they were written. | ctxd
 IMP-14 | A message that a person typed while the model worked, which Claude Code keeps as an attachment, is a prompt, and goes on in every harness; one that the harness queued is a notice. So is an error of the provider's API in the place of an answer, which no model is given. A prompt that begins like a text of the harness's own, and goes on otherwise, is a prompt. | ctxd
+IMP-15 | An image or a document in a record of Claude Code is read as what it is: its bytes, its text, its address, or its name where the record has no more. What a tool of the provider found is the text of its result, beside the result as it was. | ctxd
 XTB-1 | Reads as of any time and histories are the same from an XTDB node as from the embedded tables, corrections and deletions too, on both time axes. | ctxd
 XTB-2 | A version comes back from an XTDB node byte for byte; names chosen by clients never become keys that XTDB indexes. | ctxd
 XTB-3 | After a failure, a transaction is known not to be applied or its outcome is unknown, and never guessed; a response that is not exactly what was requested counts as none. | ctxd

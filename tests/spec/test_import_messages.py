@@ -8,7 +8,7 @@ import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
-from tests.spec.claude_records import calls, newest, returns
+from tests.spec.claude_records import answers, calls, newest, returns
 from tests.spec.test_import import Claude, Record, ctx, imported, views, write
 
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
@@ -76,3 +76,17 @@ def test_an_error_of_the_api_is_a_notice_that_no_model_is_given_and_a_prompt_in_
     file = handed_over(daemon, client, claude.id, harness, tmp_path)
     assert "API Error" not in file
     assert all(text in file for text in ("No response requested.", "blocks are in my log", "text c"))
+
+
+@pytest.mark.requirement("IMP-15")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+def test_what_a_tool_of_the_provider_found_goes_on_as_text(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, harness: str
+) -> None:
+    use = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"query": "tabs"}}
+    page = {"type": "web_search_result", "title": "Tabs", "url": "https://e/tabs", "encrypted_content": "x"}
+    result = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [page]}
+    step = [claude("a"), answers(claude, "b", "m", use), answers(claude, "c", "m", result)]
+    write(tmp_path / f"{claude.session}.jsonl", [*step, *claude.turn("d", "e")])
+    assert imported(daemon, "claude", tmp_path)["events"]["tool_result"] == 1
+    assert "Tabs: https://e/tabs" in handed_over(daemon, client, claude.id, harness, tmp_path)

@@ -6,7 +6,7 @@ import pytest
 
 from ctxd.transcripts.claude_code import is_typed, read_session, wrapper_of
 from ctxd.transcripts.records import Line
-from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, SystemEvent
+from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, SystemEvent, ToolResultEvent
 
 ENVELOPE = {"uuid": "u", "parentUuid": "p", "sessionId": "S", "timestamp": "2026-11-01T10:00:00.000Z"}
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
@@ -122,3 +122,87 @@ def test_a_prompt_that_begins_like_a_text_of_the_harness_is_a_person_s(text: str
 )
 def test_a_text_that_the_harness_has_written_is_closed(text: str, kind: str) -> None:
     assert wrapper_of(text) == kind
+
+
+# --- files, and results of tools that the provider ran ---
+
+PDF = "application/pdf"
+
+
+def block(kind: str, source: object, **more: object) -> dict[str, Any]:
+    return {"type": kind, "source": source, **more}
+
+
+@pytest.mark.requirement("IMP-15")
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [
+        (PNG, [Attachment(media_type="image/png", data=b"hi")]),
+        (block("image", {"type": "url", "url": "https://e/a"}), [Attachment(media_type="image/*", url="https://e/a")]),
+        (block("document", {"type": "url", "url": "https://e/a"}), [Attachment(media_type=PDF, url="https://e/a")]),
+        (
+            block("document", {"type": "text", "media_type": "text/plain", "data": "The text…"}, title="a.txt"),
+            [Attachment(media_type="text/plain", name="a.txt", data="The text…".encode())],
+        ),
+        (
+            block("document", {"type": "content", "content": [{"type": "text", "text": "inner"}, PNG]}),
+            [Attachment(media_type="text/plain", data=b"inner"), Attachment(media_type="image/png", data=b"hi")],
+        ),
+        (
+            block("document", {"type": "content", "content": "inner"}),
+            [Attachment(media_type="text/plain", data=b"inner")],
+        ),
+        (block("image", {"type": "file", "file_id": "file_a"}), [Attachment(media_type="image/*", name="file_a")]),
+        (
+            block("document", {"type": "file", "file_id": "file_a"}, title="a.pdf"),
+            [Attachment(media_type="application/octet-stream", name="a.pdf")],
+        ),
+        (
+            block("image", {"type": "base64", "media_type": "image/png", "data": "[image data removed]"}),
+            [Attachment(media_type="image/png", name="[image data removed]")],
+        ),
+        ({"type": "image"}, [Attachment(media_type="image/*")]),
+    ],
+)
+def test_a_file_is_read_as_what_it_is(given: dict[str, Any], files: list[Attachment]) -> None:
+    (prompt,) = read({"type": "user", "message": {"content": [{"type": "text", "text": "look"}, given]}})
+    assert isinstance(prompt, PromptEvent) and list(prompt.attachments) == files
+    (answer,) = read({"type": "assistant", "message": {"content": [given]}})
+    assert isinstance(answer, ResponseEvent) and list(answer.attachments) == files
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [given]}
+    (output,) = read({"type": "user", "message": {"content": [result]}})
+    assert isinstance(output, ToolResultEvent) and list(output.attachments) == files
+
+
+SEARCHED = [
+    {"type": "web_search_result", "title": "Tabs", "url": "https://e/tabs", "encrypted_content": "x", "page_age": None},
+    {"type": "web_search_result", "title": "Spaces", "url": "https://e/spaces", "encrypted_content": "y"},
+]
+FETCHED = {
+    "type": "web_fetch_result", "url": "https://e/tabs",
+    "content": {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Use tabs."}},
+}  # fmt: skip
+
+
+@pytest.mark.requirement("IMP-15")
+@pytest.mark.parametrize(
+    ("kind", "content", "text", "failed"),
+    [
+        ("web_search_tool_result", SEARCHED, "Tabs: https://e/tabs\nSpaces: https://e/spaces", False),
+        ("web_fetch_tool_result", FETCHED, "https://e/tabs\nUse tabs.", False),
+        ("code_execution_tool_result", {"stdout": "4", "stderr": "slow", "return_code": 0}, "4\nslow", False),
+        ("web_search_tool_result", {"type": "web_search_tool_result_error", "error_code": "max"}, "max", True),
+        ("web_search_tool_result", [{"type": "web_search_result"}], "", False),
+        ("mcp_tool_result", [{"type": "text", "text": "found"}], "found", False),
+    ],
+)
+def test_the_result_of_a_tool_that_the_provider_ran_is_text(
+    kind: str, content: object, text: str, failed: bool
+) -> None:
+    result = {"type": kind, "tool_use_id": "srv", "content": content}
+    (event,) = read({"type": "assistant", "message": {"id": "m", "content": [result]}})
+    assert isinstance(event, ToolResultEvent)
+    assert (event.call, event.text, event.is_error, event.message) == ("srv", text, failed, "m")
+    assert event.meta is not None and event.meta["server_tool"] == kind
+    if kind != "mcp_tool_result":
+        assert event.meta["content"] == (content if isinstance(content, list) else [content]), "as it was, to send back"
