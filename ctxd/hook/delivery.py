@@ -53,6 +53,11 @@ END_WRITTEN_S = 0.5
 CREATED_S = 0.5
 """Seconds from the start of its first call in which a harness creates the transcript, unless it keeps none."""
 
+LATE = ".late"
+LATE_S = 3.0
+"""End of the name of the file for an event that waits for the transcript, and seconds that it takes to be delivered. An
+older file is one that a killed hook has left."""
+
 _LINE_START = 4_096
 """Bytes of a line that may have been incomplete at an earlier look, in which the id of a call of Claude Code is."""
 
@@ -121,23 +126,23 @@ class HookRun:
         self._is_safe = False
         raw = _input()
         if harness == "claude-code" and "CLAUDE_ENV_FILE" in os.environ:
-            _name_session(os.environ, options.get("--socket"))
-        frame = _frame(harness, with_texts(raw), at_ns, options.get("--shorten"))
-        try:
-            folder = open_folder(self._socket, os.environ)
-        except OSError:
-            folder = None  # What cannot wait can still be delivered.
-        reply = self._deliver(folder, frame, f"{at_ns:020}-{os.getpid()}")
+            from ctxd.hook.session_environment import name_session
+
+            name_session(os.environ, options.get("--socket"))
+        event, name = HookedEvent(raw), f"{at_ns:020}-{os.getpid()}"
+        order = EventOrder(self._socket, name, event)
+        frame = _frame(harness, with_texts(event, order), at_ns, options.get("--shorten"))
+        order.wait()
+        reply = self._deliver(frame, name, may_wait=order.has_waiting)
         if b'"output":"' in reply:
             import json
 
             os.write(1, json.loads(reply)["result"]["output"].encode())
+        order.end()
 
-    def _deliver(self, folder: int | None, frame: bytes, name: str) -> bytes:
-        """Send ``frame``, after all that waits in ``folder``, or keep it. Return the daemon's reply, empty for none."""
+    def _deliver(self, frame: bytes, name: str, *, may_wait: bool) -> bytes:
+        """Send ``frame``, after all that waits, or keep it. Return the daemon's reply, empty for none."""
         ends = now() + delivery_s()
-        # The names of events begin with their times.
-        may_wait = folder is not None and any(each[0].isdigit() for each in os.listdir(folder))
         sent, reply = (POSTPONED, b"") if may_wait else DaemonConnection(self._socket, ends).call(frame)
         if sent == DELIVERED:
             self._is_safe = True
@@ -228,27 +233,115 @@ def _input() -> bytes:
     return b"".join(pieces)
 
 
-def with_texts(raw: bytes) -> bytes:
-    """The event ``raw``; that of a tool call with the lines of the transcript, as ``transcript_lines``, that have the
+class HookedEvent:
+    """An event as the harness gave it, and the members that the hook reads itself, empty where they are missing."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.text = text = raw.rstrip().decode("utf-8", "replace")
+        self.kind = _member(text, text.find('"hook_event_name"'))
+        self.session = _member(text, text.find('"session_id"'))
+        self.transcript = _member(text, text.find('"transcript_path"'))
+        self.call = _member(text, text.rfind('"tool_use_id"'))
+        # The calls of a sub-agent are not in the transcript of the session, and its events are in no order with those.
+        self.is_main = '"agent_id"' not in text and text.endswith("}")
+
+
+class EventOrder:
+    """The place of an event among those of its session.
+
+    While an event waits for the transcript, in a process of its own, the directory of the spool has a file for it, and
+    later events of the session wait until that is gone, in processes of their own: a call that was denied has no end
+    that would be recorded before the answer. The end of a call, whose hook may print, waits as it does for the text.
+    """
+
+    def __init__(self, path: str, name: str, event: HookedEvent) -> None:
+        self.has_waiting = False  # Of events in the spool.
+        self._folder: int | None = None
+        self._path = path
+        self._name = name
+        self._is_main = event.is_main
+        self._session = f"-{_plain(event.session)}-"
+        self._call = f"{self._session}{_plain(event.call)}{LATE}"
+        self._is_end = event.kind in _TOOL_EVENTS[1:]
+        self._began = now()
+        self._is_apart = False
+        self._late: list[str] = []
+
+    def go_apart(self) -> None:
+        """Go on in a process that the harness does not wait for. Raises: OSError."""
+        try:
+            folder = make_folder(self._path, os.environ)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(self._name + self._call, flags, 0o600, dir_fd=folder))
+            os.close(folder)
+        except OSError:
+            pass  # A late text is worth more than the order.
+        self._is_apart = True
+        _detach()
+
+    def wait(self) -> None:
+        """Wait for the earlier events of the session, within the time limits."""
+        try:
+            self._folder = open_folder(self._path, os.environ)
+            if self._folder is None or not self._is_behind():
+                return
+            if not self._is_end and not self._is_apart:
+                self.go_apart()
+            ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _PAUSE_S_MAX)
+            while self._is_behind() and now() < ends:
+                time.sleep(_PAUSE_S)
+        except OSError:
+            return  # What cannot wait can still be delivered.
+
+    def _is_behind(self) -> bool:
+        """True while an earlier event of the session waits for the transcript. Raises: OSError."""
+        # The names of events begin with their times.
+        names = [each for each in os.listdir(self._folder) if each[:20].isdigit()]
+        self._late = [each for each in names if each.endswith(LATE)]
+        self.has_waiting = len(names) > len(self._late)
+        return self._is_main and any(
+            self._session in each and each < self._name and not self._is_own_start(each) and _age_s(each) < LATE_S
+            for each in self._late
+        )
+
+    def end(self) -> None:
+        """Let the later events go on. Raises: OSError."""
+        for each in self._late:
+            if each == self._name + self._call or self._is_own_start(each) or _age_s(each) > 2 * LATE_S:
+                try:
+                    os.unlink(each, dir_fd=self._folder)
+                except FileNotFoundError:
+                    pass
+
+    def _is_own_start(self, name: str) -> bool:
+        return self._is_end and name.endswith(self._call)
+
+
+def _plain(id: str) -> str:
+    return "".join([each for each in id if each.isalnum() and each.isascii()])[:64]
+
+
+def _age_s(name: str) -> float:
+    return abs(time.time_ns() - int(name[:20])) / 1e9
+
+
+def with_texts(event: HookedEvent, order: EventOrder) -> bytes:
+    """The event as bytes; that of a tool call with the lines of the transcript, as ``transcript_lines``, that have the
     model's texts just before the call. No hook reports those.
 
     Of a call that the harness has not written yet, both hooks wait for the line, as a call that is recorded without its
     texts has them behind it: at its start in a process of its own, so that the harness goes on.
     """
-    text = raw.rstrip().decode("utf-8", "replace")
-    event = _member(text, text.find('"hook_event_name"'))
-    # The calls of a sub-agent are not in the transcript of the session.
-    if event not in _TOOL_EVENTS or '"agent_id"' in text or not text.endswith("}"):
+    raw, text, path, call = event.raw, event.text, event.transcript, event.call
+    if event.kind not in _TOOL_EVENTS or not event.is_main or not path or not call:
         return raw
-    path, call = _member(text, text.find('"transcript_path"')), _member(text, text.rfind('"tool_use_id"'))
-    if not path or not call:
-        return raw
-    transcript, is_start = CallTranscript(path, call), event == "PreToolUse"
+    transcript, is_start = CallTranscript(path, call), event.kind == "PreToolUse"
     try:
         lines = transcript.texts_before(TAIL_BYTES_MAX if is_start else SEARCH_BYTES_MAX)
         if lines is None:
             if is_start:
-                _detach()
+                order.go_apart()
             lines = _late_texts(transcript, is_start=is_start)
     except (OSError, ValueError):
         return raw
@@ -296,12 +389,13 @@ def _detach() -> None:
 
 def _member(text: str, at: int) -> str:
     """The string after the name at ``at`` of a JSON object; empty for anything else, or if ``at`` is negative."""
-    if at < 0:
+    try:
+        at = text.index('"', at + 1) + 1 if at >= 0 else len(text)
+        while text[at : at + 1] in (":", " "):
+            at += 1
+        return scanstring(text, at + 1)[0] if text[at : at + 1] == '"' else ""
+    except ValueError:
         return ""
-    at = text.index('"', at + 1) + 1
-    while text[at : at + 1] in (":", " "):
-        at += 1
-    return scanstring(text, at + 1)[0] if text[at : at + 1] == '"' else ""
 
 
 class CallTranscript:
@@ -494,24 +588,6 @@ def code_of(reply: bytes) -> str:
         return str(json.loads(reply)["error"]["data"]["code"])
     except (ValueError, KeyError, TypeError):
         return "refused"
-
-
-def _name_session(environ: "os._Environ[str] | dict[str, str]", path: str | None) -> None:
-    """Let the commands that Claude Code runs know their session: it sources the file before each of them."""
-    session = environ.get("CLAUDE_CODE_SESSION_ID", "")
-    if not session.replace("-", "").isalnum() or not session.isascii():
-        return
-    lines = f"export CTXD_SESSION=claude-code-{session}\n".encode()
-    if path is not None:
-        lines += b"export CTXD_SOCKET='" + os.fsencode(path).replace(b"'", b"'\\''") + b"'\n"
-    try:
-        with open(environ["CLAUDE_ENV_FILE"], "ab+", 0) as file:
-            file.seek(0)
-            before = file.read()
-            if lines not in before:
-                file.write(b"\n" + lines if before and not before.endswith(b"\n") else lines)
-    except OSError:
-        return  # The event is worth more than the name.
 
 
 def delivery_s() -> float:

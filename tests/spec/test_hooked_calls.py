@@ -12,7 +12,7 @@ import pytest
 
 from ctxd.hook import delivery
 from ctxd_client import connect_sync
-from ctxd_protocol.event_types import Event, ResponseEvent, ToolCallEvent, ToolResultEvent
+from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
 from tests.spec.test_hooks import NATIVE, Harness, content, ctx, events
 from tests.waiting import block_until
@@ -237,26 +237,91 @@ def test_a_text_that_a_busy_harness_writes_late_is_recorded_before_its_call(harn
     assert conversation(events(harness)) == ["late", "call c1", "result c1"]
 
 
+@pytest.mark.requirement("HOK-15", "HOK-16")
+@pytest.mark.parametrize("seconds", [0.4, 0.0], ids=["late", "never"])
+def test_a_call_that_was_denied_is_recorded_before_the_answer(harness: Harness, seconds: float) -> None:
+    """No hook reports its end, and the harness writes its transcript late, or not at all."""
+    transcript = Transcript(harness)
+    transcript.add("user", "go")
+    harness.hook("UserPromptSubmit", prompt="go", prompt_id="p1")
+    took: list[float] = []
+
+    def hook(event: str, **members: Any) -> None:
+        began = time.monotonic()
+        harness.hook(event, **members)
+        took.append(time.monotonic() - began)
+
+    hook("PreToolUse", tool_name="Bash", tool_input={"command": "ls"}, tool_use_id="c1")
+    hook("Stop", last_assistant_message="You denied it.", prompt_id="p1")
+    hook("UserPromptSubmit", prompt="next", prompt_id="p2")
+    # Neither the start of the next call nor the end of the session goes ahead, and another session does not wait.
+    hook("PreToolUse", tool_name="Bash", tool_input={"command": "ls"}, tool_use_id="c2", transcript_path="")
+    hook("SessionEnd", reason="other")
+    other = Harness(harness.daemon, harness.home, native="another")
+    other.hook("UserPromptSubmit", prompt="other", prompt_id="p1")
+    assert [type(event) for event in events(other)] == [PromptEvent]
+    if seconds:
+        time.sleep(seconds)
+        transcript.add("text", "I look.")
+        transcript.add("call", call="c1")
+    block_until(lambda: isinstance(events(harness)[-1], SystemEvent))
+    found = [getattr(event, "text", None) or getattr(event, "call", "") for event in events(harness)]
+    said = ["I look."] if seconds else []
+    assert found == ["go", *said, "c1", "You denied it.", "next", "c2", "other"]
+    assert max(took) < delivery.START_WRITTEN_S
+    with connect_sync(harness.daemon.socket) as client:
+        block_until(lambda: client.session_get(harness.session).session.state == "paused")
+    block_until(lambda: not list(harness.home.glob(".local/state/ctx-hook/*/*.late")))
+    assert harness.waiting() == []
+
+
+@pytest.mark.requirement("HOK-16")
+def test_a_killed_hook_holds_up_its_session_for_seconds_alone(harness: Harness) -> None:
+    transcript = Transcript(harness)
+    transcript.add("user", "go")
+    harness.start("c1")
+    (late,) = harness.home.glob(".local/state/ctx-hook/*/*.late")
+    block_until(lambda: not late.exists())
+    late.touch()
+    harness.hook("Stop", last_assistant_message="Done.", prompt_id="p1")
+    block_until(lambda: conversation(events(harness)) == ["call c1", "Done."])
+    name = f"{time.time_ns() - 10**10:020}{late.name[20:]}"
+    late.rename(late.with_name(name))
+    harness.hook("UserPromptSubmit", prompt="next", prompt_id="p2")
+    assert isinstance(events(harness)[-1], PromptEvent)
+    assert not late.with_name(name).exists()
+
+
 @pytest.mark.requirement("HOK-15")
-@pytest.mark.parametrize("is_known", [False, True])
-def test_a_hook_that_comes_after_the_end_of_its_session_leaves_that_set_aside(harness: Harness, is_known: bool) -> None:
+@pytest.mark.parametrize("what", ["new", "known", "unordered"])
+def test_a_hook_that_comes_after_the_end_of_its_session_leaves_that_set_aside(harness: Harness, what: str) -> None:
     """The hook of the start waits for a transcript that never has the call, and the harness ends meanwhile."""
     transcript = Transcript(harness)
     transcript.add("user", "go")
     harness.start("c1")
-    if is_known:
+    (late,) = harness.home.glob(".local/state/ctx-hook/*/*.late")
+    if what == "known":
         harness.tool("c1")
+        assert not late.exists()
+    elif what == "unordered":
+        late.unlink()
     harness.hook("SessionEnd", reason="prompt_input_exit")
     with connect_sync(harness.daemon.socket) as client:
-        assert client.session_get(harness.session).session.state == "paused"
+        block_until(lambda: harness.session in {each.session for each in client.session_list().sessions})
+        block_until(lambda: client.session_get(harness.session).session.state == "paused")
         block_until(lambda: "call c1" in calls(events(harness)))
         time.sleep(delivery.START_WRITTEN_S + 0.5)
-        assert calls(events(harness)) == ["call c1", "result c1"][: 1 + is_known]
+        assert calls(events(harness)) == ["call c1", "result c1"][: 1 + (what == "known")]
         assert client.session_get(harness.session).session.state == "paused"
         # A prompt is work, also by a clock that went back.
         given = {"session_id": NATIVE, "cwd": "/", "hook_event_name": "UserPromptSubmit", "prompt": "again"}
         client.session_hook("claude-code", json.dumps(given), at=1)
         assert client.session_get(harness.session).session.state == "active"
+
+
+def with_texts(raw: bytes) -> bytes:
+    event = delivery.HookedEvent(raw)
+    return delivery.with_texts(event, delivery.EventOrder("/run/none.sock", "0-1", event))
 
 
 @pytest.mark.requirement("HOK-16")
@@ -279,7 +344,7 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
     monkeypatch.setattr(delivery.time, "sleep", wait)
     monkeypatch.setattr(delivery.CallTranscript, "texts_before", read)
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
-    delivery.with_texts(json.dumps(hooked).encode())
+    with_texts(json.dumps(hooked).encode())
     assert len(reads) == 3 and reads[:2] == [0.0, 0.0] and 0.2 <= reads[2] < 0.3
 
 
@@ -300,11 +365,11 @@ def test_the_end_of_a_short_call_waits_for_the_text_before_it(tmp_path: Path, mo
 
     monkeypatch.setattr(delivery, "now", lambda: clock[0])
     monkeypatch.setattr(delivery.time, "sleep", wait)
-    assert (delivery.with_texts(ended("c1")), clock) == (ended("c1"), [0.0])
+    assert (with_texts(ended("c1")), clock) == (ended("c1"), [0.0])
     transcript.write_text('{"type":"user"}\n')
-    assert json.loads(delivery.with_texts(ended("c1")))["transcript_lines"] == [said.rstrip()]
+    assert json.loads(with_texts(ended("c1")))["transcript_lines"] == [said.rstrip()]
     began = clock[0]
-    assert delivery.with_texts(ended("c2")) == ended("c2")
+    assert with_texts(ended("c2")) == ended("c2")
     assert clock[0] - began == pytest.approx(delivery.END_WRITTEN_S, abs=0.02)
 
 
@@ -338,7 +403,7 @@ def test_the_text_before_a_call_with_a_large_input_is_found_without_waiting(
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
     monkeypatch.setattr(delivery, "now", lambda: clock[0])
     monkeypatch.setattr(delivery.time, "sleep", lambda seconds: clock.append(seconds))
-    assert json.loads(delivery.with_texts(json.dumps(hooked).encode()))["transcript_lines"] == [lines[1]]
+    assert json.loads(with_texts(json.dumps(hooked).encode()))["transcript_lines"] == [lines[1]]
     assert clock == [0.0]
 
 
