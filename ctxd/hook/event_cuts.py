@@ -13,6 +13,9 @@ _WHOLE = 256
 
 _DEPTH_MAX = 100
 
+_VALUES_MAX = 2_000_000
+"""Values that are read, in about a second. The time limit cannot interrupt the reading."""
+
 _WHY = "the event is too large"
 LEFT_OUT = "[left out by ctx-hook]"
 """Name of the member with the notice in an object."""
@@ -20,7 +23,10 @@ LEFT_OUT = "[left out by ctx-hook]"
 
 def cut(raw: bytes, room: int) -> bytes:
     """The event ``raw``, a JSON object, cut to about ``room`` bytes. The time grows with the input while it is read,
-    and then with ``room`` alone: what is left out is not looked at. Raises: ValueError, RecursionError."""
+    and then with ``room`` alone: what is left out is not looked at. Raises: OverflowError for too many values;
+    ValueError, RecursionError."""
+    if _values(raw) > _VALUES_MAX:
+        raise OverflowError("the event has too many values")
     gc.disable()  # It would go through the millions of new values again and again.
     event = json.loads(raw.decode("utf-8", "replace"))
     if isinstance(event, dict):
@@ -28,6 +34,16 @@ def cut(raw: bytes, room: int) -> bytes:
         event = dict(sorted(event.items(), key=lambda member: _is_long(member[1])))
     short, _ = _short(event, room, 0)
     return json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _values(raw: bytes) -> int:
+    """About the number of values in ``raw``, without reading it as JSON."""
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    texts = plain.count(b'"') // 2
+    if texts > 2 * _VALUES_MAX:  # With the names of members.
+        return texts
+    outside = b"".join(plain.split(b'"')[::2])
+    return outside.count(b",") + outside.count(b"[") + outside.count(b"{")
 
 
 def _is_long(value: object) -> bool:

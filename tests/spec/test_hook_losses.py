@@ -145,10 +145,10 @@ def deep(levels: int) -> list[Any]:
     "output",
     [
         ["a short text"] * 1_500_000,
-        [[number] for number in range(2_500_000)],
+        [[number] for number in range(900_000)],
         ["x" * 1_000_000] * 40,
         {"a": {"b": {"c": {"d": {"e": [{"name": "é" * 50, "at": number * 0.1} for number in range(150_000)]}}}}},
-        [{str(number): {} for number in range(1_000)}] * 1_200,
+        [{str(number): {} for number in range(1_000)}] * 700,
         ['\x01\n"\\' * 1_000_000],
     ],
     ids=["texts", "lists", "long", "nested", "objects", "escaped"],
@@ -178,7 +178,7 @@ def test_short_texts_and_deep_values_are_cut_without_becoming_longer() -> None:
 
 @pytest.mark.requirement("HOK-5")
 def test_an_event_that_cannot_be_cut_is_noted_as_lost(harness: Harness) -> None:
-    assert harness.run(b'{"tool_response": [' + b"1," * 8_000_000).returncode == 0
+    assert harness.run(b'{"tool_response": "' + b"x" * 8_000_000).returncode == 0
     assert lost(harness) == ["failed"]
 
 
@@ -211,3 +211,15 @@ def test_an_event_is_recorded_whatever_the_environment_file_is(harness: Harness,
         added = f"export CTXD_SESSION={harness.session}\n".encode()
         assert file.read_bytes() == before.removesuffix(b"\n") + b"\n" + added
     assert lost(harness) == []
+
+
+@pytest.mark.requirement("HOK-4", "HOK-5")
+@pytest.mark.parametrize(
+    "output", [b"[" + b"[]," * 15_000_000 + b"1]", b"[" + b'"","\\"",' * 6_000_000 + b"1]"], ids=["lists", "texts"]
+)
+def test_an_event_of_too_many_values_is_noted_as_lost_at_once(output: bytes) -> None:
+    raw = b'{"session_id":"s","tool_response":' + output + b"}"
+    began = time.process_time()
+    with pytest.raises(OverflowError):
+        event_cuts.cut(raw, delivery.CUT_BYTES)
+    assert time.process_time() - began < 1
