@@ -93,7 +93,7 @@ class TranscriptPlan:
         self._main: _Branch | None = None
         self._agents: dict[str, _Branch] = {}
         self._calls: dict[str, int] = {}
-        self._spawned: dict[str, int] = {}
+        self.spawned: dict[str, int] = {}  # Lines with the calls of sub-agents whose results name them.
         self._turns: list[Start] = []
         self._task: Start | None = None
         self._is_task_begun = self._is_segment = self._is_continued = False
@@ -259,8 +259,8 @@ class TranscriptPlan:
 
     def at_spawn(self, agent: str) -> Start:
         """Return where the chain of sub-agent ``agent`` begins: after its call, else at the newest commit."""
-        if agent in self._spawned:
-            return self.at_line(self._spawned[agent])
+        if agent in self.spawned:
+            return self.at_line(self.spawned[agent])
         main = self._main
         if main is not None and main.start.source == self.source:
             return main.start
@@ -446,11 +446,11 @@ class TranscriptPlan:
             call = self._calls[event.call]
             match event.meta:
                 case {"toolUseResult": {"agentId": str(agent)}}:
-                    self._spawned[agent] = call
+                    self.spawned[agent] = call
                 case {"metadata": {"sessionId": str(agent)} | {"sessionID": str(agent)}}:
-                    self._spawned[agent] = call
+                    self.spawned[agent] = call
             for agent in _UUID.findall(event.text[:4096]):
-                self._spawned.setdefault(agent, call)
+                self.spawned.setdefault(agent, call)
 
 
 def _prompt(events: Sequence[Event]) -> PromptEvent | None:

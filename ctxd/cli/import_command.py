@@ -18,7 +18,8 @@ from ctxd.transcripts.discovery import Harness, changed_candidate, default_place
 from ctxd_client.errors import CallFailed, Unavailable
 
 if TYPE_CHECKING:
-    from ctxd.cli.import_delivery import ImportResult, TranscriptImport
+    from ctxd.cli.import_delivery import TranscriptImport
+    from ctxd.cli.import_result import ImportResult
 
 _IDLE_MS: Final = 2000
 """Milliseconds without a change after which a watch looks whether a scan is due."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 import anyio.lowlevel
-import msgspec
 
 from ctxd.capture.planned_deltas import CONTINUED, PlannedDelta, Repeated, Start
 from ctxd.capture.recorded_events import RecordedEvents
@@ -23,10 +22,12 @@ from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
 from ctxd.cli.import_reading import Copies, ImportedLines, Pass, events_of, handed_over, is_grown, redacted, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
+from ctxd.cli.import_result import ImportResult
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause
 from ctxd.transcripts.discovery import (
     AGENTS,
+    AgentCallers,
     Harness,
     Skipped,
     Stat,
@@ -62,29 +63,6 @@ _QUIET_MS: Final = 3_600_000
 """Milliseconds without an event after which no hook will record what the transcript of an open session has."""
 
 _PLANNED_LINES_MAX: Final = 200_000
-
-
-class ImportResult(msgspec.Struct):
-    """Outcome of an import: numbers of sources, of what was new in them, and all that was left out, with reasons.
-
-    ``events`` by class. ``copied``: lines that repeat those of another source. ``recorded``: lines that the session has
-    from its hooks. ``rewritten``: sources that were replaced or truncated since they were imported.
-    """
-
-    harness: Harness
-    dry_run: bool
-    sources: int = 0
-    imported: int = 0
-    unchanged: int = 0
-    rewritten: int = 0
-    sessions: list[str] = []
-    commits: int = 0
-    lines: int = 0
-    bytes: int = 0
-    copied: int = 0
-    recorded: int = 0
-    events: dict[str, int] = {}
-    skipped: list[Skipped] = []
 
 
 class _Planned(NamedTuple):
@@ -128,6 +106,7 @@ class TranscriptImport:
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
         self._origins = ImportOrigins(self._record)
+        self._callers = AgentCallers()
         self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
         self.result = ImportResult(harness, dry_run)
 
@@ -137,7 +116,7 @@ class TranscriptImport:
         Raises: CallFailed if the daemon cannot be reached. Cancel: safe; what is committed is recorded the next time.
         """
         self.result = ImportResult(self._harness, self._dry_run)
-        self._under_way, self._listed = set(), {}
+        self._under_way, self._listed, self._callers = set(), {}, AgentCallers()
         records = await self._record.load()
         # The origin of a copy comes first, so that the common lines are of its session.
         found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
@@ -450,8 +429,14 @@ class TranscriptImport:
             elif source.agent or source.is_spawned:
                 if source.agent and origin.plan.newest is not None:
                     self._conversation_ends[source.session] = origin.plan.newest
-                return origin.plan.at_spawn(source.agent or source.native)
+                return (await self._caller(source, origin.plan)).at_spawn(source.agent or source.native)
         return near or Start()
+
+    async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
+        """Return the plan that has the call of a sub-agent: that of another one, else that of the conversation."""
+        path = "" if not source.agent or source.agent in conversation.spawned else self._callers.path(source)
+        caller = await self._planned(path) if path else None
+        return caller.plan if caller is not None and source.agent in caller.plan.spawned else conversation
 
     async def _copies(self, source: Transcript) -> Copies:
         """Return the source of which this one may repeat the beginning."""

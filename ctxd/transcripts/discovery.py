@@ -1,9 +1,12 @@
 """Transcripts of a harness: its default places, the files there, and the session of each. Sources are only read."""
 
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePath
 from typing import IO, Any, Final, Literal, NamedTuple
 
@@ -22,6 +25,7 @@ _PEEKED_BYTES: Final = 4 * 1024 * 1024
 _SEARCHED_BYTES: Final = 256 * 1024 * 1024
 """Bytes in which the first record of a transcript has to begin."""
 
+_AGENT_ID: Final = re.compile(rb'"agentId"\s*:\s*"([^"\\]+)"')
 _TAIL_BYTES: Final = 256 * 1024
 _SUFFIXES: Final[dict[Harness, tuple[str, ...]]] = {
     "claude": (".jsonl",),
@@ -426,6 +430,35 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
         is_copy=bool(header.get("parentSession")),
         origin=_session("pi", origin, known.file) if origin not in ("", native) else "",
     )
+
+
+class AgentCallers:
+    """Files of sub-agents of Claude Code that name other ones, as the result of a call of one does. Each folder is read
+    once, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._paths: dict[Path, dict[str, str]] = {}
+
+    def path(self, source: Transcript) -> str:
+        """Return the file of the sub-agent that names the one of ``source``; empty without one."""
+        folder = source.file.parent
+        if source.format != "claude-code":
+            return ""
+        if folder not in self._paths:
+            self._paths[folder] = {}
+            for path in sorted(folder.glob("agent-*.jsonl")):
+                for agent in _named_agents(path):
+                    self._paths[folder].setdefault(agent, str(path))
+        return self._paths[folder].get(source.agent, "")
+
+
+def _named_agents(path: Path) -> set[str]:
+    """Return the sub-agents that a file names beside its own; none if it cannot be read."""
+    found: set[str] = set()
+    with suppress(OSError), open_source(path) as file:
+        for piece in iter(partial(file.readline, _PEEKED_BYTES), b""):
+            found.update(name.decode("utf-8", "replace") for name in _AGENT_ID.findall(piece))
+    return found - {path.stem.removeprefix("agent-")}
 
 
 def in_groups(sources: Sequence[Transcript]) -> list[list[str]]:

@@ -16,7 +16,8 @@ from typing import Any
 import anyio
 import pytest
 
-from ctxd.cli.import_delivery import ImportResult, TranscriptImport
+from ctxd.cli.import_delivery import TranscriptImport
+from ctxd.cli.import_result import ImportResult
 from ctxd_client import CallFailed, connect, connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import CommitListResult

@@ -276,6 +276,33 @@ def test_a_sub_agent_is_a_chain_of_its_own_and_the_conversation_goes_on(
 
 
 @pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize(("first", "second"), [("k1", "k2"), ("k2", "k1")])
+def test_a_sub_agent_of_a_sub_agent_begins_behind_its_call_there(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, first: str, second: str
+) -> None:
+    def agent(name: str, *records: Record) -> None:
+        path = tmp_path / claude.session / "subagents" / f"agent-{name}.jsonl"
+        write(path, [{**each, "isSidechain": True, "agentId": name} for each in records])
+
+    def done(side: Claude, label: str, call: str, name: str) -> Record:
+        return returns(side, label, call, "ok") | {"toolUseResult": {"agentId": name, "status": "completed"}}
+
+    main = [claude("a"), calls(claude, "b", "t1", "Task"), done(claude, "c", "t1", first), claude("d", "assistant")]
+    write(tmp_path / f"{claude.session}.jsonl", main)
+    outer, inner = Claude(claude.session), Claude(claude.session)
+    agent(first, outer("u"), calls(outer, "v", "t2", "Task"), done(outer, "w", "t2", second), outer("x", "assistant"))
+    agent(second, *inner.turn("y", "z"))
+    made = imported(daemon, "claude", tmp_path)
+    assert not made["skipped"] and once(client, claude.id) == "abcduvwxyz"
+    assert views(client, claude.id) == ["abcd", "abuvwx", "abuvyz"]
+    append(tmp_path / claude.session / "subagents" / f"agent-{second}.jsonl",
+           {**inner("s"), "isSidechain": True, "agentId": second})  # fmt: skip
+    imported(daemon, "claude", tmp_path)
+    assert views(client, claude.id) == ["abcd", "abuvwx", "abuvyzs"], "its caller has not changed"
+    assert labels(client, newest(client, claude.id).commit) == "abcd"
+
+
+@pytest.mark.requirement("IMP-3")
 def test_a_sub_agent_that_ran_on_is_not_what_the_session_goes_on_from(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
 ) -> None:

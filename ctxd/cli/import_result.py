@@ -1,0 +1,28 @@
+"""Outcome of an import of transcripts, as ``ctx import`` prints it."""
+
+import msgspec
+
+from ctxd.transcripts.discovery import Harness, Skipped
+
+
+class ImportResult(msgspec.Struct):
+    """Outcome of an import: numbers of sources, of what was new in them, and all that was left out, with reasons.
+
+    ``events`` by class. ``copied``: lines that repeat those of another source. ``recorded``: lines that the session has
+    from its hooks. ``rewritten``: sources that were replaced or truncated since they were imported.
+    """
+
+    harness: Harness
+    dry_run: bool
+    sources: int = 0
+    imported: int = 0
+    unchanged: int = 0
+    rewritten: int = 0
+    sessions: list[str] = []
+    commits: int = 0
+    lines: int = 0
+    bytes: int = 0
+    copied: int = 0
+    recorded: int = 0
+    events: dict[str, int] = {}
+    skipped: list[Skipped] = []
