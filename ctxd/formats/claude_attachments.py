@@ -1,7 +1,6 @@
 """Attachments as Claude's provider accepts them: it refuses every later request of a session that has another. Pure."""
 
 import mimetypes
-from base64 import b64encode
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,11 +14,10 @@ _TEXT: Final = "text/plain"
 _SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
 
-def accepted(found: Attachment, own: bool) -> Attachment | None:
-    """Return an attachment in a form that Claude accepts, None without one. ``own``: Claude Code had it."""
+def accepted(found: Attachment) -> Attachment | None:
+    """Return an attachment in a form that Claude accepts, None without one."""
     if found.media_type == _TEXT:
-        text = _text(found, own)
-        return msgspec.structs.replace(found, data=None, url=text) if text.strip() else None
+        return found if (found.data or b"").strip() else None
     if found.data is None:
         media_type = _type_at(found) if found.url is not None else None
     else:
@@ -33,13 +31,6 @@ def with_sources(record: dict[str, Any]) -> dict[str, Any]:
     if isinstance(message, dict) and isinstance(message.get("content"), list):
         return {**record, "message": {**message, "content": [_with_source(each) for each in message["content"]]}}
     return record
-
-
-def _text(found: Attachment, own: bool) -> str:
-    """Return the text of a document. That of Claude's own is its source: what was read as base64 was text too."""
-    if found.data is None:
-        return (found.url or "") if own else ""
-    return b64encode(found.data).decode() if own else found.data.decode("utf-8", "replace")
 
 
 def _type_at(found: Attachment) -> str | None:
@@ -69,8 +60,6 @@ def _with_source(block: Any) -> Any:  # noqa: ANN401 - any JSON value
     match block:
         case {"type": "tool_result", "content": list(content)}:
             return {**block, "content": [_with_source(each) for each in content]}
-        case {"source": {"type": "url", "media_type": "text/plain", "url": str(text)}}:
-            return {**block, "source": {"type": "text", "media_type": _TEXT, "data": text}}
         case {"source": {"type": "url", "url": str(address)}}:
             return {**block, "source": {"type": "url", "url": address}}
         case _:

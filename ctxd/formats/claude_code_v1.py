@@ -196,7 +196,10 @@ def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEve
 def _attachment(found: typed.Attachment) -> Record:
     if found.data is None and found.url is None and found.artifact is None:
         return {"type": "text", "text": found.name or found.media_type}
-    if found.data is not None:
+    if found.data is not None and found.media_type == "text/plain":
+        # The provider takes no text in base64.
+        source = {"type": "text", "media_type": found.media_type, "data": found.data.decode("utf-8", "replace")}
+    elif found.data is not None:
         data = b64encode(found.data).decode()
         source = {"type": "base64", "media_type": found.media_type, "data": data}
     else:

@@ -189,7 +189,7 @@ def _carried(event: typed.Event, harness: HarnessName, own: bool, losses: Losses
     is_as_it_was = own and harness != "claude"
     if is_as_it_was or not isinstance(event, typed.PromptEvent | typed.ResponseEvent | typed.ToolResultEvent):
         return event
-    files = [(each, accepted(each, own) if harness == "claude" else each) for each in event.attachments]
+    files = [(each, accepted(each) if harness == "claude" else each) for each in event.attachments]
     kept = tuple(file for _, file in files if file is not None and _can_be_sent(file, harness))
     if len(kept) == len(files):
         return msgspec.structs.replace(event, attachments=kept) if kept else event

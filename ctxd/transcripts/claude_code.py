@@ -327,8 +327,8 @@ def _attachments(block: Record) -> list[typed.Attachment]:
     match source.get("type"):
         case "url":
             # Documents with an address are PDFs.
-            media_type, url = "image/*" if is_image else "application/pdf", text_of(source.get("url")) or None
-            return [typed.Attachment(media_type=media_type, name=name, url=url)]
+            named = text_of(source.get("media_type")) or ("image/*" if is_image else "application/pdf")
+            return [typed.Attachment(media_type=named, name=name, url=text_of(source.get("url")) or None)]
         case "text":
             return [typed.Attachment(media_type=_PLAIN, name=name, data=text_of(source.get("data")).encode())]
         case "content":
