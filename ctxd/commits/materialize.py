@@ -38,7 +38,7 @@ from ctxd.formats.translation import (
     UntranslatableFormat,
 )
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
-from ctxd.objects.document import Content, decode_content, encode_content
+from ctxd.objects.document import Content, Document, decode_content, encode_content
 from ctxd.objects.kinds import state_of
 from ctxd.offload import Lane, LoopHandle, NoThread, in_thread
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
@@ -53,6 +53,9 @@ CONTEXT_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 WHOLE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a context that is returned in one answer."""
+
+CONFINED_OUTPUTS_MAX: Final = 16 * 1024 * 1024
+"""Characters of the outputs of tool calls in one context for a sandbox; of those behind them the references stay."""
 
 PASSED_BYTES_MIN: Final = 64 * 1024
 """Bytes of a context from which on it is passed as a file: a shorter one is as fast in the line."""
@@ -268,6 +271,7 @@ class _Deltas:
     def __init__(self, store: VersionStore, viewer: CommitViewer, commits: Sequence[Walked]) -> None:
         self._store = store
         self._viewer = viewer
+        self._left = CONFINED_OUTPUTS_MAX if viewer.is_confined else CONTEXT_BYTES_MAX
         self._refs = [each.content_ref or "" for each in commits]
         self._sizes = [each.size for each in commits]
         self._loop = LoopHandle()
@@ -289,20 +293,31 @@ class _Deltas:
         return encode_content(self._held[ref])
 
     def outputs(self, ids: Sequence[str]) -> dict[str, Output]:
-        """The outputs of tool calls by the ids of their objects. Otherwise as ``read``.
+        """The outputs of tool calls by the ids of their objects. Raises: CtxdError, also ``too_large``.
 
-        A delta may name any object. A sandbox is given the outputs of its own sessions alone, and no caller a file.
+        A delta may name any object, and one many times. A sandbox is given the outputs of its own sessions alone, not
+        even whether there are others, and as many as it may have at once. No caller is given a file.
         """
-        found = self._fetched(partial(self._store.bulk, ids, content=True))
-        outputs = dict.fromkeys(ids, GONE)
+        heads = self._fetched(partial(self._store.bulk, ids))
+        wanted = [id for id, head in heads.items() if self._is_output(head.document)]
+        found = self._fetched(partial(self._store.bulk, wanted, content=True)) if wanted else {}
+        outputs = {} if self._viewer.is_confined else {id: GONE for id in ids if id not in heads}
         for id, stored in found.items():
-            document, sessions = stored.document, self._viewer.sessions
-            session = str(document.payload.get("chat_ref", "")).removeprefix(_CHATS)
-            if document.type == "toolcall" and (sessions is None or session in sessions):
-                outputs[id] = Output.of(document.payload, document.content, state_of(document))
-            else:
-                del outputs[id]
-        return outputs
+            document = stored.document
+            outputs[id] = Output.of(document.payload, document.content, state_of(document))
+        self._left -= sum(len(outputs[id].text) for id in ids if id in outputs)
+        if self._left >= 0:
+            return outputs
+        if self._viewer.is_confined:
+            return {}
+        message = f"the outputs of the context have more than {CONTEXT_BYTES_MAX:,} characters"
+        raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
+
+    def _is_output(self, document: Document) -> bool:
+        """True for a tool call whose output the viewer may have."""
+        session = str(document.payload.get("chat_ref", "")).removeprefix(_CHATS)
+        sessions = self._viewer.sessions
+        return document.type == "toolcall" and (sessions is None or session in sessions)
 
     def _fetched(self, fetch: Callable[[], Awaitable[T]]) -> T:
         fetched: Future[T] = Future()

@@ -77,13 +77,13 @@ OutputReader = Callable[[Sequence[str]], Mapping[str, Output]]
 
 GONE: Final = Output("[The output is gone.]")
 
-_OUTPUTS_AT_ONCE: Final = 16
-"""Events whose outputs are read together. Each may have some MiB."""
+_OUTPUTS_AT_ONCE: Final = 4
+"""Events whose outputs are read together: each may have 16 MiB."""
 
 
 def reference_of(event: Event) -> str | None:
     """Return the object that has the output of a tool call; None if ``event`` has it itself, or is another event."""
-    return event.object if isinstance(event, ToolResultEvent) and not event.text else None
+    return (event.object or None) if isinstance(event, ToolResultEvent) and not event.text else None
 
 
 def with_output(event: Event, output: Output) -> Event:
@@ -129,9 +129,10 @@ class Materialization:
         return "application/cbor" if is_array(self.format) else "application/jsonl"
 
     def chunks(self) -> Iterator[Buffer]:
-        """Yield the content, in pieces of some 64 KiB or one delta. Memory: one delta, and 8 MiB.
+        """Yield the content, in pieces of some 64 KiB or one delta. Memory: one delta, the outputs of four tool calls
+        and 8 MiB; for ``bureau-agent-v1`` all outputs that follow each other.
 
-        Raises: UnreadableDelta; OSError if a long one cannot be kept.
+        Raises: UnreadableDelta; OSError if a long one cannot be kept; what reading the outputs raises.
         """
         self._restart()
         yield from _gathered(self._pieces())
@@ -249,8 +250,8 @@ class Materialization:
             named = [id for event in batch if (id := reference_of(event)) is not None]
             found = self._outputs(named) if named else {}
             for event in batch:
-                output = found.get(reference_of(event) or "")
-                yield event if output is None else with_output(event, output)
+                id = reference_of(event)
+                yield with_output(event, found[id]) if id is not None and id in found else event
 
     def _count(self, event: Event) -> None:
         messages, size = measured(event)

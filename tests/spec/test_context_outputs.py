@@ -9,7 +9,7 @@ import pytest
 
 from ctxd.formats import events_v1
 from ctxd_client.sync import SyncClient, SyncSession
-from ctxd_protocol.event_types import ToolResultEvent
+from ctxd_protocol.event_types import PromptEvent, ToolResultEvent
 from ctxd_protocol.sandbox_types import SandboxView
 from tests.spec.sandboxes import BOX, inside
 
@@ -55,3 +55,28 @@ def test_a_context_has_the_outputs_that_the_commits_of_a_session_refer_to(
 
     client.object_purge(calls[0])
     assert "output 0" not in json.dumps(outputs_of(client, tip)) and "purged" in outputs_of(client, tip)[0]
+
+
+@pytest.mark.requirement("CMT-53")
+def test_a_sandbox_learns_nothing_of_other_objects_and_gets_so_much_output_at_once(
+    client: SyncClient, start: Start, boxed: Boxed
+) -> None:
+    own, foreign = start(filesystem_id=BOX, workdir="/workspace"), start()
+    secret = foreign.tool("bash", {}, output="what others did").record.object
+    large = own.tool("bash", {}, output="y" * 900_000).record.object
+
+    def committed(agent: SyncClient, *objects: str) -> str:
+        items = [events_v1.item_of(PromptEvent(text="Look."))]
+        items += [events_v1.item_of(ToolResultEvent(call="c", object=id)) for id in objects]
+        items[-1].setdefault("ctxd", {})["object"] = objects[-1]
+        delta = b64encode(cbor2.dumps(items, canonical=True)).decode()
+        return agent.commit_checkpoint(EVENTS, delta_base64=delta, session=own.id).commit.commit
+
+    with inside(boxed(own, mounts=())) as agent:
+        told = set()
+        for id in (secret, "no-such-call", f"session:{foreign.id}", ""):
+            told.add(agent.commit_materialize(committed(agent, id), format="narrative-v1").content)
+        assert len(told) == 1
+        for format in (LINES, "bureau-agent-v1"):
+            made = agent.commit_materialize(committed(agent, *[large] * 100), format=format, content=False)
+            assert 10_000_000 < made.size < 40_000_000
