@@ -33,7 +33,7 @@ INPUT_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of the standard input of a hook that are read."""
 
 FRAME_BYTES_MAX = 15 * 1024 * 1024
-"""Bytes of a call, below the daemon's bound of a line. Of a larger event long texts, lists and objects are cut."""
+"""Bytes of a call, below the daemon's bound of a line. Events of more than half of it are cut: quotes double some."""
 
 CUT_BYTES = 2 * 1024 * 1024
 """Bytes that are kept of such an event. With each of them the harness waits longer."""
@@ -403,7 +403,7 @@ class CallTranscript:
 
     def __init__(self, path: str, call: str) -> None:
         self.path = path
-        self._call = b'"' + call.encode() + b'"'
+        self._call = b'"' + call.encode("utf-8", "replace") + b'"'
         self._searched = 0
 
     def texts_before(self, most: int) -> list[bytes] | None:

@@ -69,7 +69,7 @@ def _bytes(text: str) -> int:
 
 
 def _short_text(text: str, room: int) -> tuple[str, int]:
-    piece = text[:room]
+    piece = text[: room - 2]  # It is quoted.
     while (size := _bytes(piece)) > room:
         piece = piece[: len(piece) // 2]
     if len(piece) == len(text):

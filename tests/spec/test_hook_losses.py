@@ -168,6 +168,12 @@ def test_an_event_is_cut_to_the_bound_well_within_the_time(output: object) -> No
 
 
 @pytest.mark.requirement("HOK-4")
+def test_one_long_text_takes_all_the_room_there_is() -> None:
+    raw = json.dumps({"session_id": "s", "tool_response": "x" * (8 << 20)}).encode()
+    assert 0.99 * delivery.CUT_BYTES < len(event_cuts.cut(raw, delivery.CUT_BYTES)) < 1.01 * delivery.CUT_BYTES
+
+
+@pytest.mark.requirement("HOK-4")
 def test_short_texts_and_deep_values_are_cut_without_becoming_longer() -> None:
     event = {"deep": deep(800), "many": [deep(50)] * 2_000, "texts": ["a text of twenty…"] * 20_000, "z": "z" * 90}
     cut = event_cuts.cut(json.dumps(event).encode(), 30_000)

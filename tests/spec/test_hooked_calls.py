@@ -472,6 +472,14 @@ def test_a_transcript_that_cannot_be_read_changes_nothing_else(harness: Harness,
 
 
 @pytest.mark.requirement("HOK-16")
+def test_a_call_is_recorded_whose_id_is_no_text(harness: Harness) -> None:
+    Transcript(harness).add("text", "found")
+    harness.tool("\ud800")
+    assert [each.partition(" ")[0] for each in conversation(events(harness))] == ["call", "result"]
+    assert harness.waiting() == []
+
+
+@pytest.mark.requirement("HOK-16")
 def test_the_text_of_the_session_is_not_taken_for_that_of_a_sub_agent(harness: Harness) -> None:
     transcript = Transcript(harness)
     transcript.add("text", "main")
