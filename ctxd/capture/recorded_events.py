@@ -38,7 +38,7 @@ _TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
 """What stands for a secret; its tag is made with a key that the daemon alone has."""
 
 _COMMAND: Final = re.compile(
-    r"<command-name>(/[^<]{1,256})</command-name>(?:.{0,1024}?<command-args>([^<]*)</command-args>)?", re.S
+    r"<command-name>(/[^<]{1,256})</command-name>(?:.{0,1024}?<command-args>(.*?)</command-args>)?", re.S
 )
 """A slash command in a transcript of Claude Code, whose hook has what was typed."""
 
@@ -131,10 +131,11 @@ class RecordedEvents:
     def _known_as(self, event: Event) -> Iterator[Key]:
         """Return the keys of an event of the transcript, at last those of equal events that were redacted."""
         yield from _keys(event)
-        if isinstance(event, SystemEvent) and (command := _COMMAND.search(event.text)) is not None:
-            yield _place("prompt", event), _digest(f"{command[1]} {command[2] or ''}")
-        if self._redacted and (text := _text(event)):
-            by_text = _text_key(event, _without_tags(self._redact(text)))
+        typed = _typed(event)
+        if typed is not event and (key := _text_key(typed, _text(typed))) is not None:
+            yield key
+        if self._redacted and (text := _text(typed)):
+            by_text = _text_key(typed, _without_tags(self._redact(text)))
             found = [] if by_text is None else self._redacted.get(by_text, [])
             while found:
                 yield found.pop()
@@ -193,6 +194,14 @@ def _is_redacted(event: Event) -> bool:
 
 def _text(event: Event) -> str:
     return event.text if isinstance(event, PromptEvent | ResponseEvent | SystemEvent) else ""
+
+
+def _typed(event: Event) -> Event:
+    """Return the prompt that a slash command was typed as, and any other event as it is."""
+    command = _COMMAND.search(event.text) if isinstance(event, SystemEvent) else None
+    if command is None:
+        return event
+    return PromptEvent(text=f"{command[1]} {command[2] or ''}", sidechain=event.sidechain)
 
 
 def _without_tags(text: str) -> str:

@@ -18,6 +18,7 @@ from ctxd.capture.recorded_events import HANDED_OVER
 from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.cli.import_record import CopyEnd, SourceRecord
 from ctxd.clock import Clock
+from ctxd.command_line import Stop
 from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, id_of, number_of
@@ -66,12 +67,17 @@ async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
 def _guard() -> "Guard":
     # Imported only where a session has redacted text: it takes as long as the import of a small file.
     from ctxd.cli.secrets import host_guard
+    from ctxd.config import ConfigError
 
-    return host_guard()
+    try:
+        return host_guard()
+    except (Stop, ConfigError) as error:
+        raise ValueError(f"the rules for secrets: {error}") from None
 
 
 def redacted(text: str) -> str:
-    """Return ``text`` as the daemon stores it under ``redact``, but for the tags. Raises: Stop for unusable rules."""
+    """Return ``text`` as the daemon stores it under ``redact``, but for the tags. Raises: ValueError for rules that
+    cannot be used, as an unreadable source does: the others are imported."""
     return _guard().redacted(text)
 
 

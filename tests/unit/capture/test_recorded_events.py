@@ -98,7 +98,7 @@ def test_a_text_with_secrets_is_known_whether_it_was_flagged_or_redacted(
 
 
 @pytest.mark.requirement("HOK-14")
-@pytest.mark.parametrize("args", ["", "two words"])
+@pytest.mark.parametrize("args", ["", "two words", "if a < b"])
 def test_a_slash_command_is_known_as_the_prompt_that_was_typed(args: str) -> None:
     text = (
         f"<command-message>hi</command-message>\n<command-name>/hi</command-name>\n<command-args>{args}</command-args>"
@@ -108,3 +108,14 @@ def test_a_slash_command_is_known_as_the_prompt_that_was_typed(args: str) -> Non
     assert not recorded.is_over
     assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"" and recorded.is_over
     assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"{}\n", "it was typed once"
+
+
+@pytest.mark.requirement("HOK-14")
+def test_a_slash_command_is_known_whose_secret_was_redacted() -> None:
+    text = "<command-name>/hi</command-name>\n<command-args>glpat-x</command-args>"
+    (event,) = read("claude-code", {**CLAUDE, "type": "user", "message": {"role": "user", "content": text}})
+    stored = PromptEvent(id="p", text="/hi [REDACTED:gitlab-token:0a1b2c3d]", secrets=REDACTED)
+    recorded = RecordedEvents(
+        [stored], 0, 1, redact=lambda text: text.replace("glpat-x", "[REDACTED:gitlab-token:ffffffff]")
+    )
+    assert recorded.without(SourceLine(9, b"{}\n", {}, b""), [event]).kept == b"" and recorded.is_over
