@@ -43,7 +43,8 @@ def behaviour(found: dict[str, list[str]]) -> str:
                 tests = found.get(row.id, [])
                 files = sorted({test.split("::")[0] for test in tests})
                 proof = f"{len(tests)} in {', '.join(f'`{f}`' for f in files)}" if tests else "**nothing yet**"
-                lines.append(f"| {row.id} | {row.sentence} | {row.source} | {proof} |")
+                sentence = row.sentence.replace("|", r"\|")
+                lines.append(f"| {row.id} | {sentence} | {row.source} | {proof} |")
     proven = sum(1 for row in REQUIREMENTS if found.get(row.id))
     return "\n".join([f"{proven} of {len(REQUIREMENTS)} sentences are proven by a test.", *lines, ""])
 
