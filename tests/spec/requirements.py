@@ -419,7 +419,7 @@ ADP-6 | Threads and namespaces have any name, ids of checkpoints up to 256 chara
 ADP-7 | In a sandbox threads are kept in a session that it was given; they cannot be deleted from there. | ctxd
 ADP-8 | `ctx session ls` lists threads as sessions of the agent `langgraph`, and `ctx log` their checkpoints and writes; no command takes one by default. | ctxd
 ADP-10 | `CtxdSessionStore` keeps the sessions of the Claude Agent SDK in the daemon, and passes the conformance suite of the SDK, unchanged, with all optional methods. | ctxd
-ADP-11 | What the store has taken is on the disk, comes back equal and in its order, and is there once if it is sent again, also while several processes add to one session; what is deleted is destroyed, for every program. | ctxd
+ADP-11 | What the session store of the Agent SDK has taken is on the disk, comes back equal and in its order, and is there once if it is sent again, also while several processes add to one session; what is deleted is destroyed, for every program. | ctxd
 ADP-12 | A session in the store is in the form of an imported session of Claude Code: `ctx session ls` lists it, `ctx log` shows its commits by the prompts, with compactions and sub-agents, and a session can start from each. | ctxd
 HOK-1 | `ctx-hook` records each event of a harness in a session of its own, created on first sight and named by the harness's id: prompts, tool calls with their outputs, failures, sub-agents, compactions, responses and ends, in order. An end pauses the session, the next event resumes it. | ctxd
 HOK-2 | An event is recorded once, from however many hooks it comes and however often it is sent: by the harness's own id of the prompt, the call or the turn, else by the operation id of the hook. | ctxd
