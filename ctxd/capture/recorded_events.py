@@ -7,9 +7,9 @@ redacted is compared with what the same rules leave of the transcript's.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -31,8 +31,13 @@ from ctxd_protocol.event_types import (
 _CALL_IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
 """Members of a block that name its call, in the formats of all harnesses."""
 
-HANDED_OVER: Final = "handed_over"
-"""The label of a session that a file was written for: its bytes, the events of the session by then, and the digest."""
+_LABEL: Final = "handed_over"
+"""The label of a session that a file was written for, with the values of ``HandedOverStart``."""
+
+HAND_OVER_DIGEST_BYTES: Final = 16
+"""Bytes of the BLAKE2b digest of that file."""
+
+_STATED: Final = re.compile(r"([0-9]{1,12}) ([0-9]{1,9}) ([0-9a-f]{32})")
 
 _TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
 """What stands for a secret; its tag is made with a key that the daemon alone has."""
@@ -52,8 +57,7 @@ class RecordedEvents:
     commit of the session, made at the instant ``before``: what follows the last prompt that the session has continues
     it, anything else stays older. ``has_commits``: of its own. ``redact``: replaces the secrets in a text as the daemon
     does, but for their tags. ``written``: the bytes at the start of the source that a hand-over wrote from a context
-    which the session has; ``events`` are those after it.
-    Memory: some 150 bytes for each event.
+    which the session has; ``events`` are those after it. Memory: some 150 bytes for each event.
     """
 
     def __init__(
@@ -132,18 +136,40 @@ class RecordedEvents:
         """Return the keys of an event of the transcript, at last those of equal events that were redacted."""
         yield from _keys(event)
         typed = _typed(event)
-        if typed is not event and (key := _text_key(typed, _text(typed))) is not None:
-            yield key
-        if self._redacted and (text := _text(typed)):
-            by_text = _text_key(typed, _without_tags(self._redact(text)))
-            found = [] if by_text is None else self._redacted.get(by_text, [])
+        by_text = _text_key(typed, _text(typed))
+        if by_text is None:
+            return
+        if typed is not event:
+            yield by_text
+        if self._redacted:
+            redacted = _text_key(typed, _without_tags(self._redact(_text(typed))))
+            found = [] if redacted is None else self._redacted.get(redacted, [])
             while found:
                 yield found.pop()
 
 
-def hand_over_label(text: bytes, events: int) -> str:
-    """Return the label ``HANDED_OVER`` of a session with ``events`` for which a file begins with ``text``."""
-    return f"{len(text)} {events} {blake2b(text, digest_size=16).hexdigest()}"
+class HandedOverStart(NamedTuple):
+    """The start of a file, as a hand-over wrote it: bytes, number of events of its session by then, and digest."""
+
+    size: int
+    events: int
+    digest: str
+
+    @classmethod
+    def read(cls, labels: Mapping[str, str]) -> "HandedOverStart | None":
+        """Return what the labels of a session state; None for one that no file was written for."""
+        stated = _STATED.fullmatch(labels.get(_LABEL, ""))
+        return None if stated is None else cls(int(stated[1]), int(stated[2]), stated[3])
+
+    @classmethod
+    def of(cls, text: bytes, events: int) -> "HandedOverStart":
+        """Return it for a file that begins with ``text``."""
+        return cls(len(text), events, blake2b(text, digest_size=HAND_OVER_DIGEST_BYTES).hexdigest())
+
+    @property
+    def label(self) -> dict[str, str]:
+        """The label that states it."""
+        return {_LABEL: f"{self.size} {self.events} {self.digest}"}
 
 
 def _keys(event: Event) -> tuple[Key, ...]:

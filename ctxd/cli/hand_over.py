@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 from uuid import UUID, uuid4
 
-from ctxd.capture.recorded_events import HANDED_OVER, hand_over_label
+from ctxd.capture.recorded_events import HandedOverStart
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.context_download import downloaded
 from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
@@ -119,7 +119,7 @@ def _write(
     if not text:
         raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")
     if harness != "opencode":  # It makes rows of a database of the file.
-        client.session_annotate(session, labels={HANDED_OVER: hand_over_label(text, _count_events(client, session))})
+        client.session_annotate(session, labels=HandedOverStart.of(text, _count_events(client, session)).label)
     _create(file, text)
     return commit, {loss.part: loss.times for loss in losses.found()}
 

@@ -1,6 +1,5 @@
 """Reading of one imported source: what of it was read before, and what of it repeats another source."""
 
-import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,7 +13,7 @@ import msgspec
 from blake3 import blake3
 
 from ctxd.capture.planned_deltas import PlannedDelta, Repeated, Start
-from ctxd.capture.recorded_events import HANDED_OVER
+from ctxd.capture.recorded_events import HAND_OVER_DIGEST_BYTES, HandedOverStart
 from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.cli.import_record import CopyEnd, SourceRecord
 from ctxd.clock import Clock
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from ctxd.secrets.redaction import Guard
     from ctxd_client import Client
 
-_HANDED_OVER: Final = re.compile(r"([0-9]{1,12}) ([0-9]{1,9}) ([0-9a-f]{32})")
 _TAIL_BYTES: Final = 16 * 1024
 """Bytes before the end of what was read that must be the same for the reading to go on there."""
 
@@ -84,15 +82,15 @@ def redacted(text: str) -> str:
 def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
     """Return the bytes at the start of a source that a hand-over wrote, if they are unchanged, and the number of events
     that its session had then; zeros for any other. Raises: OSError, and as reading it does."""
-    stated = _HANDED_OVER.fullmatch(labels.get(HANDED_OVER, ""))
+    stated = HandedOverStart.read(labels)
     if stated is None or source.stored is not None:
         return 0, 0
-    digest, left = blake2b(digest_size=16), int(stated[1])
+    digest, left = blake2b(digest_size=HAND_OVER_DIGEST_BYTES), stated.size
     with open_source(source.file) as file:
         while left and (piece := file.read(min(left, _BYTES_HASHED_AT_ONCE))):
             digest.update(piece)
             left -= len(piece)
-    return (int(stated[1]), int(stated[2])) if digest.hexdigest() == stated[3] else (0, 0)
+    return (stated.size, stated.events) if digest.hexdigest() == stated.digest else (0, 0)
 
 
 async def events_of(client: "Client", session: str) -> list[Event]:
