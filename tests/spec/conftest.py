@@ -29,6 +29,7 @@ from tests.spec.sandboxes import BOX, ROOMY
 from tests.waiting import block_until
 
 if TYPE_CHECKING:
+    from tests.spec.test_hooks import Harness
     from tests.spec.test_import import Claude
 
 _NUMBER = itertools.count(1)
@@ -164,3 +165,18 @@ def claude() -> "Claude":
     from tests.spec.test_import import Claude
 
     return Claude()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A daemon of its own, which can be killed and started again on its state."""
+    with Running(tmp_path, keep_state=True) as running:
+        yield running
+
+
+@pytest.fixture
+def harness(running: Running, tmp_path: Path) -> "Harness":
+    """A harness whose hooks record to ``running``."""
+    from tests.spec.test_hooks import Harness
+
+    return Harness(running, tmp_path / "home")

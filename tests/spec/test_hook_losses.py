@@ -5,9 +5,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,22 +13,10 @@ import pytest
 from ctxd.hook import delivery, event_cuts
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import PromptEvent, SystemEvent
-from tests.client.running import Running
 from tests.spec.test_hooks import HOOK, NATIVE, Harness, content, events, texts
 
 SMALL_DISK = ("sh", "-c", 'ulimit -f 4; exec "$@"', "sh")
 """No file may have more than 2 or 4 KiB, by the shell: a write beyond that fails as on a full disk."""
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with Running(tmp_path, keep_state=True) as running:
-        yield running
-
-
-@pytest.fixture
-def harness(running: Running, tmp_path: Path) -> Harness:
-    return Harness(running, tmp_path / "home")
 
 
 def lost(harness: Harness) -> list[str]:

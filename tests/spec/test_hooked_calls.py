@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,6 @@ from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemE
 from tests.client.running import Running
 from tests.spec.test_hooks import NATIVE, Harness, content, ctx, events
 from tests.waiting import block_until
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with Running(tmp_path, keep_state=True) as running:
-        yield running
-
-
-@pytest.fixture
-def harness(running: Running, tmp_path: Path) -> Harness:
-    return Harness(running, tmp_path / "home")
 
 
 def calls(found: list[Event]) -> list[str]:

@@ -6,7 +6,6 @@ import socket
 import stat
 import subprocess
 import sysconfig
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -84,17 +83,6 @@ class Harness:
 
     def waiting(self) -> list[Path]:
         return sorted(self.home.glob(".local/state/ctx-hook/*/*.event"))
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with Running(tmp_path, keep_state=True) as running:
-        yield running
-
-
-@pytest.fixture
-def harness(running: Running, tmp_path: Path) -> Harness:
-    return Harness(running, tmp_path / "home")
 
 
 def events(harness: Harness) -> list[Event]:
