@@ -20,9 +20,11 @@ from ctxd.cli.import_delivery import TranscriptImport
 from ctxd.cli.import_result import ImportResult
 from ctxd_client import CallFailed, connect, connect_sync
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import PromptEvent
 from ctxd_protocol.methods.commits import CommitListResult
 from tests.client.running import Running
-from tests.spec.test_import import CTX, Claude, Codex, Record, append, commits, imported, write
+from tests.spec.secrecy import TOKEN
+from tests.spec.test_import import CTX, Claude, Codex, Record, append, commits, ctx, imported, write
 from tests.waiting import block_until
 
 
@@ -254,3 +256,24 @@ if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
+
+
+@pytest.mark.requirement("HOK-14")
+def test_a_redacted_prompt_of_hooks_is_known_and_unusable_rules_skip_the_source_alone(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    session = client.session_create("claude-code", session=claude.id, secrets="redact").session.session
+    client.session_append(session, events=(PromptEvent(text=f"use {TOKEN}"),))
+    client.session_pause(session)
+    other = Claude()
+    records = claude.turn("a", "b")
+    records[0]["message"]["content"] = f"use {TOKEN}"
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    write(tmp_path / f"{other.session}.jsonl", other.turn("a", "b"))
+    rules = tmp_path / "rules.toml"
+    rules.write_text("not = [a rule")
+    done = ctx(daemon, "import", "claude", str(tmp_path), "--json", CTXD_SECRETS_RULES=str(rules))
+    found = json.loads(done.stdout)
+    assert found["sessions"] == [other.id] and len(found["skipped"]) == 1, done.stderr
+    assert "rules for secrets" in found["skipped"][0]["reason"] and str(rules) in found["skipped"][0]["reason"]
+    assert imported(daemon, "claude", tmp_path)["recorded"] == 1

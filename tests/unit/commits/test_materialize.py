@@ -16,7 +16,9 @@ import pytest
 from ctxd.commits import context_cache, materialize
 from ctxd.commits.context_cache import CachedContext, ContextCache, ContextContent
 from ctxd.file_replies import PassedFile
+from ctxd.formats import events_v1
 from ctxd.objects.commit_fields import entity_id
+from ctxd_protocol.event_types import ToolResultEvent
 from tests.unit.commits.test_commits import TEXT, checkpoint, committing
 from tests.unit.sessions.world import CALLER, World, code_of
 
@@ -255,3 +257,18 @@ async def test_the_least_recently_used_contexts_go_first(tmp_path: Path, monkeyp
     assert [key for key in "acd" if cache.get(key) is not None] == ["a", "c", "d"], "a replaced one counts once"
     cache.clear()
     assert [key for key in "acdC" if cache.get(key) is not None] == []
+
+
+@pytest.mark.requirement("CMT-53")
+async def test_more_output_than_a_context_may_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with committing(tmp_path) as made:
+        await made.call("session.create", agent="a", session="s")
+        output = (await made.call("toolcall.record", session="s", id="c", tool="t", content="x" * 600)).object
+        items = [events_v1.item_of(ToolResultEvent(call="c", object=output))] * 2
+        delta = b64encode(cbor2.dumps(items, canonical=True)).decode()
+        tip = (await made.call("commit.checkpoint", format="events-v1", delta_base64=delta)).commit.commit
+        made_of = partial(made.call, "commit.materialize", commit=tip, format="claude-code-v1")
+        monkeypatch.setattr(materialize, "CONTEXT_BYTES_MAX", 1_199)
+        assert await code_of(made_of()) == "too_large"
+        monkeypatch.setattr(materialize, "CONTEXT_BYTES_MAX", 1_200)
+        assert (await made_of()).content.count("x" * 600) == 2
