@@ -1,9 +1,12 @@
 """Bounded waits for a state that nothing signals."""
 
 import inspect
+import signal
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -28,3 +31,13 @@ def block_until(look: Callable[[], T], within_s: float = WAIT_S) -> T:
             raise TimeoutError(f"{look} is still {found!r} after {within_s:g} s")
         time.sleep(0.02)
     return found
+
+
+def interrupt(child: subprocess.Popen[Any]) -> None:
+    """Send SIGINT to ``child``, a process with one thread, once it sleeps in the kernel.
+
+    Python leaves a signal that arrives just before a system call until the call returns.
+    """
+    stat = Path(f"/proc/{child.pid}/stat")
+    block_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+    child.send_signal(signal.SIGINT)

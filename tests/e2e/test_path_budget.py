@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.traced import Entered, Traced, traced
+from tests.traced import Entered, Traced, fewest, traced
 
 README = Path(__file__).parents[2] / "ctxd" / "README.md"
 
@@ -81,14 +81,12 @@ def record(wire: Wire, session: str, number: int) -> None:
 
 
 def within(entered: Entered, budget: tuple[int, int]) -> None:
-    modules, functions = budget
-    assert len(entered.modules) <= modules, sorted(entered.modules)
-    assert len(entered.functions) <= functions, sorted(entered.functions)
+    assert entered.within(budget), (sorted(entered.modules), sorted(entered.functions))
 
 
 def test_a_recorded_tool_call_stays_within_its_budget(daemon: Traced, wire: Wire) -> None:
     numbers = warm(wire, "recorded")
-    entered = daemon.fewest(lambda: record(wire, "recorded", next(numbers)))
+    entered = fewest(lambda: daemon.enters(lambda: record(wire, "recorded", next(numbers))), RECORD)
     within(entered, RECORD)
     described = README.read_text().partition("## One call through the tree")[2].partition(" → the reply.")[0]
     assert {f"ctxd/{name}" for name in re.findall(r"`(\w+/\w+\.py)`", described)} <= entered.modules
@@ -101,7 +99,7 @@ def test_an_assembled_context_stays_within_its_budget(daemon: Traced, wire: Wire
         record(wire, "assembled", next(numbers))
         return daemon.enters(lambda: wire.call("context.assemble", session="assembled"))
 
-    within(min((assembled() for _ in range(5)), key=lambda entered: len(entered.functions)), ASSEMBLE)
+    within(fewest(assembled, ASSEMBLE), ASSEMBLE)
 
 
 def test_a_changed_file_reaches_its_subscriber_within_its_budget(daemon: Traced, wire: Wire, tmp_path: Path) -> None:
@@ -116,4 +114,4 @@ def test_a_changed_file_reaches_its_subscriber_within_its_budget(daemon: Traced,
         assert wire.next()["method"] == "events.notice"
 
     change()
-    within(daemon.fewest(change, enough=NOTICE[1]), NOTICE)
+    within(fewest(lambda: daemon.enters(change), NOTICE), NOTICE)

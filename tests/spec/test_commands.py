@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sysconfig
@@ -24,6 +23,7 @@ from ctxd_protocol.event_types import ResponseEvent, ThinkingEvent
 from tests import programs
 from tests.client.running import Running
 from tests.unit.assembly.provider_rules import check_request
+from tests.waiting import interrupt
 
 CTX = Path(sysconfig.get_path("scripts")) / "ctx"
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("CTXD_")}
@@ -248,7 +248,7 @@ def test_a_command_that_is_interrupted_ends_with_130_and_says_nothing(tmp_path: 
         connection, _ = listener.accept()
         with connection:
             connection.recv(1)
-            child.send_signal(signal.SIGINT)
+            interrupt(child)
             out, err = child.communicate(timeout=30)
     assert (child.returncode, out, err.strip()) == (130, "", "")
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -17,6 +16,7 @@ from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.sessions import SessionResult
 from tests.fakes.daemon import HOLD, Refusal, smallest
 from tests.unit.cli.conftest import process
+from tests.waiting import interrupt
 
 
 def refuse(code, message="it is so", **data):
@@ -281,7 +281,7 @@ def test_an_interrupt_ends_with_130_and_without_a_trace(daemon):
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     daemon.wait("daemon.status")
-    child.send_signal(signal.SIGINT)
+    interrupt(child)
     out, err = child.communicate(timeout=30)
     assert (child.returncode, out, err.strip()) == (130, "", "")
 
@@ -298,7 +298,7 @@ def test_an_import_that_is_interrupted_names_its_session(daemon, tmp_path):
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     daemon.wait("session.append")
-    child.send_signal(signal.SIGINT)
+    interrupt(child)
     out, err = child.communicate(timeout=30)
     remedy = "run ctx session close cut, then import again as another session"
     assert (child.returncode, out) == (130, "")
