@@ -101,7 +101,7 @@ install: python
 	$(DESTDIR)$(PREFIX)/lib/ctxd/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation .
 	mkdir -p $(DESTDIR)$(PREFIX)/bin
 	printf '#!/bin/sh\nexec %s -m ctxd "$$@"\n' $(PREFIX)/lib/ctxd/bin/python >$(DESTDIR)$(PREFIX)/bin/ctxd
-	printf '#!/bin/sh\nexec %s -c "from ctxd.cli.entry import main; main()" "$$@"\n' $(PREFIX)/lib/ctxd/bin/python >$(DESTDIR)$(PREFIX)/bin/ctx
+	printf '#!/bin/sh\nexec %s -c "from ctxd.cli.entry_point import main; main()" "$$@"\n' $(PREFIX)/lib/ctxd/bin/python >$(DESTDIR)$(PREFIX)/bin/ctx
 	chmod 755 $(DESTDIR)$(PREFIX)/bin/ctxd $(DESTDIR)$(PREFIX)/bin/ctx
 	$(DESTDIR)$(PREFIX)/lib/ctxd/bin/python -m ctxd service install --system --root $(or $(DESTDIR),/) --program $(PREFIX)/bin/ctxd
 

@@ -38,7 +38,7 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from tests.unit.assembly.household import Household, TestClock, household
+from tests.unit.assembly.stored_sessions import Household, TestClock, household
 
 QUICK = os.environ.get("CTXD_BENCH_QUICK") == "1"
 MODELS = Models({"m": msgspec.structs.replace(MODEL, context_tokens=1_000_000)}, ())

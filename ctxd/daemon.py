@@ -20,8 +20,8 @@ from ctxd import __version__
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.context_sections import spec
+from ctxd.assembly.recorded_usage import UsageOperations
 from ctxd.assembly.token_budget import estimate_tokens
-from ctxd.assembly.usage import UsageOperations
 from ctxd.clock import Clock, SystemClock
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.commits.commit_import import CommitImports
@@ -42,7 +42,6 @@ from ctxd.models import read_models
 from ctxd.mounts.filesystem_id import host_devices, host_filesystem_id
 from ctxd.observe.logs import Threshold, open_log
 from ctxd.observe.metrics_socket import serve_metrics
-from ctxd.offload import in_thread
 from ctxd.process_setup import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection_loop import Projection
@@ -66,19 +65,19 @@ from ctxd.rpc.listener_state import SharedState
 from ctxd.rpc.socket_server import Server
 from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
-from ctxd.sandboxes import handlers as sandbox_methods
+from ctxd.sandboxes import sandbox_methods as sandbox_methods
 from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.lifecycle import Sandboxes
 from ctxd.sandboxes.listeners import SandboxListeners
-from ctxd.search.journal_follower import SearchIndex
 from ctxd.search.search import SearchQueries
+from ctxd.search.search_index import SearchIndex
 from ctxd.secrets.keyfile import load_key
 from ctxd.secrets.redaction import KEY_BYTES, Guard
 from ctxd.secrets.scanner import built_in_scanner
 from ctxd.service.service_manager_client import ServiceManager, alone
 from ctxd.service.watchdog import ping_watchdog
+from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.list_filters import SessionLists
-from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.tracking import Tracking
@@ -86,8 +85,9 @@ from ctxd.sources.confinement import Confinement
 from ctxd.sources.filesystem import HostFiles
 from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import StoreFailed
+from ctxd.store.write_types import StoreFailed
 from ctxd.trackers.tracker import file_trackers
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.default_paths import sandboxes_name
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.session_types import ComponentName

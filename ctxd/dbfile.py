@@ -21,7 +21,7 @@ import apsw
 
 from ctxd import limits
 from ctxd.failpoints import hit
-from ctxd.offload import background
+from ctxd.worker_threads import background
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -12,8 +12,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from ctxd.clock import Clock
-from ctxd.offload import in_thread
-from ctxd.store.writes import Landed
+from ctxd.store.write_types import Landed
+from ctxd.worker_threads import in_thread
 
 PAUSE_S: Final = 0.5
 """Seconds between two looks at the size of the process, and only while commits are made."""

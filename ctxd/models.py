@@ -1,7 +1,7 @@
 """Table of models: prices, prompt caches and limits, from ``models.toml`` and from a file of the operator.
 
-``assembly/usage.py`` computes the price of a request from it. The operator's file changes single fields of known models
-and adds models. All of it is checked before any of it is in force.
+``assembly/pricing.py`` computes the price of a request from it. The operator's file changes single fields of known
+models and adds models. All of it is checked before any of it is in force.
 """
 
 import re

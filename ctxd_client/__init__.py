@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ctxd_client.change_notices import Notices as Notices
     from ctxd_client.client import Client as Client
     from ctxd_client.client import Session as Session
     from ctxd_client.client import connect as connect
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ctxd_client.errors import TimedOut as TimedOut
     from ctxd_client.errors import TooLarge as TooLarge
     from ctxd_client.errors import Unavailable as Unavailable
-    from ctxd_client.notices import Notices as Notices
     from ctxd_client.session_arguments import ToolError as ToolError
     from ctxd_client.session_arguments import ToolRecorded as ToolRecorded
     from ctxd_client.sync import SyncClient as SyncClient
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ctxd_client.client": ("Client", "Session", "connect"),
     "ctxd_client.context_tools": ("MODEL_TOOLS", "model_tools"),
-    "ctxd_client.notices": ("Notices",),
+    "ctxd_client.change_notices": ("Notices",),
     "ctxd_client.sync": ("SyncClient", "SyncSession", "connect_sync"),
     "ctxd_client.session_arguments": ("ToolError", "ToolRecorded"),
     "ctxd_client.errors": (

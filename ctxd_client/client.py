@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ctxd_client import context_tools
+from ctxd_client.change_notices import Notices
 from ctxd_client.connection import running
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client.methods import ClientMethods, SessionMethods
-from ctxd_client.notices import Notices
 from ctxd_client.reconnecting import ReconnectingConnection
 from ctxd_client.retry import Retry
 from ctxd_client.session_arguments import (

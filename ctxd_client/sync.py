@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ctxd_client import context_tools
+from ctxd_client._sync.change_notices import SyncNotices
 from ctxd_client.blocking_connection import running
 from ctxd_client.errors import CallFailed, Conflict
 from ctxd_client._sync.methods import SyncClientMethods, SyncSessionMethods
-from ctxd_client._sync.notices import SyncNotices
 from ctxd_client._sync.reconnecting import SyncReconnectingConnection
 from ctxd_client.retry import Retry
 from ctxd_client.session_arguments import (

@@ -2,8 +2,9 @@
 
 A random sample of mutations (with ``--at PATH:LINE`` every mutation of that line) is applied, one at a time, to a copy
 of the tree, so that the tree itself never changes. First the tests of the folders ``FOLDERS`` run once, and
-``tests.entered`` records which functions each enters. For each mutation, tests run that enter its function (for code
-outside functions, one of its module), the most promising first, in rounds of ``SELECTED_S`` seconds until one fails.
+``tests.entered_functions`` records which functions each enters. For each mutation, tests run that enter its function
+(for code outside functions, one of its module), the most promising first, in rounds of ``SELECTED_S`` seconds until one
+fails.
 
 It is killed if a test fails that passes without it or does not end, and survives if all pass. One that no test enters
 is untested, which counts as survived. Those in ``tests/data/equivalent_mutations.txt`` change nothing that anybody
@@ -37,8 +38,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Literal, NamedTuple
 
-from tests import entered
-from tests.entered import Test
+from tests import entered_functions
+from tests.entered_functions import Test
 
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("ctxd", "ctxd_client", "protocol/ctxd_protocol")
@@ -209,18 +210,18 @@ def record(tree: Path, folder: Path, jobs: int, deadline: Deadline) -> list[Test
         if not done.is_file() or done.read_text() != content:
             deadline.require()
             shutil.rmtree(place, ignore_errors=True)
-            entered.prepare(place)
+            entered_functions.prepare(place)
             env = {
-                entered.FOLDER: str(place),
-                entered.TREE: str(tree),
+                entered_functions.FOLDER: str(place),
+                entered_functions.TREE: str(tree),
                 "PYTHONPATH": f"{place}:{tree}:{tree / 'protocol'}",
             }
             with suppress(subprocess.TimeoutExpired):
-                _run(["-p", "tests.entered", file], tree, env, RECORD_S_MAX)
+                _run(["-p", "tests.entered_functions", file], tree, env, RECORD_S_MAX)
             done.write_text(content)
             print(f"recorded   {file}", flush=True)
         left -= 1
-        return entered.read(place)
+        return entered_functions.read(place)
 
     with ThreadPoolExecutor(jobs) as pool:
         runs = [pool.submit(run, file) for file in files]

@@ -283,7 +283,7 @@ def _main(fd: int) -> NoReturn:
     program, sys.argv = _serve(socket.socket(fileno=fd))
     main: Callable[[], None]
     if program == "ctx":
-        from ctxd.cli.entry import main
+        from ctxd.cli.entry_point import main
     elif program == "ctxd":
         from ctxd.__main__ import main
     else:

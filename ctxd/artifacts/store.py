@@ -44,7 +44,7 @@ from ctxd.artifacts.packs import (
 from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 from ctxd.objects.document import Artifact
-from ctxd.offload import let_others_run
+from ctxd.worker_threads import let_others_run
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES: Final = 256 * 1024  # Less than what ``process_setup.return_large_blocks`` has mapped by itself.

@@ -12,7 +12,7 @@ import msgspec
 
 from ctxd import limits
 from ctxd.assembly.append_planner import AppendWindow, LastRequest, Planner
-from ctxd.assembly.append_window import Grown, KeptWindow, Rendering, context_of_window, render
+from ctxd.assembly.append_rendering import Grown, KeptWindow, Rendering, context_of_window, render
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import (
     Assembled,
@@ -27,18 +27,18 @@ from ctxd.assembly.assembly_record import (
     tools_hash,
     tools_text,
 )
+from ctxd.assembly.calibrated_budget import Judged, judged, measured_requests, next_request, unjudged
 from ctxd.assembly.calibration import REQUESTS_KEPT, calibrated
 from ctxd.assembly.context_sections import too_long
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render_cache import KeptContext, RenderCache
 from ctxd.assembly.repack_policy import VERSION, Aim, Decision, Kind
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
-from ctxd.assembly.request_budget import Judged, judged, measured_requests, next_request, unjudged
 from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
-from ctxd.assembly.window_reader import WindowReader
+from ctxd.assembly.window_loading import WindowReader
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
 from ctxd.epochs.component_loading import ComponentObserver

@@ -42,7 +42,7 @@ from ctxd.sessions.session import LiveSession, Ticket, WriteRequest
 from ctxd.sessions.stored_session import HideObjects
 from ctxd.store.idempotency import mismatch
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached, Pending, Replay
+from ctxd.store.write_types import NotCached, Pending, Replay
 from ctxd_protocol.context_types import BudgetPlan
 from ctxd_protocol.secrets import Secrets
 from ctxd_protocol.session_types import ComponentName

@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_window import KeptWindow, context_of_window, recall
+from ctxd.assembly.append_rendering import KeptWindow, context_of_window, recall
 from ctxd.assembly.assembly_record import Assembled, Recorded, context_of, read_record, target_of
 from ctxd.assembly.context_sections import Composition, Heads, Layout, View, compose
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render import RENDERER
 from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
 from ctxd.assembly.token_budget import TokenCounter, sha256
-from ctxd.assembly.window_reader import WindowReader
+from ctxd.assembly.window_loading import WindowReader
 from ctxd.errors import CtxdError, purged
 from ctxd.formatting import moment
 from ctxd.models import Models

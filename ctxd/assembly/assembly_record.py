@@ -23,7 +23,7 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Document, Stored, sourceless
 from ctxd.objects.generated_ids import assembly_id, session_of
 from ctxd.secrets.policy import to_payload
-from ctxd.store.writes import Pending
+from ctxd.store.write_types import Pending
 from ctxd_protocol.context_types import (
     AssembledContext,
     AssemblyRecord,

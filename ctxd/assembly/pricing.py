@@ -7,7 +7,7 @@ from ctxd.assembly.assembly_record import Recorded
 from ctxd.models import Model, Models
 from ctxd.sessions.stored_session import RecordUsage
 from ctxd_protocol.context_types import RequestCost
-from ctxd_protocol.usage import Price, UsageSum
+from ctxd_protocol.usage_types import Price, UsageSum
 
 _MICRO: Final = 1_000_000
 

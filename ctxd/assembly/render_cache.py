@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.assembly.append_window import KeptWindow
+from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Assembled, Recorded
 from ctxd.assembly.context_sections import Composition, SectionPieces
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Pending, Write
+from ctxd.store.write_types import Pending, Write
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of the contexts that are kept. A session whose own is larger is rendered whole at each assembly."""

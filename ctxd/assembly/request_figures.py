@@ -8,11 +8,11 @@ from math import ceil
 
 import msgspec
 
-from ctxd.assembly.append_window import Grown, KeptWindow
+from ctxd.assembly.append_rendering import Grown, KeptWindow
 from ctxd.assembly.assembly_record import Recorded, RequestFigures
+from ctxd.assembly.calibrated_budget import Judged, item_tokens, measures_with
 from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.repack_window import Moment
-from ctxd.assembly.request_budget import Judged, item_tokens, measures_with
 from ctxd.assembly.window_items import ToolOutput, Update
 from ctxd.models import Model
 from ctxd_protocol.context_types import CacheBreak

@@ -25,7 +25,7 @@ from ctxd.cli.transcript_import import import_transcript
 from ctxd.cli.undelivered_commits import NEWEST
 from ctxd.clock import SystemClock
 from ctxd.command_line import Command, Stop
-from ctxd.offload import in_thread
+from ctxd.worker_threads import in_thread
 from ctxd_client.errors import ConnectFailed, ConnectionLost, NotFound, TimedOut
 
 _READ_BYTES: Final = 256 * 1024

@@ -30,7 +30,7 @@ from ctxd.cli.undelivered_commits import (
 from ctxd.cli.undelivered_events import deliver_waiting
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause, count
-from ctxd.offload import in_thread
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.secrets import SecretPolicy
 

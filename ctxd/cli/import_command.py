@@ -68,8 +68,8 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
         from ctxd import __version__
         from ctxd.cli.import_delivery import TranscriptImport
         from ctxd.cli.undelivered_events import deliver_waiting
-        from ctxd.offload import in_thread
         from ctxd.process_setup import spare_the_collector
+        from ctxd.worker_threads import in_thread
         from ctxd_client import connect
 
         def progress(text: str) -> None:
@@ -101,7 +101,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
     from watchfiles import awatch
 
     from ctxd.cli.undelivered_events import deliver_waiting
-    from ctxd.offload import in_thread
+    from ctxd.worker_threads import in_thread
 
     folders = [place if place.is_dir() else place.parent for place in places]
     await in_thread(deliver_waiting, run.socket_path())

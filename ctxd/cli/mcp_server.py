@@ -27,7 +27,7 @@ from ctxd.cli.exit_codes import FAILURE, NOT_FOUND
 from ctxd.cli.failures import stop_for
 from ctxd.command_line import Stop
 from ctxd.config import ConfigError
-from ctxd.offload import Lane
+from ctxd.worker_threads import Lane
 from ctxd_client.context_tools import MODEL_TOOLS, plain, quoted
 from ctxd_client.errors import CallFailed, InvalidCall
 from ctxd_client.session_arguments import ToolError

@@ -17,10 +17,10 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Page, Stored
 from ctxd.objects.kinds import is_purged
-from ctxd.offload import Lane
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG, KIND
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
+from ctxd.worker_threads import Lane
 from ctxd_protocol.methods import artifacts as wire
 
 T = TypeVar("T")

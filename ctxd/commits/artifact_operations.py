@@ -36,7 +36,7 @@ from ctxd.sessions.object_reads import Objects
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, again, find_replay, kept_result
 from ctxd.store.purge import ARTIFACT, ARTIFACT_TAG
-from ctxd.store.writes import Pending, Write
+from ctxd.store.write_types import Pending, Write
 from ctxd_protocol.methods import artifacts as wire
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 

@@ -25,9 +25,9 @@ from ctxd.commits import delta_capture as deltas
 from ctxd.errors import CtxdError
 from ctxd.formats.delta_formats import Counts
 from ctxd.objects.document import decode_content, encode_content
-from ctxd.offload import Lane, ThreadPool
 from ctxd.secrets.redaction import Capture
 from ctxd.secrets.scanner import Hit
+from ctxd.worker_threads import Lane, ThreadPool
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.secrets import Secrets
 

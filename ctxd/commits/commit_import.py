@@ -28,7 +28,7 @@ from ctxd.secrets.redaction import Capture
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import Accepted, WriteRequest
 from ctxd.store import commit_index
-from ctxd.store.writes import PackedText, Write
+from ctxd.store.write_types import PackedText, Write
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy, Secrets

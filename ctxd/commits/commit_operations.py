@@ -39,7 +39,7 @@ from ctxd.sessions.session import (
 )
 from ctxd.store import commit_index, purge
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import PurgeRequest, Replay, Write
+from ctxd.store.write_types import PurgeRequest, Replay, Write
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.object_types import Receipt

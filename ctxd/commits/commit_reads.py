@@ -22,7 +22,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Actor
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import NotCached
+from ctxd.store.write_types import NotCached
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX

@@ -40,10 +40,10 @@ from ctxd.formats.translation import (
 from ctxd.objects.commit_fields import STORED_NAMES, commit_id, entity_id
 from ctxd.objects.document import Content, Document, decode_content, encode_content
 from ctxd.objects.kinds import state_of
-from ctxd.offload import Lane, LoopHandle, NoThread, in_thread
 from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotGone
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Landed
+from ctxd.store.write_types import Landed
+from ctxd.worker_threads import Lane, LoopHandle, NoThread, in_thread
 from ctxd_protocol.methods import commits as wire
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.stored_session import SessionHead, events_of, read_segment
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import Landed
+from ctxd.store.write_types import Landed
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.event_types import CompactionEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX

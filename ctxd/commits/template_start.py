@@ -35,7 +35,7 @@ from ctxd.sessions.settings import ContinuedCommit
 from ctxd.sessions.stored_session import AppendChat, RecordCalls, SessionDelta, events_size
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import Landed, Replay
+from ctxd.store.write_types import Landed, Replay
 from ctxd_protocol.event_types import Event, ToolResultEvent
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.commits import CommitMaterializeParams, StartContext

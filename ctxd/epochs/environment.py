@@ -14,8 +14,8 @@ from ctxd.epochs.component_files import AgentFiles, AgentPath, directories_above
 from ctxd.epochs.tagged_text import one_line
 from ctxd.errors import CtxdError
 from ctxd.mounts.mapping import normalise
-from ctxd.offload import in_thread
 from ctxd.sessions.session import LiveSession, WriteRequest
+from ctxd.worker_threads import in_thread
 
 ENVIRONMENT_KEY: Final = "core/environment"
 DATE_KEY: Final = "core/date"

@@ -21,7 +21,7 @@ import anyio
 from ctxd.examples.agent_loop import SYSTEM_PROMPT, Agent
 from ctxd.examples.demo_output import Teller
 from ctxd.examples.scripted import CHECK, FIX, GLANCE, LOOK, READ, ModelStep, make_tree, scripted
-from ctxd.offload import in_thread
+from ctxd.worker_threads import in_thread
 from ctxd_client import Client, connect
 from ctxd_protocol.session_types import Notice
 

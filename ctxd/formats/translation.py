@@ -15,7 +15,7 @@ from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative
+from ctxd.formats import bureau_agent_v1, claude_code_v1, events_v1, narrative_v1
 from ctxd.formats.cbor_array import array_head, encoded, joinable
 from ctxd.formats.delta_formats import DELTA_FORMATS, is_array, measured, tokens_of, window_events
 from ctxd.formats.losses import Loss, Losses
@@ -38,7 +38,7 @@ _FILE_PIECE_BYTES: Final = 1024 * 1024
 
 _WRITERS: Final = frozenset({events_v1.NAME, bureau_agent_v1.NAME, claude_code_v1.NAME})
 
-WANTED: Final = (*sorted(DELTA_FORMATS), narrative.NAME, RAW)
+WANTED: Final = (*sorted(DELTA_FORMATS), narrative_v1.NAME, RAW)
 """Every format that can be asked for."""
 
 
@@ -124,7 +124,7 @@ class Materialization:
     @property
     def media_type(self) -> str:
         """Media type of the content."""
-        if self.format == narrative.NAME:
+        if self.format == narrative_v1.NAME:
             return "text/markdown"
         return "application/cbor" if is_array(self.format) else "application/jsonl"
 
@@ -141,7 +141,7 @@ class Materialization:
     def _pieces(self) -> Iterator[Buffer]:
         if self.format == RAW:
             return self._raw()
-        if self.format == narrative.NAME:
+        if self.format == narrative_v1.NAME:
             return self._narrative()
         if DELTA_FORMATS[self.format].is_lines:
             return self._native_lines() if self.tier == "native" else self._session()
@@ -219,11 +219,11 @@ class Materialization:
                     yield from writer.add(event)
 
     def _narrative(self) -> Iterator[bytes]:
-        yield narrative.TITLE.encode()
+        yield narrative_v1.TITLE.encode()
         for format, run in self._runs():
             for event in self._events(format, run):
                 self._count(event)
-                yield narrative.passage(event, self._losses).encode("utf-8", "replace")
+                yield narrative_v1.passage(event, self._losses).encode("utf-8", "replace")
 
     def _raw(self) -> Iterator[bytes]:
         for delta in self._deltas:
@@ -268,14 +268,14 @@ def _tier(found: set[str], wanted: str) -> tuple[Tier, str]:
     if wanted not in WANTED and found != {wanted}:
         raise UntranslatableFormat(f"unknown format {wanted!r}: one of {', '.join(WANTED)}")
     if wanted == RAW or not DELTA_FORMATS.keys() >= found:
-        if wanted in _WRITERS or wanted == narrative.NAME:
+        if wanted in _WRITERS or wanted == narrative_v1.NAME:
             return "raw", wanted
-        return "raw", narrative.NAME if wanted != RAW and found & DELTA_FORMATS.keys() else RAW
+        return "raw", narrative_v1.NAME if wanted != RAW and found & DELTA_FORMATS.keys() else RAW
     if found <= {wanted}:
-        return ("narrative" if wanted == narrative.NAME else "native"), wanted
+        return ("narrative" if wanted == narrative_v1.NAME else "native"), wanted
     if wanted in _WRITERS:
         return "fields", wanted
-    return "narrative", narrative.NAME
+    return "narrative", narrative_v1.NAME
 
 
 def _events(format: str, run: Iterable[Delta], losses: Losses) -> Iterator[Event]:

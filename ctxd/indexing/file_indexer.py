@@ -28,7 +28,7 @@ from ctxd.secrets.redaction import Guard, fleeting_guard
 from ctxd.sources.filesystem import HostFiles
 from ctxd.sources.source_interface import Missing, Present, Reading, SourceAdapter
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached
+from ctxd.store.write_types import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source, source_label
 from ctxd_protocol.secrets import SecretPolicy

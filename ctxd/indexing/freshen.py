@@ -18,12 +18,12 @@ from ctxd.indexing.path_resolution import HostVisibility
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Document, Stored, is_large
 from ctxd.objects.kinds import is_deleted, is_purged, is_unread
-from ctxd.offload import Lane
 from ctxd.secrets.policy import DEFAULT, is_laxer
 from ctxd.secrets.redaction import Guard
 from ctxd.sources.source_interface import FINGERPRINT_BYTES, SourceAdapter, Stamp, size_of
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached
+from ctxd.store.write_types import NotCached
+from ctxd.worker_threads import Lane
 from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import Source
 from ctxd_protocol.secrets import SecretPolicy

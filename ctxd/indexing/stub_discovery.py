@@ -26,7 +26,7 @@ from ctxd.objects.kinds import is_deleted
 from ctxd.sources.filesystem import Look, Regular
 from ctxd.sources.source_interface import LEADS_OUT, Missing, Special, Unreadable
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached
+from ctxd.store.write_types import NotCached
 from ctxd_protocol.object_types import FilesystemSource
 
 BASES_MAX: Final = 16

@@ -24,13 +24,13 @@ from ctxd.backends.xtdb.documents import (
 )
 from ctxd.backends.xtdb.messages import Doc, Unknown
 from ctxd.formatting import count
-from ctxd.offload import in_thread
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import FENCES, Fences
 from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Node
 from ctxd.projection.progress import Cursor, Halt, cursor_from_doc, judge
 from ctxd.store.verify import LogicalDigest, Problems
+from ctxd.worker_threads import in_thread
 
 SYNC_S: Final = 10.0
 """Seconds that the node has to index what is in the log already; then it is compared as it is."""

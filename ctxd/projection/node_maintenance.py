@@ -20,7 +20,6 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.backends.xtdb.messages import Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError, StateDirError
-from ctxd.offload import in_thread
 from ctxd.projection.comparison import Comparison, compare, journal_cursor
 from ctxd.projection.fencing import FENCES, Fences
 from ctxd.projection.journal_rows import KnownTexts, Rows
@@ -29,6 +28,7 @@ from ctxd.projection.node_transactions import transaction
 from ctxd.projection.progress import Cursor, Halt, fence, moved, requeued
 from ctxd.projection.projection_loop import Projection, Target
 from ctxd.store import journal, statedir
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.status import ProjectionStatus
 
 EXIT_NO_STATE: Final = 10

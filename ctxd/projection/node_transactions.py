@@ -18,12 +18,12 @@ from ctxd.backends.xtdb.messages import Doc, Match, Op, Refused, XtdbFailure
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
-from ctxd.offload import Lane
 from ctxd.projection.eviction import steps
 from ctxd.projection.fencing import Guarded, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import PORTION_ROWS, KnownTexts, ProjectedRow, Rows
 from ctxd.projection.node_connection import Node
 from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, moved
+from ctxd.worker_threads import Lane
 
 OUTSTANDING_MAX: Final = 4
 """Submitted transactions that are not confirmed: the node's index may be so far behind its log."""

@@ -22,7 +22,6 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.formatting import count
 from ctxd.observe.logs import LogEvent
-from ctxd.offload import Lane, in_thread
 from ctxd.projection.fencing import FENCES, Fences, Ownership, OwnershipLost
 from ctxd.projection.journal_rows import Rows
 from ctxd.projection.node_connection import Connect, Node, connect
@@ -50,7 +49,8 @@ from ctxd.projection.progress import (
 from ctxd.projection.read_routing import NodeReads
 from ctxd.store.reads import AsOfReads, EmbeddedReads
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Landed
+from ctxd.store.write_types import Landed
+from ctxd.worker_threads import Lane, in_thread
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10

@@ -16,7 +16,6 @@ from ctxd.backends.xtdb.messages import Doc, Refused, XtdbFailure, offload
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import ALL, NOW, AsOf, HistoryPage
-from ctxd.offload import Lane
 from ctxd.projection.eviction import purged_mark
 from ctxd.projection.fencing import Fences
 from ctxd.projection.node_connection import Node
@@ -24,6 +23,7 @@ from ctxd.projection.node_transactions import HighWaterMark
 from ctxd.projection.progress import Cursor, Progress, cursor_from_doc, cursor_valid_time
 from ctxd.projection.query_bounds import bounded, plain
 from ctxd.store.reads import EmbeddedReads, QueryRows
+from ctxd.worker_threads import Lane
 
 READ_S: Final = 2.0
 """Seconds that the node has to answer; then the embedded tables do."""

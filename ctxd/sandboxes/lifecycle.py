@@ -21,7 +21,6 @@ from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.mounts.mapping import normalise
 from ctxd.objects.document import Page
-from ctxd.offload import Lane, in_thread
 from ctxd.sandboxes import registration
 from ctxd.sandboxes.directories import Directories
 from ctxd.sandboxes.listeners import SandboxListeners
@@ -30,8 +29,9 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.settings import SessionSettings
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.user_rights import User
-from ctxd.store.writes import Pending, Write
+from ctxd.store.write_types import Pending, Write
 from ctxd.trackers.tracker import FILES_MAX
+from ctxd.worker_threads import Lane, in_thread
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.session_types import Mount

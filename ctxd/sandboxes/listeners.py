@@ -19,17 +19,17 @@ from structlog.typing import FilteringBoundLogger
 from ctxd.clock import Clock
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
-from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.grants import granted
 from ctxd.rpc.listener_state import ListenerIdentity, SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.socket_server import Server
-from ctxd.sandboxes.cbor_query import SandboxConnection
+from ctxd.sandboxes.cbor_context_query import SandboxConnection
 from ctxd.sandboxes.host_path_hiding import viewed
 from ctxd.sandboxes.registration import Registration
 from ctxd.service.service_manager_client import KEPT_PREFIX, ServiceManager
 from ctxd.sessions.registry import Sessions
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
 from ctxd_protocol.session_types import Mount

@@ -12,7 +12,6 @@ from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored, decode_document
 from ctxd.objects.generated_ids import segment_id, session_of
 from ctxd.objects.kinds import is_purged
-from ctxd.offload import let_others_run
 from ctxd.search.index_file import IndexedText, IndexFile, SessionRow, TextPlace
 from ctxd.search.texts import SUMMARY, FoundText, commit_texts, head_texts, segment_texts, toolcall_texts, turns_begun
 from ctxd.sessions.settings import ForkBase
@@ -21,6 +20,7 @@ from ctxd.store import journal
 from ctxd.store.commit_index import fields_of
 from ctxd.store.purge import KIND as PURGE
 from ctxd.store.reads import Reader, answered
+from ctxd.worker_threads import let_others_run
 from ctxd_protocol.ids import session_object_id
 
 _ALL: Final = 2**31

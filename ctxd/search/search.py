@@ -16,15 +16,15 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import commit_id
 from ctxd.objects.generated_ids import session_of
-from ctxd.offload import Lane
 from ctxd.search import index_file, query_language
 from ctxd.search.index_file import Conditions, Doc
-from ctxd.search.journal_follower import SearchIndex
 from ctxd.search.journal_texts import JournalTexts
+from ctxd.search.search_index import SearchIndex
 from ctxd.search.snippets import Snippet, Snippets
 from ctxd.sessions.project_match import ProjectFilter
 from ctxd.sessions.registry import Sessions
 from ctxd.store.reads import Reader, answered
+from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.methods import search as wire
 

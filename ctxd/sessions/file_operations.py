@@ -10,7 +10,6 @@ from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.shell.file_candidates import candidates
 from ctxd.indexing.stub_discovery import FoundFile, discover, discover_named
 from ctxd.mounts.mapping import normalise
-from ctxd.offload import Lane
 from ctxd.sessions.operation_steps import OperationGroup, admitted
 from ctxd.sessions.reconciliation import attribute, found_for, portions
 from ctxd.sessions.registry import Sessions
@@ -18,6 +17,7 @@ from ctxd.sessions.sandbox_file_visibility import as_first_seen
 from ctxd.sessions.session import Accepted, Transaction
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import NOTHING, DiscoverObjects, ReadObjects, SessionDelta
+from ctxd.worker_threads import Lane
 from ctxd_protocol.methods import files as file_methods
 from ctxd_protocol.methods import toolcalls as toolcall_methods
 

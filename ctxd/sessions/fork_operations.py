@@ -29,7 +29,7 @@ from ctxd.sessions.settings import (
 from ctxd.sessions.stored_session import SessionHead, head_document, read_head
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.writes import Pending, Replay, Write
+from ctxd.store.write_types import Pending, Replay, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods.sessions import SessionCreateParams, SessionForkParams, SessionForkResult
 

@@ -15,7 +15,7 @@ from ctxd.sessions.reconciliation import freshen, reconciled
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, Transaction, WriteRequest, kept_result, write_request
 from ctxd.sessions.settings import ContinuedCommit, CreatedSession, SessionSettings, normalised, template_of
-from ctxd.store.writes import Replay
+from ctxd.store.write_types import Replay
 from ctxd_protocol.methods import listing
 from ctxd_protocol.methods import sessions as session_methods
 from ctxd_protocol.object_types import Receipt

@@ -13,7 +13,6 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import NOW, AsOf, Document, Page, Stored
 from ctxd.objects.generated_ids import number_of, segment_id, segments_prefix
-from ctxd.offload import Lane
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.session_state import SessionState, fold
@@ -31,6 +30,7 @@ from ctxd.sessions.stored_session import (
     segment_document,
 )
 from ctxd.store.store import VersionStore
+from ctxd.worker_threads import Lane
 from ctxd_protocol.event_types import PromptEvent, starts_turn
 from ctxd_protocol.ids import session_object_id
 

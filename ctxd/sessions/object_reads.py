@@ -19,7 +19,7 @@ from ctxd.sessions import id_resolution, session_objects
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
-from ctxd.store.writes import Pending
+from ctxd.store.write_types import Pending
 from ctxd_protocol.ids import PREFIX_CHARS_MIN, chat_id, session_object_id, toolcall_alias
 from ctxd_protocol.object_types import VersionRow, source_label
 from ctxd_protocol.session_types import ContextLevel

@@ -17,7 +17,7 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.sessions.reconciliation import until_durable
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, Ticket, Transaction, WriteRequest, again, write_request
-from ctxd.store.writes import Replay
+from ctxd.store.write_types import Replay
 from ctxd_protocol.session_types import SessionStatus
 
 G = TypeVar("G", bound="OperationGroup")

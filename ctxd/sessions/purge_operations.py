@@ -22,7 +22,7 @@ from ctxd.sessions.stored_session import chars_of
 from ctxd.store import text_sources
 from ctxd.store.purge import KIND, counted
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
+from ctxd.store.write_types import Pending, PurgeRequest, Replay, Write
 from ctxd_protocol.ids import chat_id, session_object_id
 from ctxd_protocol.object_types import Receipt
 

@@ -15,20 +15,20 @@ from ctxd.errors import CtxdError
 from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable, normalise
 from ctxd.objects.document import NOW, AsOf, Document, system_prompt
-from ctxd.offload import Lane
 from ctxd.secrets.redaction import Capture, Guard, fleeting_guard
 from ctxd.sessions.head_catalog import Catalog, no_session, summary_of
 from ctxd.sessions.lineage import Lineage, Part
 from ctxd.sessions.loading import NOT_BEGUN, SEGMENTS_INLINE_MAX, Beginning, Begun, PurgedMeanwhile, beginning_of, load
-from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.sandbox_file_visibility import Visibility
 from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest, find_replay
+from ctxd.sessions.sessions_of_other_hosts import MovedSession
 from ctxd.sessions.settings import SessionSettings, mount_table, normalised
 from ctxd.sessions.stored_session import SessionHead, head_document, read_head
 from ctxd.sources.project_lookup import ProjectLookup
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Pending, PurgeRequest, Replay, Write
+from ctxd.store.write_types import Pending, PurgeRequest, Replay, Write
+from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import session_object_id
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import Project, SessionSummary

@@ -11,10 +11,10 @@ import anyio.lowlevel
 import msgspec
 
 from ctxd.objects.document import Document, media_type, text_of
-from ctxd.offload import Lane
 from ctxd.secrets.policy import keeps_bytes
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.stored_session import events_size
+from ctxd.worker_threads import Lane
 from ctxd_protocol.context_types import ToolDeclaration
 from ctxd_protocol.event_types import Attachment, Event
 from ctxd_protocol.methods.toolcalls import ToolcallRecordParams

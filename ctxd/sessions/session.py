@@ -22,8 +22,8 @@ from ctxd.objects.document import NOW, AsOf, Document
 from ctxd.objects.generated_ids import observations, segment_id
 from ctxd.secrets.redaction import Guard
 from ctxd.sessions.lineage import Lineage
-from ctxd.sessions.moved_sessions import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.session_state import SessionState, apply, snapshot
+from ctxd.sessions.sessions_of_other_hosts import NO_MOVED_SESSIONS, MovedSession
 from ctxd.sessions.settings import SessionSettings, origin_of, title_of
 from ctxd.sessions.stored_session import (
     ENTERING,
@@ -48,7 +48,7 @@ from ctxd.sessions.stored_session import (
     to_text,
 )
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached, Pending, Replay, Write
+from ctxd.store.write_types import NotCached, Pending, Replay, Write
 from ctxd_protocol.event_types import Event, PromptEvent, starts_turn
 from ctxd_protocol.ids import chat_id, system_prompt_id
 from ctxd_protocol.methods.declaration import Capability

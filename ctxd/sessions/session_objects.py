@@ -13,12 +13,12 @@ import msgspec
 from ctxd.errors import CtxdError
 from ctxd.objects.document import LATEST, NOW, AsOf, Document, HistoryPage, Page, Stored, sourceless, text_of
 from ctxd.objects.generated_ids import entry_id, number_of, segments_prefix
-from ctxd.offload import Lane
 from ctxd.sessions.lineage import Lineage
 from ctxd.sessions.loading import pages
 from ctxd.sessions.session_state import SessionState, fold
 from ctxd.sessions.stored_session import SessionDelta, marked, messages_of, speaks, text_size
 from ctxd.store.store import VersionStore
+from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.object_types import VersionRow
 from ctxd_protocol.session_types import Message

@@ -18,7 +18,7 @@ from ctxd.sessions.secret_redaction import INLINE_CHARS_MAX, captured, off_loop,
 from ctxd.sessions.session import Accepted, LiveSession, Transaction
 from ctxd.sessions.session_state import SessionState
 from ctxd.sessions.stored_session import AppendChat, CollapseCalls, RecordCalls, SessionDelta
-from ctxd.store.writes import NotCached
+from ctxd.store.write_types import NotCached
 from ctxd_protocol.event_types import Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias
 from ctxd_protocol.methods import toolcalls as toolcall_methods

@@ -20,14 +20,14 @@ from ctxd.indexing.file_indexer import Indexer
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Stored
 from ctxd.objects.kinds import is_deleted
-from ctxd.offload import Lane
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.settings import mount_table
 from ctxd.sessions.stored_session import shown_in
-from ctxd.store.writes import Pending, Write
+from ctxd.store.write_types import Pending, Write
 from ctxd.trackers.tracked_files import State, TrackedFile
 from ctxd.trackers.tracker import FileTrackers, Followed
+from ctxd.worker_threads import Lane
 from ctxd_protocol.object_types import filesystem_source, source_label
 
 CONFIGURE: Final = "session.configure"

@@ -32,7 +32,7 @@ from ctxd.sessions.session import Actor, LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.settings import SessionSettings
 from ctxd.sessions.stored_session import SessionHead, head_document
 from ctxd.store import commit_index, purge
-from ctxd.store.writes import PurgeRequest, Restate, Write
+from ctxd.store.write_types import PurgeRequest, Restate, Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.object_types import filesystem_source

@@ -21,14 +21,14 @@ from ctxd.observe.logs import LogEvent
 from ctxd.projection.fencing import NO_ROW, Fence, Ownership, OwnershipLost, fence_document
 from ctxd.projection.owners import Owner
 from ctxd.sessions.loading import batched
-from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest
+from ctxd.sessions.sessions_of_other_hosts import MovedSession
 from ctxd.sessions.settings import SessionSettings
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.session_import import LocalSession, dated, import_session, read_destination, read_history, tip_of
 from ctxd.sharing.shared_log import SharedLog, unavailable
-from ctxd.store.writes import Write
+from ctxd.store.write_types import Write
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 
 SETTLE_S: Final = 1.0

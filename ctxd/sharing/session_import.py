@@ -32,7 +32,6 @@ from ctxd.objects.generated_ids import (
 )
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged, is_reclaimed
-from ctxd.offload import in_thread
 from ctxd.projection.fencing import Fences
 from ctxd.sessions.event_erasure import without_bundle
 from ctxd.sessions.loading import SEGMENTS_INLINE_MAX
@@ -53,7 +52,8 @@ from ctxd.sharing.session_rewriter import (
 from ctxd.store import commit_index
 from ctxd.store.purge import KIND, purged_document
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached, Pending, PurgeRequest, Write
+from ctxd.store.write_types import NotCached, Pending, PurgeRequest, Write
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 

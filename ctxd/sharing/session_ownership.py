@@ -27,9 +27,9 @@ from ctxd.projection import owners
 from ctxd.projection.fencing import FENCES, Ownership
 from ctxd.projection.owners import Owner
 from ctxd.sessions.head_catalog import no_session, summary_of
-from ctxd.sessions.moved_sessions import owned_elsewhere
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import SessionLock
+from ctxd.sessions.sessions_of_other_hosts import owned_elsewhere
 from ctxd.sessions.stored_session import read_head
 from ctxd.sharing.heartbeat import Heartbeat
 from ctxd.sharing.ownership_loss import OwnershipLoss

@@ -16,8 +16,8 @@ import anyio
 from ctxd.clock import Clock
 from ctxd.mounts.mapping import ancestors
 from ctxd.mounts.mountinfo import OWN_MOUNTS, mounts_in
-from ctxd.offload import Job
 from ctxd.sources.open_beneath import HOPS_MAX
+from ctxd.worker_threads import Job
 
 THREADS: Final = 2
 """Lookups at once on one mount."""

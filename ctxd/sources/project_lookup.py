@@ -19,8 +19,8 @@ import anyio
 import msgspec
 
 from ctxd.mounts.mapping import ancestors
-from ctxd.offload import Lane, NoThread
 from ctxd.sources.git_remote_address import normal_remote
+from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.session_types import Project
 
 GIT_S: Final = 3.0

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from ctxd import limits
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.offload import Lane, NoThread
 from ctxd.store.damage_checks import check, file_damage
 from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader, answered
 from ctxd.store.statedir import StateDir
+from ctxd.worker_threads import Lane, NoThread
 
 
 class Scrub:

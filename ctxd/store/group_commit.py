@@ -16,10 +16,10 @@ import anyio.lowlevel
 from ctxd import dbfile, limits
 from ctxd.errors import CtxdError
 from ctxd.failpoints import ARMED, hit
-from ctxd.offload import LoopHandle, in_thread
 from ctxd.store.health import Health
 from ctxd.store.journal_writer import JournalWriter, StateRemoved
-from ctxd.store.writes import Pending, QueuedWrite
+from ctxd.store.write_types import Pending, QueuedWrite
+from ctxd.worker_threads import LoopHandle, in_thread
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.object_types import Receipt
 

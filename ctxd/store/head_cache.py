@@ -16,12 +16,12 @@ from ctxd.clock import Clock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Content, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
-from ctxd.offload import Lane, NoThread
 from ctxd.store import journal
 from ctxd.store.idempotency import BloomFilter, Operation
 from ctxd.store.journal import Body
 from ctxd.store.reads import KEY_INDEXES, Reader, answered, answering
-from ctxd.store.writes import NOT_CACHED, NotCached
+from ctxd.store.write_types import NOT_CACHED, NotCached
+from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.object_types import Receipt
 
 LARGE_HEAD_BYTES: Final = 4096

@@ -11,7 +11,7 @@ from typing import Final
 
 from ctxd.errors import CtxdError
 from ctxd.store.journal import Body
-from ctxd.store.writes import QueuedWrite, Replay
+from ctxd.store.write_types import QueuedWrite, Replay
 from ctxd_protocol.object_types import Receipt
 
 _NEAR: Final = 511

@@ -28,7 +28,7 @@ from ctxd.store import purge as purging
 from ctxd.store.compression import Compression
 from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.statedir import StateDir
-from ctxd.store.writes import PurgeRequest, QueuedWrite
+from ctxd.store.write_types import PurgeRequest, QueuedWrite
 
 _EXIT_DAMAGED: Final = 74
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"

@@ -16,8 +16,8 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Content, Document, encode_content, is_large
-from ctxd.offload import Lane, LoopHandle, NoThread
 from ctxd.store.health import Health
+from ctxd.worker_threads import Lane, LoopHandle, NoThread
 
 KEPT_AT_ONCE: Final = 2
 """Large contents that are encoded and written at once. Bounds their second copy in memory, and leaves threads to others

@@ -34,7 +34,7 @@ from ctxd.objects.document import Content, Document, decode_content, decode_docu
 from ctxd.objects.hashing import content_hash
 from ctxd.objects.kinds import is_purged
 from ctxd.store import commit_index, journal
-from ctxd.store.writes import Purged, PurgeRequest, Restate
+from ctxd.store.write_types import Purged, PurgeRequest, Restate
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 
 KIND: Final = "object.purge"

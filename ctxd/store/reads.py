@@ -15,9 +15,9 @@ from ctxd.backends.sqlite import SqliteBackend
 from ctxd.backends.stored_version import DamagedVersion, Version
 from ctxd.errors import CtxdError
 from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored, decode_content, decode_document
-from ctxd.offload import Lane
 from ctxd.store import journal
-from ctxd.store.writes import Change
+from ctxd.store.write_types import Change
+from ctxd.worker_threads import Lane
 from ctxd_protocol.object_types import Receipt
 
 T = TypeVar("T")

@@ -22,10 +22,9 @@ from ctxd.clock import Clock, ValidTimes
 from ctxd.errors import CtxdError, StateDirError
 from ctxd.objects.document import ALL, NOW, AsOf, Content, HistoryPage, IdPage, Stored
 from ctxd.objects.generated_ids import UNCACHED_PREFIXES
-from ctxd.offload import Lane, NoThread, in_thread
 from ctxd.store import statedir
 from ctxd.store.background_verification import Scrub
-from ctxd.store.erasures import Erasures
+from ctxd.store.derived_files import Erasures
 from ctxd.store.group_commit import CommitQueue
 from ctxd.store.head_cache import HeadLoader, Heads, Texts, fill_bloom
 from ctxd.store.health import Health
@@ -36,7 +35,7 @@ from ctxd.store.journal_writer import Durations, JournalWriter
 from ctxd.store.large_content import LargeContent
 from ctxd.store.purge import is_unfinished, residue
 from ctxd.store.reads import AsOfReads, EmbeddedReads, QueryRows, Reader, all_stored, answered
-from ctxd.store.writes import (
+from ctxd.store.write_types import (
     Change,
     EncodedWrite,
     Landed,
@@ -49,6 +48,7 @@ from ctxd.store.writes import (
     StoreFailed,
     Write,
 )
+from ctxd.worker_threads import Lane, NoThread, in_thread
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.status import StoreStatus

@@ -14,12 +14,12 @@ import anyio.lowlevel
 from anyio.abc import TaskStatus
 from asyncinotify import Inotify, Mask, Watch
 
-from ctxd.offload import Lane
 from ctxd.sources.confinement import Confinement
 from ctxd.sources.path_lookups import Lookups, inside
 from ctxd.trackers.directories import Filesystems, Identity, moved_among, refusal, unanswered
 from ctxd.trackers.tracked_files import Hint
 from ctxd.trackers.watcher_interface import Changed, Deliver, Event, Overflowed, WatcherKind, WatchLost, WatchRefused
+from ctxd.worker_threads import Lane
 
 EVENTS_MAX: Final = 500
 """Events read before other tasks get their turn: some 5 ms."""

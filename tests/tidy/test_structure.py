@@ -10,7 +10,7 @@ from tests.tidy.product import PRODUCT, ROOT
 
 PROGRAMS = (
     "ctxd.__main__",
-    "ctxd.cli.entry",
+    "ctxd.cli.entry_point",
     "ctxd_client",
     "ctxd_client.adapters.agent_sdk",
     "ctxd_client.adapters.langgraph",

@@ -21,7 +21,7 @@ from ctxd.projection.read_routing import NodeReads
 from ctxd.store import journal
 from ctxd.store.journal import fold
 from ctxd.store.purge import KIND
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from ctxd_client import connect_sync
 from tests.crash.daemon import daemon_process
 from tests.fakes.backend import MemoryBackend

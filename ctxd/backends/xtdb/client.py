@@ -31,7 +31,7 @@ from ctxd.backends.xtdb.messages import (
     offload,
 )
 from ctxd.clock import Clock, SystemClock
-from ctxd.offload import Lane
+from ctxd.worker_threads import Lane
 
 __all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", "PutDoc", "XtdbClient"]
 

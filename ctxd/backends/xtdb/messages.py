@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from ctxd.backends.xtdb import transit
-from ctxd.offload import Lane
+from ctxd.worker_threads import Lane
 
 
 class XtdbFailure(Exception):

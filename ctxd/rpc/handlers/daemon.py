@@ -7,9 +7,9 @@ import msgspec
 
 from ctxd import __version__
 from ctxd.errors import CtxdError
-from ctxd.offload import in_thread
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.grants import reachable
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.daemon import PROTOCOL_VERSIONS, SERVER_NAME, HelloParams, HelloResult
 from ctxd_protocol.methods.declaration import Nothing

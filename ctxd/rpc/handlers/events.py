@@ -9,7 +9,7 @@ from typing import Final
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
-from ctxd.sessions.notices import NoticeFeeds, Subscription
+from ctxd.sessions.change_notices import NoticeFeeds, Subscription
 from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult, UnsubscribeParams
 

@@ -19,7 +19,6 @@ from ctxd.objects.generated_ids import (
     number_of,
     session_of,
 )
-from ctxd.offload import Lane
 from ctxd.rpc.caller import Caller
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.sessions.chat import read_pages
@@ -30,6 +29,7 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.secret_redaction import Found, merged, scan_events, scanned
 from ctxd.sessions.session import LiveSession, WriteRequest, find_replay
 from ctxd.store.commit_index import fields_of
+from ctxd.worker_threads import Lane
 from ctxd_protocol.ids import chat_id, session_object_id, system_prompt_id
 from ctxd_protocol.methods import objects as wire
 from ctxd_protocol.methods.chat import SessionExportParams, SessionExportResult

@@ -14,9 +14,9 @@ from ctxd.objects.document import AsOf
 from ctxd.objects.generated_ids import cursor_mark
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import AsyncHandler, bound
+from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.chat import end_of_turn, read_pages, read_turns, turn_at
 from ctxd.sessions.list_filters import SessionLists
-from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.session import Accepted, LiveSession
 from ctxd.sessions.session_state import Place

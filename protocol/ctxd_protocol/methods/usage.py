@@ -7,7 +7,7 @@ import msgspec
 from ctxd_protocol.ids import OpIdText
 from ctxd_protocol.methods.declaration import SESSION_ERRORS, Method, Milliseconds, Result, SessionParams
 from ctxd_protocol.object_types import Receipt
-from ctxd_protocol.usage import RequestUsage, UsageSum
+from ctxd_protocol.usage_types import RequestUsage, UsageSum
 
 
 class UsageParams(SessionParams, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.ids import chat_id, context_id, session_object_id, system_prompt_id
 from ctxd_protocol.session_types import Message, Mount
-from tests.unit.assembly.household import MODELS, Household, TestClock, household
 from tests.unit.assembly.parsing import parse
+from tests.unit.assembly.stored_sessions import MODELS, Household, TestClock, household
 
 USER = Message(role="user", content="Fix it.")
 

@@ -13,8 +13,8 @@ from ctxd.sessions import file_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.session_types import Message
-from tests.unit.assembly.household import Household, household
 from tests.unit.assembly.parsing import parse
+from tests.unit.assembly.stored_sessions import Household, household
 from tests.waiting import until
 
 

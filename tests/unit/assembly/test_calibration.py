@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_record import read_record
 from ctxd.assembly.calibration import Measure, MeasuredRequest, calibrated, measure_of
-from ctxd.assembly.usage import usage_of
+from ctxd.assembly.recorded_usage import usage_of
 from ctxd.clock import SystemClock
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.stored_session import RecordUsage
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent
-from tests.unit.assembly.household import MODELS, Household, TestClock, household
+from tests.unit.assembly.stored_sessions import MODELS, Household, TestClock, household
 from tests.unit.assembly.test_repacked_windows import BUDGET, append, call
 from tests.unit.assembly.test_request_states import ask
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ctxd.assembly import assembly_archive
-from ctxd.assembly.usage import UsageOperations
+from ctxd.assembly.recorded_usage import UsageOperations
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Stored
 from ctxd.objects.generated_ids import assembly_id
@@ -29,7 +29,7 @@ from ctxd_protocol.methods.context import (
 from ctxd_protocol.methods.usage import UsageParams
 from ctxd_protocol.session_types import Message
 from tests.spec.secrecy import TOKEN
-from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.stored_sessions import Household, household
 from tests.unit.sessions.test_order import scanning_threads
 
 HOST = Caller(principal="p", capability="host", session=None, connection=1, notify=lambda method, event: True)

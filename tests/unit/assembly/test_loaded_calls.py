@@ -17,7 +17,7 @@ from ctxd.sessions.purge_operations import purge, purge_chat
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.event_types import Attachment, Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import chat_id, toolcall_alias
-from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.stored_sessions import Household, household
 from tests.unit.assembly.test_repack_window import append, ask, text_of
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from ctxd.sessions import activation_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
-from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.stored_sessions import Household, household
 from tests.unit.assembly.test_repack_window import append, ask, text_of
 
 pytestmark = pytest.mark.anyio

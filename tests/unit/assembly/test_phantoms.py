@@ -13,12 +13,12 @@ from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import context, file_lookups, objects, sessions
-from ctxd.sessions.notices import NoticeFeeds
+from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.session import LiveSession, write_request
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.session_types import Collapse
-from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.stored_sessions import Household, household
 from tests.unit.sessions.world import lists
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 
 from ctxd.assembly.render import LINE_ENDS, escape, quote
 from ctxd.assembly.window_items import UserText
-from ctxd.assembly.window_reader import window_blocks
+from ctxd.assembly.window_loading import window_blocks
 from tests.unit.assembly.contexts import drawn, shrinkable, texts
 from tests.unit.assembly.parsing import NotARendering, parse, unescape
 from tests.unit.assembly.reference import (

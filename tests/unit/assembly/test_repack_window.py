@@ -11,8 +11,8 @@ from ctxd.sessions import chat_operations
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.context_types import AssembledContext, RequestFormat
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
-from tests.unit.assembly.household import MODELS_OF, Household, TestClock, household
 from tests.unit.assembly.provider_rules import FORMATS, check_request
+from tests.unit.assembly.stored_sessions import MODELS_OF, Household, TestClock, household
 
 pytestmark = pytest.mark.anyio
 

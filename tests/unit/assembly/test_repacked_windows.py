@@ -23,8 +23,8 @@ from ctxd_protocol.event_types import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from tests.unit.assembly.household import Household, TestClock, household
 from tests.unit.assembly.provider_rules import check_request
+from tests.unit.assembly.stored_sessions import Household, TestClock, household
 from tests.unit.assembly.test_request_states import ask, plain
 
 BUDGET = 12_000

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ctxd.assembly import append_planner
-from ctxd.assembly.append_window import KeptWindow
+from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
 from ctxd.assembly.epoch_show import EpochHistory
 from ctxd.assembly.explanation import explain
@@ -27,7 +27,7 @@ from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import sessions
 from ctxd.rpc.handlers.purge_scan_export import SecretCalls
 from ctxd.sessions import chat_operations
-from ctxd.sessions.notices import NoticeFeeds
+from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.session import Accepted, LiveSession, WriteRequest, write_request
@@ -47,8 +47,8 @@ from ctxd_protocol.event_types import (
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.epochs import EpochShowParams
 from ctxd_protocol.session_types import Collapse
-from tests.unit.assembly.household import MODELS_OF, Household, TestClock, household
 from tests.unit.assembly.provider_rules import FORMATS, check_request
+from tests.unit.assembly.stored_sessions import MODELS_OF, Household, TestClock, household
 from tests.unit.sessions.world import lists
 
 CALLS = ("a", "b", "call|odd one", "d" * 60)

@@ -12,7 +12,7 @@ from ctxd.clock import SystemClock
 from ctxd.objects.document import file_text
 from ctxd.objects.hashing import source_hash
 from ctxd.sessions.session import LiveSession, WriteRequest
-from tests.unit.assembly.household import MODELS, Household, household
+from tests.unit.assembly.stored_sessions import MODELS, Household, household
 
 pytestmark = pytest.mark.anyio
 FILES = 8 * PORTION_LINES

@@ -11,12 +11,12 @@ from ctxd.artifacts.uploads import KEPT_MS, Uploads
 from ctxd.commits.artifact_operations import Artifacts
 from ctxd.errors import CtxdError
 from ctxd.objects.document import Artifact, Document
-from ctxd.offload import in_thread
 from ctxd.rpc.caller import Caller, viewer_of
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import WriteRequest
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Write
+from ctxd.store.write_types import Write
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.methods import artifacts as wire
 from tests.unit.store.running import SteppingClock, running
 

@@ -15,10 +15,10 @@ import pytest
 from ctxd.commits import capture_process, delta_capture
 from ctxd.commits.capture_process import DELTA_BYTES_MIN, CaptureProcess, FileInMemory
 from ctxd.errors import CtxdError
-from ctxd.offload import in_thread
 from ctxd.secrets.redaction import Capture, Guard
 from ctxd.secrets.rulefile import scanner_of
 from ctxd.secrets.scanner import Scanner
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.secrets import SecretPolicy
 from tests.waiting import WAIT_S
 

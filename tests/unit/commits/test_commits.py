@@ -21,7 +21,6 @@ from ctxd.formats.cbor_array import array_head, items, joined
 from ctxd.formats.events_v1 import encoded_items, events
 from ctxd.objects.commit_fields import entity_id
 from ctxd.objects.hashing import content_hash, identity_hash
-from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.secrets.redaction import Capture, fleeting_guard
@@ -30,7 +29,8 @@ from ctxd.store.backup import backup, restore
 from ctxd.store.commit_index import CommitFilter
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import search, verified
-from ctxd.store.writes import Write
+from ctxd.store.write_types import Write
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.event_types import OpaqueEvent, PromptEvent
 from tests.unit.sessions.world import World, code_of, world
 

@@ -15,10 +15,10 @@ from ctxd.commits.materialize import Materializer
 from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.objects.commit_fields import entity_id
-from ctxd.offload import in_thread
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers.commits import CommitCalls
 from ctxd.store.verify import search, verified
+from ctxd.worker_threads import in_thread
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.commits import Commit
 from tests.unit.sessions.world import World, code_of, record, say, world

@@ -13,7 +13,7 @@ from ctxd.epochs.skills import SkillFiles
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sessions.settings import SessionSettings
 from ctxd_protocol.session_types import ComponentOptions, Harness, Mount
-from tests.unit.assembly.household import HOST, Household, TestClock, household
+from tests.unit.assembly.stored_sessions import HOST, Household, TestClock, household
 
 CALL = WriteRequest("context.assemble", "p")
 

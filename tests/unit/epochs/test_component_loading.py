@@ -12,7 +12,7 @@ from ctxd.epochs import component_loading
 from ctxd.errors import CtxdError
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent
 from ctxd_protocol.methods.epochs import EpochShowParams
-from tests.unit.assembly.household import TestClock, household
+from tests.unit.assembly.stored_sessions import TestClock, household
 from tests.unit.assembly.test_repack_window import append, ask
 from tests.unit.epochs.test_schedules import Requests, World
 

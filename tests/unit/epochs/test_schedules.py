@@ -28,7 +28,7 @@ from ctxd_client.sync import SyncSession
 from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent, ResponseEvent
 from tests.client.running import Running
-from tests.unit.assembly.household import Household, household
+from tests.unit.assembly.stored_sessions import Household, household
 from tests.unit.epochs.scripted import Scripted, read
 
 pytestmark = pytest.mark.anyio

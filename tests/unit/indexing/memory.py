@@ -8,7 +8,7 @@ from ctxd.indexing.file_indexer import Indexed, Indexer
 from ctxd.indexing.freshen import Freshened
 from ctxd.mounts.mapping import MountTable
 from ctxd.objects.document import Artifact, Document, Stored, is_large
-from ctxd.store.writes import NOT_CACHED, NotCached
+from ctxd.store.write_types import NOT_CACHED, NotCached
 from ctxd_protocol.session_types import Mount
 from tests.fakes.source import DEVICE, FakeFiles
 

@@ -15,7 +15,7 @@ from ctxd.objects.hashing import content_hash, identity_hash
 from ctxd.objects.kinds import state_of
 from ctxd.sources.source_interface import Reading
 from ctxd.store.verify import verify
-from ctxd.store.writes import Write
+from ctxd.store.write_types import Write
 from ctxd_protocol.object_types import FilesystemSource, source_label
 from ctxd_protocol.session_types import Mount
 from tests.fakes.memory_source import MemoryBlobs, MemorySource, blob

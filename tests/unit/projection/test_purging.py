@@ -11,7 +11,7 @@ from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
 from ctxd.projection import node_transactions
 from ctxd.store.purge import KIND
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import compared, level, projecting
 from tests.unit.store.documents import document, write

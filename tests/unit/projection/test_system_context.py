@@ -15,7 +15,7 @@ from ctxd.projection.node_connection import Connect
 from ctxd.sessions.purge_operations import purge
 from ctxd.sessions.session import WriteRequest
 from tests.fakes.node import MemoryNode
-from tests.unit.assembly.household import Household
+from tests.unit.assembly.stored_sessions import Household
 from tests.unit.projection.projecting import compared, level, projecting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]

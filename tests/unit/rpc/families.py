@@ -6,7 +6,7 @@ import anyio
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.session import Accepted
-from ctxd.store.writes import Pending
+from ctxd.store.write_types import Pending
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.sessions import MembershipResult, SessionAppendResult

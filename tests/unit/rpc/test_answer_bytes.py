@@ -11,8 +11,8 @@ from ctxd.rpc.listener_state import SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.sandbox_types import Quota
-from tests.fakes.edge import Edge, Loop
 from tests.fakes.loopback import frame
+from tests.fakes.socketless_connections import Edge, Loop
 
 CALLS = 9
 BYTES = 2 * MIB

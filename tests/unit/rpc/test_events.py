@@ -6,7 +6,7 @@ import pytest
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import events
 from ctxd.rpc.listener_state import Timing
-from ctxd.sessions.notices import HELD_MAX, Subscription
+from ctxd.sessions.change_notices import HELD_MAX, Subscription
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.session_types import Notice
 from tests.fakes.loopback import frame, serving

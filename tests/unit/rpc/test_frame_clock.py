@@ -4,8 +4,8 @@ import pytest
 
 from ctxd.rpc.listener_state import Timing
 from ctxd_protocol.limits import Limits
-from tests.fakes.edge import Edge
 from tests.fakes.loopback import frame
+from tests.fakes.socketless_connections import Edge
 from tests.unit.rpc.families import RECEIPT, Services
 
 

@@ -20,8 +20,8 @@ from ctxd.rpc.scheduler import (
 )
 from ctxd_protocol.limits import IN_FLIGHT_MAX
 from ctxd_protocol.sandbox_types import Quota
-from tests.fakes.edge import Edge, Loop
 from tests.fakes.loopback import frame, serving
+from tests.fakes.socketless_connections import Edge, Loop
 from tests.unit.rpc.families import RECEIPT, Services
 
 JUNK = {

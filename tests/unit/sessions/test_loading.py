@@ -11,9 +11,9 @@ from ctxd import dbfile
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Stored
 from ctxd.objects.generated_ids import segment_id
-from ctxd.offload import Lane
 from ctxd.sessions.loading import load
 from ctxd.sessions.session_state import check
+from ctxd.worker_threads import Lane
 from tests.unit.sessions.world import HOST, code_of, filled, record, say, world
 
 pytestmark = pytest.mark.anyio

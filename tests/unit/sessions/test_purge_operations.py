@@ -16,19 +16,19 @@ from ctxd.objects.document import Document, sourceless
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.entry_operations import EntryOperations
-from ctxd.sessions.moved_sessions import MovedSession
 from ctxd.sessions.purge_operations import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
+from ctxd.sessions.sessions_of_other_hosts import MovedSession
 from ctxd.store import text_sources
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import verify
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.methods.epochs import EntrySetParams
 from ctxd_protocol.session_types import Message, RecordedSession
-from tests.unit.assembly.household import household
+from tests.unit.assembly.stored_sessions import household
 from tests.unit.sessions.world import code_of, record, say, world
 from tests.unit.store.running import verified
 

@@ -7,7 +7,7 @@ import pytest
 from ctxd import failpoints, limits
 from ctxd.errors import CtxdError
 from ctxd.indexing import freshen
-from tests.unit.assembly.household import household
+from tests.unit.assembly.stored_sessions import household
 from tests.unit.sessions.world import World, world
 from tests.waiting import until
 

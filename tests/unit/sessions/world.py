@@ -18,8 +18,8 @@ from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
 from ctxd.rpc.handlers import file_lookups, objects, purge_scan_export, sessions
 from ctxd.sessions import file_operations
+from ctxd.sessions.change_notices import NoticeFeeds
 from ctxd.sessions.list_filters import SessionLists
-from ctxd.sessions.notices import NoticeFeeds
 from ctxd.sessions.operation_table import Operations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, WriteRequest, write_request

@@ -15,7 +15,7 @@ from ctxd.assembly.token_budget import estimate_tokens
 from ctxd.models import BUILT_IN, Models
 from ctxd.sessions.session import WriteRequest
 from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
-from tests.unit.assembly.household import MODELS, MODELS_OF
+from tests.unit.assembly.stored_sessions import MODELS, MODELS_OF
 from tests.unit.sessions.world import record, say
 from tests.unit.sharing.test_session_import import Host, host, two
 from tests.unit.store.running import verified

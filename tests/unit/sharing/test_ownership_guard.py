@@ -14,7 +14,7 @@ from ctxd.projection import owners, projection_loop
 from ctxd.projection.fencing import FENCES, NO_ROW, Fence, Fences, Ownership, OwnershipLost, fence_document
 from ctxd.projection.owners import Owner
 from ctxd.store.purge import KIND
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.fakes.node import MemoryNode
 from tests.unit.projection.projecting import ROOM, Projecting, compared, level
 from tests.unit.store.documents import document, write

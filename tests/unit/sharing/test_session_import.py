@@ -21,8 +21,8 @@ from ctxd.sessions.stored_session import RUN, RecordUsage
 from ctxd.sharing.session_import import LocalSession, import_session, read_destination, read_history
 from ctxd.sharing.session_rewriter import ROW_CHARS_MAX
 from ctxd.store.backup import backup, restore
-from ctxd.store.writes import Write
-from tests.unit.assembly.household import MODELS
+from ctxd.store.write_types import Write
+from tests.unit.assembly.stored_sessions import MODELS
 from tests.unit.sessions.world import World, code_of, filled, record, say, world
 from tests.unit.store.running import SteppingClock, verified
 

@@ -14,7 +14,7 @@ from ctxd.projection.fencing import NO_ROW, Fence, Ownership, fence_document
 from ctxd.projection.owners import Owner
 from ctxd.sharing import session_ownership
 from ctxd.sharing.session_ownership import Hosts
-from ctxd.store.writes import Write
+from ctxd.store.write_types import Write
 from tests.fakes.node import MemoryNode
 from tests.unit.sessions.world import World, world
 from tests.waiting import until

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from ctxd import offload
+from ctxd import worker_threads
 from ctxd.clock import SystemClock
 from ctxd.sources import path_lookups
 from ctxd.sources.path_lookups import Lookups, PathTrace
@@ -270,8 +270,8 @@ async def test_what_no_thread_can_be_started_for_does_not_count_as_hanging(
     world.let_go()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        patched.setattr(offload, "_POOL", offload.ThreadPool())
-        with pytest.raises(offload.NoThread, match="no thread can be started"):
+        patched.setattr(worker_threads, "_POOL", worker_threads.ThreadPool())
+        with pytest.raises(worker_threads.NoThread, match="no thread can be started"):
             await world.ask("/far/a")
     await anyio.sleep(HANGS_S + 0.1)
     assert world.lookups.hanging() == ()

@@ -5,7 +5,7 @@ from typing import Any
 from ctxd import dbfile
 from ctxd.objects.document import Document
 from ctxd.objects.hashing import content_hash, identity_hash, source_hash
-from ctxd.store.writes import Write
+from ctxd.store.write_types import Write
 from ctxd_protocol.object_types import FilesystemSource
 
 

@@ -12,7 +12,7 @@ from ctxd.clock import Clock, SystemClock
 from ctxd.objects.document import Document
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import Report, verify
-from ctxd.store.writes import Pending
+from ctxd.store.write_types import Pending
 from tests.unit.store.documents import write
 
 WAIT_S = 30.0

@@ -13,7 +13,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import StateDirError
 from ctxd.store.backup import backup, restore
 from ctxd.store.purge import KIND
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import damage_artifacts, put, running, verified
 from tests.unit.store.synced import noting_syncs

@@ -28,7 +28,7 @@ from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import search, verify
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running, verified
 from tests.unit.store.test_journal_followers import take

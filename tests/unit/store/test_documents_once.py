@@ -10,7 +10,7 @@ from ctxd.objects.document import AsOf
 from ctxd.objects.kinds import is_purged
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running, verified
 

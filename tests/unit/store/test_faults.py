@@ -13,17 +13,17 @@ import anyio
 import apsw
 import pytest
 
-from ctxd import dbfile, failpoints, limits, offload
+from ctxd import dbfile, failpoints, limits, worker_threads
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import SystemClock
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
-from ctxd.offload import NoThread
 from ctxd.store.journal_writer import JournalWriter
 from ctxd.store.purge import KIND
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
-from ctxd.store.writes import NOT_CACHED, PurgeRequest, StoreFailed, Write
+from ctxd.store.write_types import NOT_CACHED, PurgeRequest, StoreFailed, Write
+from ctxd.worker_threads import NoThread
 from tests.unit.store.documents import damage_index, document, write
 from tests.unit.store.running import put, running, verified
 from tests.waiting import until
@@ -563,7 +563,7 @@ async def test_want_of_threads_fails_reads_and_neither_writes_nor_the_store(root
         # The thread that commits has begun.
         await store.submit(write(document("first", "x"))).wait()
         with monkeypatch.context() as patched:
-            patched.setattr(offload.ThreadPool, "start", refuse)
+            patched.setattr(worker_threads.ThreadPool, "start", refuse)
             with pytest.raises(CtxdError) as caught:
                 await store.heads(["t0"])
             assert caught.value.code == "disk_full"

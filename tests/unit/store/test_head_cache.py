@@ -7,7 +7,7 @@ import pytest
 
 from ctxd.objects.document import Document, Stored
 from ctxd.store.head_cache import Heads, Texts
-from ctxd.store.writes import NOT_CACHED
+from ctxd.store.write_types import NOT_CACHED
 
 
 @pytest.mark.parametrize("character", ["a", "\u00e9", "\u4e00", "\U0001f600"])

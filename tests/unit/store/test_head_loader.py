@@ -13,7 +13,7 @@ from ctxd.clock import SystemClock
 from ctxd.objects import document as documents
 from ctxd.objects.document import Stored
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Write
+from ctxd.store.write_types import Write
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.failpoints import armed, hit
 from ctxd.store.purge import KIND
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.sessions.world import record, world
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running, verified

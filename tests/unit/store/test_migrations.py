@@ -11,7 +11,7 @@ from ctxd.store import migrations
 from ctxd.store.journal import SCHEMA_VERSION
 from ctxd.store.purge import KIND
 from ctxd.store.verify import verify
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running, verified
 

@@ -12,7 +12,7 @@ from ctxd.store.damage_checks import check
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
 from ctxd.store.verify import verify
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.fakes.backend import MemoryBackend
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import SteppingClock, running

@@ -27,7 +27,7 @@ from ctxd.store.purge import KIND
 from ctxd.store.reads import Reader
 from ctxd.store.store import VersionStore
 from ctxd.store.verify import verify
-from ctxd.store.writes import PurgeRequest, Write
+from ctxd.store.write_types import PurgeRequest, Write
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import put, running
 

@@ -8,7 +8,7 @@ import pytest
 
 from ctxd import limits
 from ctxd.errors import CtxdError
-from ctxd.store.writes import NOT_CACHED
+from ctxd.store.write_types import NOT_CACHED
 from tests.unit.store.documents import document, write
 from tests.unit.store.running import running
 

@@ -8,7 +8,7 @@ from ctxd import dbfile, failpoints, limits
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.errors import CtxdError
 from ctxd.objects.document import AsOf, Page
-from ctxd.store.writes import NOT_CACHED, PurgeRequest
+from ctxd.store.write_types import NOT_CACHED, PurgeRequest
 from tests.unit.store.documents import document, sourced, write
 from tests.unit.store.running import SteppingClock, put, running, verified
 from tests.waiting import until

@@ -14,7 +14,7 @@ from ctxd.sources.path_lookups import Lookups
 from ctxd.trackers.polling_watcher import PollingWatcher
 from ctxd.trackers.watchfiles_watcher import NativeWatcher
 from tests.suites.watcher import WatcherSuite, running
-from tests.unit.trackers.yards import DiskYard, MemoryYard
+from tests.unit.trackers.watched_places import DiskYard, MemoryYard
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from ctxd import offload
-from ctxd.offload import Job, Lane, LoopHandle, ThreadPool, background, in_thread
+from ctxd import worker_threads
+from ctxd.worker_threads import Job, Lane, LoopHandle, ThreadPool, background, in_thread
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -120,7 +120,7 @@ def test_work_without_a_loop_has_a_future() -> None:
 
 
 async def test_an_idle_thread_keeps_no_reference_to_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "IDLE_S", 60.0)
+    monkeypatch.setattr(worker_threads, "IDLE_S", 60.0)
 
     class Kept:
         def __call__(self) -> None:
@@ -144,14 +144,14 @@ async def test_a_thread_without_work_ends(monkeypatch: pytest.MonkeyPatch) -> No
 async def _idle_thread(pool: ThreadPool, monkeypatch: pytest.MonkeyPatch) -> threading.Thread:
     """The thread that works for ``pool`` next, once it has ended."""
     found: list[threading.Thread] = []
-    monkeypatch.setattr(offload, "IDLE_S", 0.05)
+    monkeypatch.setattr(worker_threads, "IDLE_S", 0.05)
     await ran(pool, lambda: found.append(threading.current_thread()))
     await until(lambda: not found[0].is_alive())
     return found[0]
 
 
 async def test_work_given_while_threads_end_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload, "IDLE_S", 0.001)
+    monkeypatch.setattr(worker_threads, "IDLE_S", 0.001)
     pool = ThreadPool()
     for number in range(500):
         await ran(pool, lambda: None)
@@ -194,9 +194,9 @@ def test_background_work_is_done_at_once_if_no_thread_can_be_started(monkeypatch
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(offload, "_POOL", offload.ThreadPool())
+    monkeypatch.setattr(worker_threads, "_POOL", worker_threads.ThreadPool())
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert offload.background(lambda: 7).result(timeout=0) == 7
+    assert worker_threads.background(lambda: 7).result(timeout=0) == 7
 
 
 async def test_others_get_the_interpreter_sooner_while_bulk_work_runs() -> None:
@@ -214,9 +214,9 @@ async def test_others_get_the_interpreter_sooner_while_bulk_work_runs() -> None:
         await until(lambda: all(event.is_set() for event in began))
         may_end[0].set()
         await until(lambda: len(found) == 1)
-        assert await Lane("other").run(sys.getswitchinterval) == pytest.approx(offload.BULK_TURN_S)
+        assert await Lane("other").run(sys.getswitchinterval) == pytest.approx(worker_threads.BULK_TURN_S)
         may_end[1].set()
-    assert found == pytest.approx([offload.BULK_TURN_S] * 2)
+    assert found == pytest.approx([worker_threads.BULK_TURN_S] * 2)
     assert sys.getswitchinterval() == usual
 
 
@@ -229,17 +229,17 @@ async def test_bulk_work_that_raises_ends_the_shorter_turns() -> None:
 
 async def test_bulk_work_pauses_once_a_turn_and_other_work_never(monkeypatch: pytest.MonkeyPatch) -> None:
     # Later than any turn of a thread that an earlier test left behind: threads are used again.
-    now, pauses = [offload.perf_counter() + 1], list[float]()
-    monkeypatch.setattr(offload, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(offload, "sleep", pauses.append)
+    now, pauses = [worker_threads.perf_counter() + 1], list[float]()
+    monkeypatch.setattr(worker_threads, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(worker_threads, "sleep", pauses.append)
 
     def work() -> int:
         pauses.clear()
         for _ in range(100):
-            now[0] += offload.BULK_TURN_S / 10
-            offload.let_others_run()
+            now[0] += worker_threads.BULK_TURN_S / 10
+            worker_threads.let_others_run()
         return len(pauses)
 
-    assert await offload.Lane("usual").run(work) == 0
-    assert await offload.Lane("bulk", bulk=True).run(work) in (10, 11)
-    assert pauses[0] == offload.BULK_PAUSE_S
+    assert await worker_threads.Lane("usual").run(work) == 0
+    assert await worker_threads.Lane("bulk", bulk=True).run(work) in (10, 11)
+    assert pauses[0] == worker_threads.BULK_PAUSE_S

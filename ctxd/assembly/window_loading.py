@@ -47,7 +47,7 @@ from ctxd.objects.generated_ids import component_text_id
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.session import LiveSession
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import NotCached
+from ctxd.store.write_types import NotCached
 from ctxd_protocol.context_types import Block
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias

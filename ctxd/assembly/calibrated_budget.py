@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_window import Grown
+from ctxd.assembly.append_rendering import Grown
 from ctxd.assembly.assembly_record import Recorded
 from ctxd.assembly.calibration import REQUESTS_KEPT, Calibration, Measure, MeasuredRequest, measured
 from ctxd.assembly.repack_policy import Decision

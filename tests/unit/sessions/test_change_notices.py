@@ -7,7 +7,7 @@ import pytest
 
 from ctxd import failpoints
 from ctxd.errors import CtxdError
-from ctxd.sessions import notices as module
+from ctxd.sessions import change_notices as module
 from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.session_types import Notice
 from tests.unit.sessions.world import World, world

@@ -1,7 +1,8 @@
 """Record of the functions of the product that each test enters, in the test process and in those that it starts.
 
-``pytest -p tests.entered`` writes it to the folder that ``ENTERED_FOLDER`` names; ``read`` returns it. A process that a
-test starts takes part if its ``PYTHONPATH`` leads to ``sitecustomize.py`` of that folder, which ``prepare`` writes.
+``pytest -p tests.entered_functions`` writes it to the folder that ``ENTERED_FOLDER`` names; ``read`` returns it. A
+process that a test starts takes part if its ``PYTHONPATH`` leads to ``sitecustomize.py`` of that folder, which
+``prepare`` writes.
 
 A function is named by its file and qualified name. What a test shares with others of its file, such as a daemon, counts
 for the test that runs while the function is entered. PYTEST_DONT_REWRITE, as the module is imported before pytest.
@@ -37,7 +38,7 @@ def prepare(folder: Path) -> None:
     """Make ``folder`` ready for the record of one run of pytest."""
     folder.mkdir()
     (folder / "current").write_bytes(bytes(4))
-    (folder / "sitecustomize.py").write_text("from tests import entered\nentered.start()\n")
+    (folder / "sitecustomize.py").write_text("from tests import entered_functions\nentered_functions.start()\n")
 
 
 def read(folder: Path) -> list[Test]:

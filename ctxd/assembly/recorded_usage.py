@@ -18,7 +18,7 @@ from ctxd.sessions.secret_redaction import off_loop
 from ctxd.sessions.session import Accepted, Actor, LiveSession, Transaction
 from ctxd.sessions.stored_session import RecordUsage
 from ctxd_protocol.methods import usage as wire
-from ctxd_protocol.usage import RequestUsage
+from ctxd_protocol.usage_types import RequestUsage
 
 TOKENS_MAX: Final = 10**9
 """The largest number of tokens that is taken for one request."""

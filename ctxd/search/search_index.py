@@ -19,7 +19,6 @@ from ctxd import dbfile
 from ctxd.artifacts.store import ArtifactStore
 from ctxd.clock import Clock
 from ctxd.errors import CtxdError
-from ctxd.offload import Lane, NoThread
 from ctxd.search import index_file, index_folder
 from ctxd.search.index_file import IndexFile
 from ctxd.search.journal_texts import IndexBatch, JournalTexts, PurgedEntities
@@ -27,7 +26,8 @@ from ctxd.store.journal_followers import Follower
 from ctxd.store.reads import Reader
 from ctxd.store.statedir import SEARCH_INDEX
 from ctxd.store.store import VersionStore
-from ctxd.store.writes import Landed
+from ctxd.store.write_types import Landed
+from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.status import SearchStatus
 
 STEP_ROWS: Final = 512

@@ -307,7 +307,7 @@ def test_an_import_that_is_interrupted_names_its_session(daemon, tmp_path):
 
 def test_the_executable_is_declared():
     (found,) = [each for each in entry_points(group="console_scripts") if each.name == "ctx"]
-    assert found.value == "ctxd.cli.entry:main"
+    assert found.value == "ctxd.cli.entry_point:main"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

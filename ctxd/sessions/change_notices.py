@@ -18,7 +18,7 @@ from ctxd.objects.kinds import is_deleted
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession
 from ctxd.sessions.stored_session import shown_in
-from ctxd.store.writes import Pending, Write
+from ctxd.store.write_types import Pending, Write
 from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.session_types import Notice
 

@@ -12,7 +12,7 @@ from ctxd.assembly.request_bodies import RequestBody, request_body
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import WindowItem
-from ctxd.assembly.window_reader import WindowReader, window_blocks
+from ctxd.assembly.window_loading import WindowReader, window_blocks
 from ctxd.assembly.window_references import Material
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestCost, SectionSize
