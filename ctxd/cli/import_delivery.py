@@ -50,8 +50,9 @@ from ctxd_protocol.session_types import RecordedSession
 if TYPE_CHECKING:
     from ctxd_client import Client
 
-_AT_ONCE: Final = 8
-"""Groups of sources that are imported at the same time: commits of a chain wait for each other's ids."""
+_AT_ONCE: Final = 24
+"""Groups of sources that are imported at the same time: commits of a chain wait for each other's ids, and most sources
+take less time to plan than the daemon takes to commit them."""
 
 _TURN_BYTES: Final = 128 * 1024
 """Bytes that are planned in one go while a call is under way."""
