@@ -1,1 +1,1 @@
-"""Assembly of contexts: four sections, rendered, measured, recorded, and rendered again."""
+"""Assembly of contexts in two layouts: rendered, measured, recorded, and rendered again."""

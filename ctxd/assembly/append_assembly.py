@@ -1,7 +1,7 @@
-"""Assembly in the layout ``append``: the session's window, grown by what came since, as text or as a request; recorded.
+"""Assembly in the layout ``append``: the session's window, extended by later events, as text or as a request; recorded.
 
-What was sent is in the records, so that a restart between two requests changes no byte of what the provider has cached.
-A request for a window to which nothing came, in the form of the last one, writes nothing.
+The records hold everything that was sent, so a restart between two requests changes no byte of the provider's cached
+prefix. If nothing was added and the form has not changed, nothing is written.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,12 +61,13 @@ async def grow(
     tools: tuple[str, ...] | None,
     is_whole: bool = False,
 ) -> Grown:
-    """Plan the next part of ``window``, that of ``live``, whose lock is held. ``rules_of``: returns ``cuts`` and
-    ``system_updates`` of ``Planner`` for the newest model that answered since, None without one. ``components``: as
-    they are now. ``tools``: see ``Planner``. ``is_whole``: the material is that of all that the window shows.
+    """Plan the next part of ``window``, which belongs to ``live``; the caller holds its lock. ``rules_of`` takes the
+    newest model that answered since the last request, or None, and returns ``cuts`` and ``system_updates`` of
+    ``Planner``. ``components``: their current state. ``tools``: see ``Planner``. ``is_whole``: load the material of the
+    whole window, not only of the new part.
 
-    Raises: CtxdError source_unreachable for a component that the first baseline lacks, corrupt, store_failed. Cancel:
-    safe.
+    Raises: CtxdError source_unreachable if a component of the first baseline cannot be read, corrupt, store_failed.
+    Cancel: safe.
     """
     window, batch = await reader.batch(live, window, live.assembly + 1)
     known = {address: text for address, text in window.texts.items() if text is not None}
@@ -91,7 +92,7 @@ async def grow(
     refs = (*window.refs, *planned.refs) if is_whole else planned.refs
     material = await reader.material(live, refs, events, versions, texts)
     items = reader.items(window, planned, material)
-    # What is cut can be loaded, so it is not known whole.
+    # An object that is cut is noted as in the pool only, so that its whole content can be loaded.
     loadable = ToolOutput | ToolUse | Update
     cut = {item.object for each in items for item in each if isinstance(item, loadable) and item.shown == "cut"}
     noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
@@ -101,8 +102,8 @@ async def grow(
 def record_of(
     live: LiveSession, grown: Grown, rendering: Rendering, before: Rendering | None, now: int, decision: Decision | None
 ) -> Recorded:
-    """The record of an assembly, still without its context id. ``now``: ms since 1970. ``decision``: the one that
-    ``grown`` follows, None where none was due."""
+    """The record of an assembly, without its context id. ``now``: ms since 1970. ``decision``: the policy's decision
+    that ``grown`` follows, None if the policy was not applied."""
     number, items, plain = live.assembly + 1, grown.flat(), rendering.plain
     same = None
     if before is not None and (before.target and before.target.format) == (
@@ -142,8 +143,8 @@ def record_of(
 
 
 class _NextPart(NamedTuple):
-    """Addition of the next assembly to a window: the part, and the documents of new component texts, from the valid
-    time ``floor_vt`` on."""
+    """The next addition to a window. ``texts``: documents of new component texts; ``floor_vt``: the least valid time
+    for them."""
 
     kept: KeptContext
     before: KeptWindow
@@ -153,7 +154,7 @@ class _NextPart(NamedTuple):
 
 
 class AppendAssembler:
-    """Assembles contexts in the layout ``append``. ``observer``: of the components. ``models``, ``aim``: see
+    """Assembles contexts in the layout ``append``. ``observer`` reads the components. ``models``, ``aim``: see
     ``Assembler``."""
 
     def __init__(
@@ -177,8 +178,8 @@ class AppendAssembler:
     async def assemble(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None, *, dry_run: bool
     ) -> Assembled:
-        """The window of ``live`` in the form ``wanted``, grown by what came since and recorded. ``dry_run``: see
-        ``Assembler.look``."""
+        """Extend the window of ``live`` by later events, render it in the form ``wanted``, and record it. ``dry_run``:
+        see ``Assembler.look``."""
         next_part, target, moment, done = await self._judged_part(live, call, wanted)
         kept, before, came, texts, floor_vt = next_part
         assert kept.context_ids is not None, "they were read"
@@ -213,8 +214,8 @@ class AppendAssembler:
     async def _judged_part(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted
     ) -> tuple[_NextPart, RequestTarget | None, Moment | None, Judged]:
-        """Everything that the next assembly of ``live`` adds, the target of its request, and what the policy decided on
-        it at which moment. Nothing awaits behind the last check."""
+        """The next addition to the window of ``live``, the target of its request and the moment of the decision (both
+        None for text), and the policy's decision. Nothing awaits after the last check."""
         is_whole = False
         while True:
             next_part = await self._next_part(live, call, wanted, is_whole=is_whole)
@@ -226,21 +227,21 @@ class AppendAssembler:
                 return next_part, None, None, unjudged(came)
             moment, last = self._moment(live, before.window, target), before.rendering
             is_same = last is not None and not came.planned.refs and last.target == target
-            # The budget may be another now.
+            # The budget may have changed.
             if is_same and not _exceeds(before, moment):
                 return next_part, target, moment, unjudged(came)
             known = calibrated(before.requests, live.state.usage, target.format, target.model)
             done = judged(came, moment, known, next_request(live.assembly + 1, before.record, target))
             if is_whole or done.decision is None or not done.decision.over_by:
                 return next_part, target, moment, done
-            # What was sent is too much for the budget as well, and cannot be cut unless it is read again.
+            # Even the part that was sent exceeds the budget, and it has to be read again to be cut.
             is_whole = True
 
     async def _next_part(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, *, is_whole: bool
     ) -> _NextPart | None:
-        """Everything that the next assembly of ``live`` adds; None if it was overtaken, and has to be observed again.
-        ``is_whole``: see ``grow``. Nothing awaits behind the last check."""
+        """The next addition to the window of ``live``, or None if a concurrent change made it stale and the caller must
+        retry. ``is_whole``: see ``grow``. Nothing awaits after the last check."""
         kept, cleared = self._cache.of(live), self._cache.cleared
         if kept.window is None:
             await self._recall_window(kept)
@@ -267,7 +268,7 @@ class AppendAssembler:
         return _NextPart(kept, before, grown, texts, floor_vt)
 
     def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
-        """The answer of ``record``, the newest one of the window ``kept``, to which nothing came."""
+        """The reply for ``record``, the newest of the window ``kept``, if nothing was added to it."""
         self._cache.note_repeat(call, record.number)
         budget = live.settings.budget_tokens
         if kept.answer is None or kept.answer.context.plan.budget_tokens != budget:
@@ -278,7 +279,7 @@ class AppendAssembler:
         return kept.answer
 
     async def _observed(self, live: LiveSession, call: WriteRequest) -> Components:
-        """The components of ``live`` as they are now; none without a setting that names some, and without entries."""
+        """The current components of ``live``; empty if its settings name no component and no entry."""
         if not live.settings.components and not live.settings.entries:
             return {}
         confined = self._visibility.restricts(live.session)
@@ -287,8 +288,8 @@ class AppendAssembler:
     def _plan_rules(
         self, live: LiveSession, wanted: Wanted, spoken: str | None
     ) -> tuple[Mapping[Kind, int], SystemUpdates | None]:
-        """``cuts`` and ``system_updates`` of ``Planner`` for the window of ``live``. ``spoken``: its model if none is
-        wanted. Raises: CtxdError invalid_params."""
+        """``cuts`` and ``system_updates`` of ``Planner`` for the window of ``live``. ``spoken``: the model if
+        ``wanted`` names none. Raises: CtxdError invalid_params."""
         name = wanted.model or spoken
         if wanted.format is None or name is None:
             return UNJUDGED_CUTS, None
@@ -298,11 +299,11 @@ class AppendAssembler:
         return rules.cuts, place if model.system_updates else "none"
 
     def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
-        """Everything that a decision on the next request for ``target`` depends on beside the window. Raises: CtxdError
+        """The inputs of a decision on the next request for ``target``, besides the window. Raises: CtxdError
         invalid_params for an unknown model."""
         model, last = self._models.get(target.model), window.request
         before = last
-        # Another model, format or list of tools has a cache of its own.
+        # The provider's cache is separate for each model, format and list of tools.
         asked = (target.format, target.model, tools_hash(target))
         if last is not None and (last.format, last.model, last.tools) != asked:
             last = None
@@ -321,7 +322,7 @@ class AppendAssembler:
     def _window_rendered(
         self, live: LiveSession, grown: Grown, target: RequestTarget | None, chars_max: int | None
     ) -> tuple[Rendering, list[WindowItem]]:
-        """The grown window in the form of ``target``, and its items. Raises: CtxdError too_large."""
+        """The grown window rendered for ``target``, and its items. Raises: CtxdError too_large."""
         items = grown.flat()
         made = render(live.session, items, target, grown.window.ends_with(len(items)), grown.window.renderer)
         most = min(limits.CONTEXT_CHARS_MAX, limits.CONTEXT_CHARS_MAX if chars_max is None else chars_max)
@@ -330,7 +331,7 @@ class AppendAssembler:
         return made, items
 
     async def _recall_window(self, kept: KeptContext) -> None:
-        """Take up the window where an earlier life of the session, or of the daemon, left it."""
+        """Load the window as the session's last assembly left it: after a restart of the daemon, or an eviction."""
         live = kept.live
         known = await self._archive.recordings(live)
         last = await self._archive.at(live.session, known.append) if known.append else None
@@ -341,7 +342,8 @@ class AppendAssembler:
 
 
 def _switched(last: LastRequest, target: RequestTarget) -> Begin | None:
-    """The reason for a new context epoch if ``target`` is for another model than the ``last`` request."""
+    """The reason for a new context epoch: ``target`` has another format or model than the ``last`` request. None if it
+    does not."""
     if last.format != target.format:
         return "provider"
     return None if last.model == target.model else "model"
@@ -353,17 +355,18 @@ def _epoch_head(live: LiveSession, kept: KeptWindow) -> EpochHead:
 
 
 def _exceeds(kept: KeptWindow, moment: Moment) -> bool:
-    """True if the newest request of ``kept`` has more tokens than it may have now."""
+    """True if the newest request of ``kept`` exceeds the current budget."""
     most, record = moment.rules.budget_tokens, kept.record
     if most is None or record is None or record.window is None:
         return False
     reserve = record.window.figures.reserve
-    # An estimate that is calibrated is of the whole request.
+    # A calibrated estimate includes the declarations of tools.
     return record.tokens + (moment.tools_tokens if reserve is None else reserve) > most
 
 
 def _equal_prefix(a: bytes, b: bytes) -> int:
-    """Leading bytes in which ``a`` and ``b`` are equal. Cost: each halving compares half of what is left."""
+    """Length of the common prefix of ``a`` and ``b`` in bytes. Cost: a binary search; each step compares half of the
+    rest."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

@@ -1,12 +1,12 @@
-"""Planner of the layout ``append``: a baseline, then the conversation in order, then what changed. Pure.
+"""Planner of the layout ``append``: a baseline, then the conversation in order, then updates. Pure.
 
-A window is planned in batches, one for each request: what came since the last one is added at its end. The promise: a
-batch depends on the session and on what the window has already, never on how the window would look if it were made
-now; so nothing that was sent moves.
+A window is planned in batches, one for each request: a batch appends everything new since the last one. Invariant: a
+batch depends on the session and the current window only, never on the window that would be made from scratch; so
+nothing that was sent moves.
 
-A reply is added once all of its tool calls have an output, as providers refuse a call without one. A call whose output
-never came gets words in its place as soon as the conversation went on without it; an output that comes later still is
-an update. A tool call that was recorded and that no event names is shown as if the model had just made it.
+A reply is added once all of its tool calls have an output, as providers reject a call without one. If the conversation
+continues without an output, a placeholder takes its place; a later output is an update. A recorded tool call that no
+event names is shown as if the model had just made it.
 """
 
 from collections import ChainMap
@@ -55,20 +55,20 @@ from ctxd_protocol.event_types import (
 )
 
 Level = Literal["pool", "active", "bare", "gone"]
-"""Level of an object in the window. ``bare``: a file is active, but the window does not show its content as such, as a
-call showed it or a repack removed it."""
+"""Level of an object in the window. ``bare``: a file is active, but the window does not show its content separately, as
+a call showed it or a repack removed it."""
 
 NO_OUTPUT: Final = "[no output of this call came: it was interrupted, or it is still running]"
 
 ENDS_KEPT: Final = 3
-"""Requests whose ends are known: at each there can be a cache marker."""
+"""Number of recent requests whose ends are kept: each end may get a cache marker."""
 
 _MENTION_CHARS_MIN: Final = 4
-"""Characters of a file's name by which a call's arguments are taken to mean the file."""
+"""Shortest file name that counts as a mention of the file in a call's arguments."""
 
 
 class NotedObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An object in the window: its level there, and the transaction of the version that was shown."""
+    """An object in the window: its level there, and the transaction of the version shown."""
 
     object: str
     tx: int
@@ -77,9 +77,9 @@ class NotedObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FileState(msgspec.Struct, frozen=True, gc=False):
-    """An object of the pool as it is now: a file, or a tool call whose output the window does not show whole.
+    """Current state of an object in the pool: a file, or a tool call whose output the window does not show whole.
 
-    ``label``: the file's path as the agent knows it, or the words for a call. ``chosen``: active by request, or pinned.
+    ``label``: the file's path as the agent knows it, or words for a call. ``chosen``: active by request, or pinned.
     """
 
     stored: Stored
@@ -89,7 +89,7 @@ class FileState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def role(self) -> Literal["active", "call"]:
-        """The role of a reference to its content: of a call that is its arguments, which may be cut too, and output."""
+        """The role of a reference to its content; a call's content is its arguments, which may be cut, and output."""
         return "call" if self.stored.document.type == "toolcall" else "active"
 
     def is_mentioned(self, arguments: str) -> bool:
@@ -102,11 +102,11 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     """Everything new since the last request.
 
     ``number``: of the assembly; ``turn``: the current one. ``events``: those of the main conversation, each with the
-    journal sequence of its write. ``recorded``: tool calls that entered the pool; ``passed``: those that a compaction
-    replaced. ``outputs``: tool call objects by the id of their call in the chat, and by their own. ``files``: those of
-    the pool that the window may have to show. ``prompt``: the system prompt, None without one; ``has_new_prompt``: the
-    window does not show it yet. ``spoken``: the newest model that answered, also in events that a compaction replaced,
-    None for none.
+    journal sequence of its write; ``end``: the place after them. ``recorded``: tool calls that entered the pool;
+    ``passed``: those that a compaction replaced. ``outputs``: tool call objects by the id of their call in the chat,
+    and by their own. ``files``: files of the pool that the window may have to show; ``gone``: objects that left it.
+    ``prompt``: None without one; ``has_new_prompt``: the window does not show it yet. ``spoken``: the newest model that
+    answered, including in events that a compaction replaced; None if none did.
     """
 
     number: int
@@ -124,7 +124,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastRequest(msgspec.Struct, frozen=True):
-    """A request that was made of a window, at ``at_ms`` since 1970. ``count``: its items. ``prefix``: see
+    """A request made from a window, at ``at_ms`` since 1970. ``count``: its number of items. ``prefix``: see
     ``RequestBody``; ``tools``: the hash of the tools that it declared."""
 
     format: RequestFormat
@@ -136,16 +136,16 @@ class LastRequest(msgspec.Struct, frozen=True):
 
 
 class AppendWindow:
-    """Window of one session, with what is known of it. It changes by ``take`` alone.
+    """Window of one session. ``take`` adds a batch; the assembler and the reader of records set the fields of requests.
 
-    ``base``: number of the assembly that began it, 0 for an empty one. ``renderer``: that of all its requests, so that
-    an upgrade changes no byte of what was sent; a window that follows has the newest. ``refs`` and ``items`` are
-    parallel, as a reference may have several items. ``names``: ids of calls in the window, by their own and by that of
-    their object. ``facts``: by the id in the window. ``noted``: objects of which something was shown; ``pool``: those
-    that are still in the metadata pool; ``active``: the files among them that are active. ``place``: the first event
-    that is not shown yet. ``prompt``: transaction of the system prompt that it shows. ``ends``: counts of items at the
-    last requests, the newest at the end. ``epoch``: the context epoch; ``texts``: those of its components by address,
-    None if purged. ``carried``: of the last decision. ``request``: the last one, None before the first.
+    ``base``: number of the assembly that began it, 0 for an empty one. ``renderer``: format version of all its
+    requests, kept so that an upgrade changes no byte of what was sent; the next window gets the newest. ``refs`` and
+    ``items`` are parallel, as a reference may have several items. ``names``: ids of calls in the window, by the call's
+    own id and by that of its object. ``facts``: by the id in the window. ``noted``: objects of which something was
+    shown; ``pool``: those still in the metadata pool; ``active``: the active files among them. ``place``: the first
+    event not shown yet. ``prompt``: transaction of the system prompt shown. ``ends``: item counts at the last requests,
+    newest last. ``epoch``: the context epoch; ``texts``: its component texts by address, None if purged. ``carried``:
+    of the last decision. ``request``: the last one, None before the first.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class AppendWindow:
 
     @property
     def model(self) -> str | None:
-        """The model that the last request was for, None before the first."""
+        """Model of the last request, None before the first."""
         return None if self.request is None else self.request.model
 
     def flat(self) -> list[WindowItem]:
@@ -176,11 +176,11 @@ class AppendWindow:
         return [item for items in self.items for item in items]
 
     def ends_with(self, count: int) -> list[int]:
-        """``ends`` with a request of ``count`` items."""
+        """``ends`` after a request of ``count`` items."""
         return [*(end for end in self.ends if end < count), count][-ENDS_KEPT:]
 
     def successor(self) -> "AppendWindow":
-        """An empty window for the same model, which believes what it read in this one."""
+        """An empty window that keeps the epoch, and the component texts that the model has been shown in this one."""
         made = AppendWindow()
         made.epoch = self.epoch
         made.texts = {address: self.texts[address] for address in self.epoch.believed.values()}
@@ -209,8 +209,8 @@ class AppendWindow:
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch as references, with what ``AppendWindow`` knows once it is added. ``event``: the change of the context
-    epoch, None for none; ``texts``: of the components in it."""
+    """A batch as references, and the new state of ``AppendWindow`` once it is added. ``event``: the change of the
+    context epoch, None for none; ``texts``: the component texts in it."""
 
     refs: tuple[Ref, ...]
     place: Place
@@ -223,7 +223,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Step(msgspec.Struct, frozen=True, gc=False):
-    """Events that are added together: one reply, or one event of another kind. ``seq``: of the first one's write."""
+    """Events added together: one reply, or one event of another kind. ``seq``: that of the first event's write."""
 
     seq: int
     events: tuple[tuple[Place, Event], ...]
@@ -231,7 +231,7 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
 
 
 def _steps(events: Sequence[tuple[Place, int, Event]]) -> list[_Step]:
-    """``events`` in steps. A reply ends at any event that is no part of one, and where the provider's message ends."""
+    """``events`` in steps. A reply ends at any other kind of event, and where the provider's message ends."""
     steps: list[_Step] = []
     reply: list[tuple[Place, Event]] = []
     since = 0
@@ -256,14 +256,14 @@ def _steps(events: Sequence[tuple[Place, int, Event]]) -> list[_Step]:
                 end()
                 steps.append(_Step(seq, ((place, event),), is_reply=False))
             case _:
-                # What no other event describes is not for the model.
+                # Events of other kinds are not shown to the model.
                 pass
     end()
     return steps
 
 
 class Planner:
-    """Plans one batch for ``window``, which it does not change. One is used once."""
+    """Plans one batch for ``window``, which it does not change. Each instance is used once."""
 
     def __init__(
         self,
@@ -275,9 +275,9 @@ class Planner:
         differing: Differences,
         tools: tuple[str, ...] | None,
     ) -> None:
-        """``cuts``: tokens that an output is cut to, by its kind. ``system_updates``: None if the window is for no
-        model. ``differing``: components that differ from the belief; ``tools``: names of the tools that the request
-        declares, None if the window is for no request."""
+        """``cuts``: tokens to which an output is cut, by its kind. ``system_updates``: None if the window is for no
+        model. ``differing``: components that differ from what the model was shown; ``tools``: names of the tools that
+        the request declares, None if the window is for no request."""
         self._window = window
         self._batch = batch
         self._cuts = cuts
@@ -296,7 +296,7 @@ class Planner:
                 self._results.setdefault(event.call, []).append((place, event))
 
     def plan(self) -> Planned:
-        """The batch as references. What is noted of files comes last, as it depends on the calls."""
+        """The batch as references. Files are noted last, as they depend on the calls."""
         batch, first = self._batch, not self._window.refs
         talk, place = self._conversation()
         event, update = self._event(first), None
@@ -323,7 +323,7 @@ class Planner:
             refs += [ref for ref, _ in talk]
             speaks_last = not talk[-1][1] if talk else not contents
         if speaks_last:
-            # The request's last message is the user's.
+            # The last message of a request must be the user's.
             refs.append(self._text("marker", CONTINUE))
         if update is not None and self._system_updates == "behind_user":
             refs.append(update)
@@ -334,7 +334,7 @@ class Planner:
         )  # fmt: skip
 
     def _event(self, first: bool) -> EpochEvent | None:
-        """The change of the epoch by this batch."""
+        """The change of the epoch in this batch, None for none."""
         state, changes = self._window.epoch, self._differing.changes
         tools = None if self._tools == state.tools else self._tools
         begins: Begin | None = None
@@ -348,7 +348,7 @@ class Planner:
         return EpochEvent(epoch=state.epoch, changes=changes, tools=tools) if changes or tools is not None else None
 
     def _before_prompts(self, talk: Sequence[tuple[Ref, bool]]) -> int:
-        """The index in ``talk`` behind the last reply and its outputs: updates stand before new words of the user."""
+        """The index in ``talk`` after the last reply and its outputs: updates go before new messages of the user."""
         prompts = {place for place, _, event in self._batch.events if isinstance(event, PromptEvent)}
         at = len(talk)
         while at and isinstance(ref := talk[at - 1][0], EventRef) and ref.at in prompts:
@@ -388,7 +388,7 @@ class Planner:
     # --- conversation ---
 
     def _conversation(self) -> tuple[list[tuple[Ref, bool]], Place]:
-        """References, each with whether it is of the user's side, and the first place that is not shown yet."""
+        """References, each with True if it is on the user's side, and the place of the first event not shown yet."""
         steps = _steps(self._batch.events)
         named = self._named()
         recorded = [stored for stored in self._batch.recorded if stored.document.id not in named]
@@ -412,7 +412,7 @@ class Planner:
         return talk, place
 
     def _named(self) -> set[str]:
-        """Tool call objects that events of the batch name: they are shown where these stand."""
+        """Ids of the tool call objects that events of the batch name: they are shown in the place of these events."""
         outputs, named = self._batch.outputs, set()
         for _, _, event in self._batch.events:
             match event:
@@ -430,7 +430,8 @@ class Planner:
         return self._names.get(own) or self._window.names.get(own)
 
     def _reply(self, step: _Step, *, answers: bool) -> Iterator[tuple[Ref, bool]]:
-        """``answers``: it is the answer to the last request."""
+        """References of a reply, each with True for the user's side. ``answers``: the reply answers the last
+        request."""
         window, turn = self._window, self._turn
         calls: list[tuple[str, str]] = []
         for at, event in step.events:
@@ -450,7 +451,7 @@ class Planner:
                         False,
                     )
                 case ToolCallEvent():
-                    # A reply makes a call once, also where the harness added it again with the call's record.
+                    # Show a call once, even if the harness added it again when it recorded the call.
                     is_new = self._shown_as(event.call) is None or event.call in self._results
                     if is_new and event.call not in dict(calls):
                         arguments = arguments_of(event.args)
@@ -461,7 +462,7 @@ class Planner:
                         if stored is None:
                             yield EventRef(key=key, turn=turn, at=at, call=shown, shown=tokens), False
                         else:
-                            # What is cut can be loaded by the object.
+                            # Refer to the object, so that the cut arguments can be loaded.
                             use = self._object(stored, "use", shown, shown=tokens)
                             yield msgspec.structs.replace(use, own=event.call), False
                 case ResponseEvent() if event.text.strip():
@@ -478,7 +479,7 @@ class Planner:
         return shown
 
     def _arguments_cut(self, arguments: str) -> int:
-        """Tokens that ``arguments`` are cut to: as a file, since long ones are most often the content of one."""
+        """Tokens to which ``arguments`` are cut: those of a file, as long arguments are usually the content of one."""
         most = self._cuts["file"]
         return most if len(arguments) > most else WHOLE
 
@@ -504,7 +505,7 @@ class Planner:
         return self._object(stored, "output", shown, shown=self._cuts[self._facts[shown].kind])
 
     def _recorded(self, stored: Stored) -> Iterator[tuple[Ref, bool]]:
-        """A tool call that no event describes: its object has the call and its output."""
+        """A tool call that no event describes: its object has both the call and its output."""
         id, payload = stored.document.id, stored.document.payload
         if self._shown_as(id) is not None:
             return
@@ -526,7 +527,7 @@ class Planner:
                 yield from self._result(at, event)
 
     def _result(self, at: Place, event: ToolResultEvent) -> Iterator[tuple[Ref, bool]]:
-        """A result of which the reply was shown before, or that has none."""
+        """A result whose reply was shown before, or that has no reply."""
         names = [name for name in (event.call, event.object) if name is not None]
         shown = next((found for name in names if (found := self._shown_as(name)) is not None), None)
         stored = None if event.object is None else self._batch.outputs.get(event.object)
@@ -551,7 +552,7 @@ class Planner:
     # --- files ---
 
     def _files(self) -> tuple[list[Ref], list[str]]:
-        """Contents that are shown whole, and lines on what else changed."""
+        """Contents to show whole, and lines about other changes."""
         contents: list[Ref] = []
         lines: list[str] = []
         mentions = "\n".join(self._arguments)
@@ -560,7 +561,7 @@ class Planner:
             was_active = known is not None and known.level in ("active", "bare")
             is_mentioned, has_content = file.is_mentioned(mentions), file.stored.content_ref is not None
             is_shown = known is not None and known.level == "active"
-            # The call that read or wrote a file showed the model what it needs.
+            # The call that read or wrote a file has shown the model the part that it needs.
             wants = file.chosen or not (was_active or is_mentioned)
             loads = file.active and has_content and not is_shown and wants
             is_file = file.stored.document.type == "file"
@@ -588,7 +589,7 @@ class Planner:
 
 
 def _goes_on(step: _Step) -> bool:
-    """True for a step after which the conversation no longer waits for outputs of replies before it."""
+    """True if the conversation after ``step`` no longer waits for outputs of earlier replies."""
     return step.is_reply or isinstance(step.events[0][1], PromptEvent | CompactionEvent)
 
 

@@ -1,4 +1,4 @@
-"""Windows of the layout ``append`` in memory: rendered as text or as a request, and as the answer that clients get."""
+"""Windows of the layout ``append`` in memory: rendered as text or as a request, and as the reply to clients."""
 
 from collections.abc import Iterable, Sequence
 
@@ -33,9 +33,9 @@ class Rendering(msgspec.Struct, frozen=True):
 
 
 class KeptWindow(msgspec.Struct, eq=False):
-    """Window of a session between assemblies. ``record``: of the newest assembly, None before the first; ``rendering``
-    and ``answer`` are its own, None while they are not known, and for good if some of what it showed was purged.
-    ``requests``: the newest of the session, oldest first."""
+    """Window of a session between assemblies. ``record``: of the newest assembly, None before the first. ``rendering``
+    and ``answer``: of that assembly; None until known, and for good if content that it showed was purged. ``requests``:
+    the newest of the session, oldest first."""
 
     window: AppendWindow
     record: Recorded | None = None
@@ -45,7 +45,7 @@ class KeptWindow(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, about: items, the newest rendering and the blocks of its answer have the text once
+        """Approximate size in bytes: items, the newest rendering and the blocks of its answer hold the text once
         each."""
         blocks = () if self.answer is None else self.answer.context.sections
         plain = 0 if self.rendering is None else len(self.rendering.plain)
@@ -55,7 +55,7 @@ class KeptWindow(msgspec.Struct, eq=False):
 def render(
     session: str, items: list[WindowItem], target: RequestTarget | None, ends: Iterable[int], renderer: int
 ) -> Rendering:
-    """``items`` in the form of ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
+    """Render ``items`` for ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
     if target is not None:
         return Rendering(target, "", request_body(items, target, frozenset(ends), renderer))
     blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
@@ -63,8 +63,8 @@ def render(
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A window and what comes next in it. ``is_new``: it begins with this assembly. ``spoken``: see ``Arrivals``.
-    ``material``: of what comes next."""
+    """A window and its next part. ``is_new``: the window begins with this assembly. ``spoken``: see ``Arrivals``.
+    ``material``: loaded for the items of the next part, or of the whole window, see ``grow``."""
 
     window: AppendWindow
     planned: Planned
@@ -79,8 +79,8 @@ class Grown(msgspec.Struct, frozen=True):
 
 
 async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None) -> KeptWindow:
-    """The window of ``chain``, its records from the first on, without a rendering if it renders to other bytes than
-    were recorded. ``tools``: content of the last one's document.
+    """The window of ``chain``, its records from the first on; without a rendering if its bytes differ from those
+    recorded. ``tools``: content of the last record's document.
 
     Raises: CtxdError corrupt, purged, store_failed. Cancel: safe.
     """
@@ -100,7 +100,7 @@ def context_of_window(
     budget_tokens: int | None,
     cost: RequestCost | None,
 ) -> AssembledContext:
-    """The answer for ``record``, of which ``rendering`` shows ``items``."""
+    """The reply for ``record``. ``rendering`` shows ``items``."""
     blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
     sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
     for block in blocks:

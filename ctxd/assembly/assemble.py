@@ -1,8 +1,8 @@
 """Assembly of a session's current context: freshen, render, compose, record.
 
-Files that changed on disk are read again first, so that a context is never stale; then the session's rendering is
-brought up to date, others having their turn in between; then, without an await, the context is composed and recorded.
-The record's transaction is therefore the one at which the store shows the very versions that were rendered.
+First, files that changed on disk are read again, so that a context is never stale. Then the session's rendering is
+brought up to date, yielding to other tasks in between. Last, the context is composed and recorded without an await, so
+that the store, read as of the record's transaction, returns the very versions that were rendered.
 """
 
 from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ from ctxd_protocol.session_types import ComponentName
 class Assembler:
     """Assembles contexts of live sessions, in the layout and with the token counter of ``archive``.
 
-    ``models``: those that requests may be made for. ``providers``: those of the components that a session may have.
+    ``models``: the models that requests may be made for. ``providers``: of the components that a session may have.
     ``aim``: of repacks.
     """
 
@@ -87,14 +87,14 @@ class Assembler:
         secrets: Secrets | None = None,
         dry_run: bool = False,
     ) -> Assembled:
-        """The context of ``live`` as it is now, recorded; if it is the one recorded last, that, and nothing is written:
-        a resend of ``call`` gets it as long as this runs. ``wanted``: the form in the layout ``append``; None for the
-        layout of ``archive``, and then ``target`` of the request that is made of it, None for text, and the
-        ``secrets`` in its tools. ``dry_run``: see ``look``.
+        """The current context of ``live``, recorded. If it equals the last one recorded, returns that and writes
+        nothing; a resend of ``call`` gets the same one while it is remembered, see ``REPEATS_MAX``. ``wanted``: the
+        form in the layout ``append``; None selects the layout of ``archive``. Then ``target`` is of the request to make
+        from the context, None for text, and ``secrets`` are those found in its tools. ``dry_run``: see ``look``.
 
-        Its answer may go out once ``pending`` is durable. Raises: CtxdError session_closed, session_not_active,
-        too_large, corrupt, and those of the store. Cancel: safe; files that changed may have new versions then, and
-        nothing is recorded.
+        The caller may send the result once ``pending`` is durable. Raises: CtxdError session_closed,
+        session_not_active, too_large, corrupt, and those of the store. Cancel: safe; nothing is recorded, but changed
+        files may have new versions.
         """
         with Ticket(live.lock.queue) as ticket:
             replay = await live.admit(ticket, call)
@@ -132,14 +132,14 @@ class Assembler:
         target: RequestTarget | None = None,
         secrets: Secrets | None = None,
     ) -> Assembled:
-        """The context that ``assemble`` would record, unrecorded: number 0 and no context id, unless it is the one
-        recorded last. Raises, and cancel: as ``assemble``."""
+        """The context that ``assemble`` would record, without recording it: number 0 and no context id, unless it
+        equals the last one recorded. Raises, and cancel: as ``assemble``."""
         while True:
             cleared, bare = self._cache.cleared, call.without_id()
             made = await self.assemble(
                 live, bare, chars_max=chars_max, wanted=wanted, target=target, secrets=secrets, dry_run=True
             )
-            # It may show what other sessions wrote and can still lose.
+            # It may show writes of other sessions that are not durable yet.
             await self._store.settled()
             if self._cache.cleared == cleared:
                 return made
@@ -147,7 +147,7 @@ class Assembler:
     async def plan(
         self, live: LiveSession, budget_tokens: int | None, *, chars_max: int | None = None
     ) -> tuple[BudgetPlan, Pending | None]:
-        """Return the budget plan of ``live`` for ``budget_tokens`` (None: no budget), and the write it waits for.
+        """Return the budget plan of ``live`` for ``budget_tokens`` (None: no budget), and the write that it depends on.
 
         Files are not read again and nothing is written. Raises: CtxdError too_large, corrupt, store_failed. Cancel:
         safe.
@@ -158,22 +158,22 @@ class Assembler:
                 cleared = self._cache.cleared
                 made = compose(kept.components, budget_tokens, self._archive.count).plan
                 barrier = live.barrier
-            # The plan may show what other sessions wrote and can still lose.
+            # The plan may include writes of other sessions that are not durable yet.
             await self._store.settled()
             if self._cache.cleared == cleared:
                 return made, barrier
 
     async def _again(self, live: LiveSession, replay: Replay) -> Assembled:
-        """The answer to a request that comes again: the assembly that it recorded, with the receipt of that write."""
+        """The result of a resend: the assembly that the first request recorded, with the receipt of that write."""
         receipt = await replay.durable()
         number = msgspec.json.decode(replay.result, type=KeptNumber).number
         shown = await self._archive.show(live.session, number=number)
         return Assembled(msgspec.structs.replace(shown.context, receipt=receipt))
 
     async def _freshen(self, live: LiveSession, call: WriteRequest) -> None:
-        """Read active files that changed; take out of the pool of a session in a sandbox the files whose newest version
-        the sandbox may not see."""
-        # Without the operation id: that goes with the record.
+        """Read active files that changed. From the pool of a sandbox's session, remove files whose newest version the
+        sandbox may not see."""
+        # Without the operation id, which belongs to the write of the record.
         if files := live.state.files(live.state.active):
             bare = call.without_id()
             fresh = await freshen(live, self._indexer, files, bare)
@@ -185,12 +185,12 @@ class Assembler:
                 live.commit(call.without_id(), (HideObjects(tuple(hidden)),))
 
     async def _rendered(self, live: LiveSession, chars_max: int | None) -> KeptContext:
-        """The kept context of ``live`` with its components up to date; nothing awaits between the last look at a
-        version and the return."""
+        """The kept context of ``live`` with its components up to date; nothing awaits between the last check of
+        versions and the return."""
         read: dict[str, Stored | None] = {}
 
         async def heads(ids: Iterable[str]) -> Heads:
-            # What is not in memory is read once: there may be more than the cache of the store holds.
+            # Heads that are not in memory are read once: there may be more of them than the store's cache holds.
             found = {id: self._store.peek(id) for id in ids}
             if missing := [id for id, head in found.items() if isinstance(head, NotCached) and id not in read]:
                 read.update(await self._store.heads(missing))
@@ -215,11 +215,12 @@ class Assembler:
             if before == (self._cache.cleared, self._store.next_seq):
                 kept.key = key
             elif before[0] != self._cache.cleared:
-                # What was read may have been lost since.
+                # Versions that were read may have been lost since.
                 read.clear()
 
     async def _recall(self, kept: KeptContext, composition: Composition) -> None:
-        """Take up where an earlier life of the session, or of the daemon, left off."""
+        """Restore the newest record, its composition and the context ids after a restart of the daemon, or an
+        eviction."""
         session = kept.live.session
         known = await self._archive.recordings(kept.live)
         newest = await self._archive.at(session, known.spec) if known.spec else None
@@ -236,7 +237,7 @@ class Assembler:
         kept.context_ids, kept.recalled = set(known.numbers), True
 
     def _repeated(self, kept: KeptContext, record: Recorded, composition: Composition) -> Assembled:
-        """The record's answer. The reasons, the versions and the plan are those of now: they may change where the text
+        """The reply for ``record``. Reasons, versions and plan are the current ones: they may change while the text
         does not."""
         live, before = kept.live, kept.composition
         changed = before is None or composition.pieces != before.pieces or composition.plan != before.plan
@@ -246,7 +247,7 @@ class Assembler:
         return kept.answer
 
     def _will_be_durable(self, live: LiveSession, composition: Composition) -> bool:
-        """True if every version shown is on the disk once the session's own writes are."""
+        """True if every version shown is durable once the session's own writes are."""
         barrier, durable = live.barrier, self._store.head()
         reached = barrier.seq if barrier is not None else 0 if durable is None else durable.seq
         return all(piece.tx is None or piece.tx <= reached for piece in composition.pieces)
@@ -261,15 +262,15 @@ class Assembler:
         *,
         dry_run: bool,
     ) -> Assembled:
-        """Record ``composition``, of which a request for ``target`` is made, with the ``secrets`` in its tools. Does
-        not await."""
+        """Record ``composition``. ``target``: of the request made from it, None for text; ``secrets``: those in its
+        tools. Does not await."""
         live, before, ids = kept.live, kept.composition, kept.context_ids
         assert ids is not None, "the ids that are taken were read"
         text = composition.text()
         parent, now, digest = live.context_id or "", self._clock.wall_ms(), sha256(text)
         same = None
         if live.assembly:
-            # The one before may be past rendering; then nothing is known to have stayed.
+            # If the assembly before cannot be rendered any more, no common prefix is known.
             same = 0 if before is None else stable_prefix(before.pieces, composition.pieces)
         record = Recorded(
             number=live.assembly + 1,
@@ -303,7 +304,7 @@ class Assembler:
         ids.add(record.context_id)
         kept.record, kept.composition, kept.answer = record, composition, Assembled(context, pending)
         if kept.key is not None:
-            # Of all that the key shows, this changed the newest write.
+            # Recording changed only the first item of the key, the newest write.
             kept.key = (pending, *kept.key[1:])
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)

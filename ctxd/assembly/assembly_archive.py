@@ -1,6 +1,6 @@
-"""Recorded assemblies: listed, found by number or turn, and rendered again from what the store holds as of their write.
+"""Recorded assemblies: listed, found by number or turn, and rendered again from the store as of their write.
 
-Reads only. The promise: a text given out has the hash that was recorded, or there is no text but an error.
+Reads only. Guarantee: a text that is returned has the recorded hash; otherwise an error is raised.
 """
 
 from collections import OrderedDict
@@ -33,15 +33,15 @@ from ctxd_protocol.event_types import Event, PromptEvent, ToolCallEvent
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
 _PAGE_BYTES: Final = 64 * 1024
-"""Bytes of records that are read at once: they are decoded on the loop, and a record names all that was active."""
+"""Bytes of records read at once: they are decoded on the event loop, and a record lists everything that was active."""
 
 
 _SESSIONS_KEPT: Final = 64
-"""Sessions of which the context ids are kept in memory, some 100 bytes for each."""
+"""Sessions whose context ids are kept in memory, about 100 bytes for each id."""
 
 
 class Recordings(msgspec.Struct):
-    """Index of a session's records: their numbers by context id, up to number ``last``, and the newest one of each
+    """Index of a session's records: their numbers by context id, up to number ``last``, and the newest number of each
     layout, 0 for none."""
 
     numbers: dict[str, int] = {}
@@ -51,8 +51,8 @@ class Recordings(msgspec.Struct):
 
 
 class Archive:
-    """The recorded assemblies of all sessions, in one layout. What is read is durable. ``models``: those that requests
-    may be made for."""
+    """The recorded assemblies of all sessions. Everything read is durable. ``layout``: makes the sections of a context
+    in the layout ``spec``. ``models``: the models that requests may be made for."""
 
     def __init__(
         self, store: VersionStore, sessions: Sessions, layout: Layout, count: TokenCounter, models: Models
@@ -85,7 +85,7 @@ class Archive:
             await self._sessions.live(session)
 
     async def records(self, session: str, *, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """Those records, whole. Raises and cancel: as ``pages``."""
+        """The records that ``pages`` reads, in one list. Raises and cancel: as ``pages``."""
         found: list[Recorded] = []
         async with aclosing(self.pages(session, after=after, limit=limit)) as pages:
             async for page in pages:
@@ -93,11 +93,11 @@ class Archive:
         return found
 
     async def recordings(self, live: LiveSession) -> Recordings:
-        """The index of the records of ``live``. Cost: linear in those that came since the last call.
+        """The index of the records of ``live``. Cost: linear in the records added since the last call.
 
         Raises: CtxdError store_failed. Cancel: safe.
         """
-        # A session that was removed may come again under its id.
+        # The id of a removed session may be used again.
         key = (live.session, live.settings.created_at, live.settings.ordinal)
         known = self._recordings.get(key)
         if known is None or known.last > live.assembly:
@@ -136,12 +136,13 @@ class Archive:
         at: int | None = None,
         bytes_max: int | None = None,
     ) -> Assembled:
-        """An assembly, the newest request of ``turn`` (without one its newest assembly), that of the newest turn
-        assembled up to the time ``at``, or the newest at all, byte for byte as it was.
+        """Return an assembly, byte for byte as it was recorded: ``number``; or the newest request of ``turn``, else its
+        newest assembly; or the same of the newest turn assembled up to the time ``at``, in ms since 1970; or the newest
+        of all.
 
-        Raises: CtxdError session_not_found, assembly_not_found, too_large, unsupported (recorded in a format that this
-        version does not render), corrupt (what the store holds does not render to the recorded hash), store_failed.
-        Cancel: safe.
+        Raises: CtxdError session_not_found, assembly_not_found, too_large (more than ``bytes_max``), unsupported
+        (recorded in a format that this version does not render), purged (it showed content that was purged), corrupt
+        (the store's content does not render to the recorded hash), store_failed. Cancel: safe.
         """
         stored = await self._find(session, number, turn, at)
         recorded = read_record(stored)
@@ -175,7 +176,7 @@ class Archive:
         return await recall(self.windows, live, chain, tools)
 
     async def _tools(self, stored: Stored) -> str | None:
-        """The tools that the request of the record ``stored`` declares, as JSON; None without any."""
+        """The tools that the request of the record ``stored`` declares, as JSON; None if there are none."""
         if (ref := stored.content_ref) is None:
             return None
         return text_of((await self._store.contents((ref,)))[ref])
@@ -191,10 +192,10 @@ class Archive:
         return Assembled(context_of_window(session, last, kept.window.flat(), kept.rendering, budget, cost))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
-        """Return the context of the record ``recorded`` in version ``stored``. Raises: as ``show``."""
+        """Return the context and text of ``recorded``, the record in version ``stored``. Raises: as ``show``."""
         if recorded.renderer != RENDERER:
             raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
-        # That of an ancestor is rendered as it was there.
+        # An ancestor's assembly is rendered in the ancestor's session.
         recorder = session_of(stored.document.id) or session
         live = await self._sessions.as_of(recorder, AsOf(tx=stored.tx))
         state, prompt = live.state, system_prompt_id(live.session)
@@ -233,7 +234,7 @@ class Archive:
 
     async def newest_up_to(self, session: str, last: int, *, turn: int | None = None, at: int | None = None) -> int:
         """The number of the newest assembly up to number ``last`` and up to ``turn``, or the time ``at`` in ms since
-        1970; 0 without one. Found by halving: turns and valid times never fall as numbers rise, also where the host's
+        1970; 0 without one. A binary search: turns and valid times never fall as numbers rise, even if the host's
         clock was set back.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
@@ -248,15 +249,15 @@ class Archive:
             is_after = read_record(stored).turn > turn if turn is not None else stored.valid_time > (at or 0)
             low, high = (low, middle - 1) if is_after else (middle + 1, high)
         while at is not None and (stored := await self.at(session, high + 1)) is not None:
-            # A version is written a moment after the time that its record shows.
+            # A version's valid time is slightly later than ``assembled_at`` of its record.
             if read_record(stored).assembled_at > at:
                 break
             high += 1
         return high
 
     async def _newest_of(self, session: str, turn: int | None, at: int | None, newest: Stored) -> Stored:
-        """The newest request of ``turn``, or of the newest turn up to the time ``at``; without one its newest
-        record."""
+        """The newest request of ``turn``, or of the newest turn up to the time ``at``; the turn's newest record if it
+        has no request."""
         number = await self.newest_up_to(session, read_record(newest).number, turn=turn, at=at)
         found = await self.at(session, number) if number else None
         if found is None and turn is None:
@@ -282,12 +283,12 @@ class Archive:
         return None if number is None else await self.at(session, number)
 
     async def newest_request(self, session: str) -> Recorded | None:
-        """The newest request of ``session``, or without one its newest record, None if it has none."""
+        """The newest request of ``session``; its newest record if it has no request, None if it has no record."""
         newest = await self.newest(session)
         return None if newest is None else read_record(await self._request_up_to(session, newest))
 
     async def _request_up_to(self, session: str, last: Stored, turn: int | None = None) -> Stored:
-        """The newest request up to record ``last``, of ``turn`` unless that is None; without one that record."""
+        """The newest request up to record ``last``, within ``turn`` unless that is None; ``last`` without one."""
         found, lineage = [last], self._sessions.lineage(session)
         while found:
             for stored in found:
@@ -301,15 +302,15 @@ class Archive:
         return last
 
     async def at(self, session: str, number: int) -> Stored | None:
-        """Record ``number`` of ``session``, None without it. Raises: CtxdError store_failed. Cancel: safe."""
+        """Record ``number`` of ``session``, None without one. Raises: CtxdError store_failed. Cancel: safe."""
         id = self._sessions.lineage(session).assembly_id(number)
         found = await self._store.scan(id, page=Page(limit=1))
         return found[0] if found and len(found[0].document.id) == len(id) else None
 
 
 async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: Iterable[str] = ()) -> CtxdError:
-    """The error for the assembly ``id``, which renders to other bytes than were recorded. It showed the versions
-    ``shown``, and the purged component texts ``texts``."""
+    """The error for the assembly ``id``, which renders to other bytes than were recorded. ``shown``: versions that it
+    showed; ``texts``: purged component texts that it showed."""
     if gone := [*(each.document.id for each in shown if is_purged(each.document)), *texts]:
         return purged(f"{gone[0]}, which {id} showed,")
     if await _says_purged(live):
@@ -328,12 +329,12 @@ async def _says_purged(live: LiveSession) -> bool:
 
 
 def _is_purged(event: Event) -> bool:
-    """True for an event that shows that content of it was purged: a text, the arguments of a call, or an attachment."""
+    """True if content of the event was purged: a text, the arguments of a call, or an attachment."""
     match event:
         case ToolCallEvent():
             return event.args is None
         case PromptEvent() if not event.text and not event.attachments:
-            # Purged by a version that left no mark of it.
+            # Purged by an earlier version of ctxd, which left no mark.
             return True
     if PURGED_ATTACHMENT in getattr(event, "attachments", ()):
         return True

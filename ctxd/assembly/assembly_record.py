@@ -1,7 +1,7 @@
 """Record of an assembly, and the result that clients get for it.
 
 The record holds enough to render the assembly again byte for byte, and nothing that is stored elsewhere: its size
-depends on what was active, never on the pool or the chat. Owns the stored form of ``assembly:{session}#{number}``. A
+depends on the active objects, never on the pool or the chat. Owns the stored form of ``assembly:{session}#{number}``. A
 result is encoded once for each of its forms.
 """
 
@@ -39,17 +39,17 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import Secrets
 
 ID_DIGITS = (16, 64)
-"""Hex digits of a context id: more only where fewer are taken by other content of the session."""
+"""Hex digits of a context id: the longer form only if other content of the session has the shorter id."""
 
 
 class RequestFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Measures of a window, and what its request costs.
+    """Measures of a window, and the cost of its request.
 
-    ``outside``, ``reply``: of all that the window has, see ``measured``. ``history``: tokens of everything that the
-    session ever showed, whole. Of a request: ``reserve``, None if its estimate is not calibrated; ``budget``: the one
-    that the policy was given, in tokens of items; ``before_bytes``: of the last request; ``sent``, ``full``: tokens of
-    it, and of one with the full history; ``read``, ``full_read``: those of them that the cache has; ``broken``: the
-    reason for which it has less than the last request.
+    ``outside``, ``reply``: of the whole window, see ``measured``. ``history``: tokens of everything that the session
+    ever showed, uncut. Of a request: ``reserve``, None if its estimate is not calibrated; ``budget``: given to the
+    policy, in tokens of items; ``before_bytes``: size of the last request; ``sent``, ``full``: tokens of this request,
+    and of one with the full history; ``read``, ``full_read``: the cached tokens among these; ``broken``: why less is
+    cached than the last request.
     """
 
     outside: Measure = Measure()
@@ -66,15 +66,15 @@ class RequestFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of a window that an assembly in the layout ``append`` added, and the request that it made.
+    """The part of a window that an assembly in the layout ``append`` added, and the request made from it.
 
-    ``base``: number of the assembly that began the window. ``refs`` were added; ``noted``: the objects that they
-    concern. ``place``: the first event of the chat that is not shown. ``prompt``: transaction of the system prompt that
-    is. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
-    ``RequestBody``; the tools are the document's content, and ``tools`` is its hash. ``repacked``: the reason for which
-    the window was repacked, None if it was not; ``policy``: version of the policy that decided; ``carried``: see
-    ``Decision``. ``epoch``: the change of the context epoch, None for none. ``cache_key``: that of a request which the
-    session made under another id, None for its present one.
+    ``base``: number of the assembly that began the window. ``refs``: the references added; ``noted``: the objects that
+    they concern. ``place``: the first event of the chat that is not shown. ``prompt``: transaction of the system prompt
+    shown. ``format``: None for text and blocks. ``model``, ``max_tokens`` and ``prefix``: see ``RequestTarget`` and
+    ``RequestBody``. ``tools``: hash of the declared tools, which are the document's content. ``repacked``: why the
+    window was repacked, None if it was not; ``policy``: version of the policy that decided; ``carried``: see
+    ``Decision``. ``epoch``: the change of the context epoch, None for none. ``cache_key``: of a request that the
+    session made under another id, None for its present id.
     """
 
     base: int
@@ -96,7 +96,7 @@ class WindowPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SpecForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The request that an assembly in the layout ``spec`` made. ``tools``: the hash of the document's content;
+    """The request made from an assembly in the layout ``spec``. ``tools``: hash of the document's content;
     ``cache_key``: as in ``WindowPart``."""
 
     format: RequestFormat
@@ -107,12 +107,13 @@ class SpecForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One assembly. ``segments``: how many of the session's made it. Its transaction is the record's own.
+    """One assembly. ``segments``: number of the session's segments that it includes. Its transaction is the record's
+    own.
 
-    ``active``: the versions shown whole, as (object, valid time, transaction). ``dropped``: (object, reason) of what
-    the budget left out. ``assembled_at`` is in ms since 1970; ``renderer`` is the version of the text format.
-    ``window``: of an assembly in the layout ``append``, None for one in the layout ``spec``; ``form``: of a request in
-    that, None for text and blocks.
+    ``active``: the versions shown whole, as (object, valid time, transaction). ``dropped``: (object, reason) of objects
+    that the budget left out. ``assembled_at`` is in ms since 1970; ``renderer`` is the version of the text format.
+    ``window``: of an assembly in the layout ``append``, None in the layout ``spec``; ``form``: of a request in the
+    layout ``spec``, None for text and blocks.
     """
 
     number: int
@@ -133,14 +134,14 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_request(self) -> bool:
-        """True if a request body was made of it, False for text and blocks."""
+        """True if a request body was made from it, False for text and blocks."""
         made = self.window or self.form
         return made is not None and made.format is not None
 
 
 def note_request(window: AppendWindow, record: Recorded) -> None:
-    """Keep what the answer to the request of ``record`` is bound to, and what the provider has cached of ``window``. An
-    assembly as text is no request."""
+    """Remember the request of ``record``: the prefix to which reasoning in its answer is bound, and the items of
+    ``window`` that the provider has cached. An assembly as text is not a request."""
     part = record.window
     if part is not None and part.format is not None:
         window.carried = part.carried
@@ -157,7 +158,7 @@ def note_request(window: AppendWindow, record: Recorded) -> None:
 def document_of(
     session: str, recorded: Recorded, content: str | None = None, secrets: Secrets | None = None
 ) -> Document:
-    """The document that keeps ``recorded``, and with it ``content`` and the ``secrets`` found in that."""
+    """The document for ``recorded``, with ``content`` and the ``secrets`` found in it."""
     payload = msgspec.to_builtins(recorded)
     if secrets is not None:
         payload |= to_payload(secrets)
@@ -196,12 +197,12 @@ def summary(stored: Stored) -> AssemblyRecord:
 
 
 _LAST_SECOND: Final = 253_402_300_799
-"""The end of the year 9999, in seconds since 1970: later times cannot be formatted, whatever a broken clock shows."""
+"""The end of the year 9999, in seconds since 1970: later times, which a broken clock may show, cannot be formatted."""
 
 
 def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, taken: set[str]) -> str:
-    """The id of the context with hash ``sha256``, none of ``taken``: longer than those of commits, so that no id is
-    that of both. ``assembled_at`` is in ms."""
+    """A context id for text with the hash ``sha256``, not in ``taken``. It is longer than the ids of commits, so that
+    the two never collide. ``assembled_at`` is in ms."""
     moment = datetime.fromtimestamp(min(assembled_at // 1000, _LAST_SECOND), UTC)
     second = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     id = ""
@@ -213,14 +214,15 @@ def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, take
 
 
 def named(record: Recorded, id: str, *, dry_run: bool) -> Recorded:
-    """``record`` with its context ``id``; with neither number nor id if it is not recorded."""
+    """``record`` with its context ``id``; for a dry run, with number 0 and without an id."""
     return msgspec.structs.replace(record, number=0) if dry_run else msgspec.structs.replace(record, context_id=id)
 
 
 class Assembled(msgspec.Struct):
-    """Recorded assembly as a client gets it. ``pending``: the write that the answer waits for, None if for none.
+    """Assembly as a client gets it. ``pending``: the write that must be durable before the reply is sent, None for
+    none.
 
-    ``carries_receipt``: this answers the call that recorded the assembly, so the receipt of the write is in it.
+    ``carries_receipt``: this replies to the call that recorded the assembly, so it includes the receipt of that write.
     """
 
     context: AssembledContext
@@ -238,7 +240,8 @@ class Assembled(msgspec.Struct):
         return Assembled(msgspec.structs.replace(self.context, request=body), self.pending, self.carries_receipt)
 
     def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
-        """Encode as JSON, with or without text and blocks; without a receipt to carry, at the first time only."""
+        """Encode as JSON, with or without text and blocks. The bytes are kept for later calls unless they include a
+        receipt."""
         made = None if self.carries_receipt else self._encoded.get((text, blocks))
         if made is None:
             context = msgspec.structs.replace(
@@ -254,7 +257,7 @@ class Assembled(msgspec.Struct):
 
 
 def context_of(session: str, recorded: Recorded, composition: Composition, text: str) -> AssembledContext:
-    """The answer for ``recorded``, of which ``composition`` is the context and ``text`` its text."""
+    """The reply for ``recorded``. ``composition`` is its context and ``text`` its text."""
     blocks: list[Block] = []
     sizes = {section: [0, 0.0, 0] for section in composition.sections}
     offset = 0
@@ -301,15 +304,15 @@ class KeptNumber(msgspec.Struct, frozen=True):
 
 
 def form_of(target: RequestTarget | None) -> SpecForm | None:
-    """The form of a request for ``target`` as it is kept with an assembly in the layout ``spec``."""
+    """The form of a request for ``target`` as stored with an assembly in the layout ``spec``, None for text."""
     if target is None:
         return None
     return SpecForm(format=target.format, model=target.model, max_tokens=target.max_tokens, tools=tools_hash(target))
 
 
 def target_of(root: str, part: WindowPart | SpecForm, content: str | None) -> RequestTarget | None:
-    """The target that ``part`` has, with the tools in the ``content`` of its document. ``root``: the session that began
-    the conversation."""
+    """The target recorded in ``part``, with the tools in the ``content`` of its document. ``root``: the session that
+    began the conversation."""
     if part.format is None:
         return None
     tools = () if content is None else msgspec.json.decode(content, type=tuple[ToolDeclaration, ...])
@@ -323,11 +326,11 @@ def target_of(root: str, part: WindowPart | SpecForm, content: str | None) -> Re
 
 
 def tools_text(target: RequestTarget | None) -> str | None:
-    """The tools of ``target`` as they are kept with its record."""
+    """The tools of ``target`` as stored with its record, None if there are none."""
     return None if target is None or not target.tools else msgspec.json.encode(target.tools).decode()
 
 
 def tools_hash(target: RequestTarget | None) -> str:
-    """The hash of the tools that a request for ``target`` declares, empty without any."""
+    """The hash of the tools that a request for ``target`` declares, empty if there are none."""
     text = tools_text(target)
     return "" if text is None else sha256(text)

@@ -1,7 +1,7 @@
-"""Budget of a request: held by its calibrated estimate and the reserve of that together.
+"""Budget of a request: its calibrated estimate and the reserve together must be within it.
 
-The estimate of a window is that of its items until the provider has billed a request for the same model and format;
-from then on it is calibrated.
+Until the provider has billed a request for the same model and format, the estimate of a window is the sum over its
+items; after that it is calibrated.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from ctxd.assembly.repack_window import Moment, judge
 from ctxd.assembly.request_target import RequestTarget
 
 _ROUNDS: Final = 8
-"""Times that a window is judged until its estimate is within the budget."""
+"""Maximum number of times that a window is judged to bring its estimate within the budget."""
 
 
 _TIGHTER: Final = 0.98
-"""Share of the budget that each further round leaves: what is removed has an error too, which adds to the reserve."""
+"""Factor on the budget of each further round: the tokens removed have an error too, which adds to the reserve."""
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """A window that was judged. ``tokens``: its estimate, calibrated if ``reserve`` is not None. ``budget_tokens``: the
-    budget in tokens of its items by which the policy decided, None for none."""
+    """A window and the policy's decision on it. ``tokens``: its estimate, calibrated if ``reserve`` is not None.
+    ``budget_tokens``: the budget that the policy was given, in tokens of items, None for none."""
 
     grown: Grown
     decision: Decision | None
@@ -37,8 +37,8 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 def judged(grown: Grown, moment: Moment, calibration: Calibration | None, request: MeasuredRequest) -> Judged:
-    """Judge ``grown``. With a ``calibration``, its estimate and reserve together are held within the budget; the policy
-    counts items, so it gets the budget in their tokens. ``request``: the measures of the window before."""
+    """Judge ``grown``. With a ``calibration``, its estimate and reserve together are kept within the budget; the policy
+    counts tokens of items, so it gets the budget converted to these. ``request``: the measures of the window before."""
     most = moment.rules.budget_tokens
     if calibration is None:
         made, decision = judge(grown, moment)
@@ -67,7 +67,7 @@ def item_tokens(grown: Grown) -> int:
 
 
 def measures_with(grown: Grown, request: MeasuredRequest) -> MeasuredRequest:
-    """``request``, whose measures are those of the window before it grew, with the measures of what came."""
+    """``request`` with the measures of the grown window; its own are those of the window before."""
     outside, reply = measured(item for items in grown.items for item in items)
     if not grown.is_new:
         outside, reply = request.outside + outside, request.reply + reply
@@ -76,12 +76,12 @@ def measures_with(grown: Grown, request: MeasuredRequest) -> MeasuredRequest:
 
 
 def unjudged(grown: Grown) -> Judged:
-    """``grown`` as it is."""
+    """``grown`` without a decision."""
     return Judged(grown, None, item_tokens(grown))
 
 
 def measured_requests(records: Sequence[Recorded], before: Sequence[MeasuredRequest] = ()) -> list[MeasuredRequest]:
-    """The newest requests of ``before`` and ``records``, by which the next one is calibrated, oldest first."""
+    """The newest requests of ``before`` and ``records``, oldest first, to calibrate the next one."""
     return [*before, *(_measured(record) for record in records if _is_request(record))][-REQUESTS_KEPT:]
 
 
@@ -99,7 +99,8 @@ def _measured(record: Recorded) -> MeasuredRequest:
 
 
 def next_request(number: int, before: Recorded | None, target: RequestTarget | None) -> MeasuredRequest:
-    """Request ``number`` for ``target``, with the measures of the window of ``before``, None for an empty one."""
+    """Request ``number`` for ``target``, with the measures of the window so far. ``before``: its newest record, None
+    for an empty window."""
     part = None if before is None else before.window
     return MeasuredRequest(
         number,

@@ -1,11 +1,11 @@
 """Calibration of token estimates by the usage that providers billed. Pure.
 
-The increase of a window from one request to the next has two parts. The reply of the model is known: the provider
-billed it as output. Everything else came from outside, and is estimated by a linear model: so many tokens for each
-item, and for its text by three classes of characters, as tokenizers treat prose, numbers and the marks of code and JSON
-differently. The weights of the four are fitted to the newest requests of the session for the same model and format:
+A window grows by two parts from one request to the next. The tokens of the model's reply are known: the provider billed
+them as output. Everything else came from outside, and is estimated by a linear model of four terms: the number of
+items, and three classes of characters in their text, as tokenizers treat prose, numbers, and the punctuation of code
+and JSON differently. The four weights are fitted to the newest requests of the session for the same model and format:
 ridge regression on relative errors towards ``1``, made robust by reweighting (Huber; iteratively reweighted least
-squares), with bounded results. It is a function of what is recorded, so that a restart estimates the same.
+squares), with bounded results. The result is a function of recorded data, so it is the same after a restart.
 
 The priors are fits over recorded sessions, see ``bench/README.md``.
 """
@@ -24,14 +24,14 @@ REQUESTS_KEPT: Final = 33
 """Newest requests to which the weights are fitted, as pairs of consecutive ones."""
 
 ITEM_TOKENS: Final = 12
-"""Tokens of an item beside its text, before anything is known of the model."""
+"""Prior of the tokens of an item besides its text."""
 
 IMAGE_TOKENS: Final = 1_500
 
 _RIDGE: Final = 0.01
 _ROUNDS: Final = 3
 _TOLERANCE: Final = 0.02
-"""Relative error from which on a pair counts less."""
+"""Relative error above which a pair gets less weight."""
 
 _WEIGHT_MIN: Final = 0.1
 _WEIGHT_MAX: Final = 3.0
@@ -40,17 +40,17 @@ _SCALE_MIN: Final = 0.25
 _SCALE_MAX: Final = 4.0
 
 _ERROR_UNKNOWN: Final = 0.3
-"""Relative error of an estimate before there are pairs to see it in."""
+"""Relative error that is assumed without pairs to measure it, and the largest that is used."""
 
 _ERROR_QUANTILE: Final = 0.9
 
 _REPLY_PLAUSIBLE: Final = 0.5
-"""Share of a reply's estimate below which its billed output is taken for a part: some harnesses record the first figure
+"""Share of a reply's estimate below which its billed output is taken for a part: some harnesses record the first count
 of a stream."""
 
 _WHOLE_MIN: Final = 4
-"""Number of increases after replies that were billed whole from which on all others are left out: they contain the
-reasoning of their replies, and would raise the weights of text."""
+"""Number of increases after fully billed replies from which all others are ignored: those include the reasoning of
+their replies, and would raise the weights of text."""
 
 _LETTERS: Final = bytes(code for code in range(128) if chr(code).isalpha())
 _BETWEEN_WORDS: Final = bytes(code if code in _LETTERS else 32 for code in range(256))
@@ -60,8 +60,8 @@ _HIGH: Final = bytes(range(128, 256))
 
 
 class Measure(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Amount of what items show. ``words``, ``numbers`` and ``marks`` are in hundredths of a token, as the prior has
-    them; an image counts for a fixed number of tokens."""
+    """Amount of content in items. ``words``, ``numbers`` and ``marks`` are in hundredths of a token by the prior; an
+    image counts for a fixed number of tokens."""
 
     items: int = 0
     words: int = 0
@@ -94,7 +94,7 @@ class Measure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def measure_of(text: str) -> tuple[int, int, int]:
-    """Words, numbers and marks of ``text``, see ``Measure``. Cost: some 10 ns for each character."""
+    """Words, numbers and marks of ``text``, see ``Measure``. Cost: about 10 ns per character."""
     data = text.encode(errors="surrogatepass")
     letters, digits, marks, high = (
         len(data) - len(data.translate(None, some)) for some in (_LETTERS, _DIGITS, _MARKS, _HIGH)
@@ -104,8 +104,7 @@ def measure_of(text: str) -> tuple[int, int, int]:
 
 
 def measured(items: Iterable[WindowItem]) -> tuple[Measure, Measure]:
-    """Measures of ``items``: of those that came from outside, and of those that the model wrote, its reasoning left
-    out."""
+    """Measures of those ``items`` that came from outside, and of those that the model wrote, without its reasoning."""
     sums = ([0] * 5, [0] * 5)
     for item in items:
         pictures = 0
@@ -128,8 +127,8 @@ def measured(items: Iterable[WindowItem]) -> tuple[Measure, Measure]:
 
 
 class MeasuredRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request as its record has it. ``base``: number of the assembly that began its window. ``outside``, ``reply``:
-    measures of all that its window had, see ``measured``."""
+    """A request as recorded. ``base``: number of the assembly that began its window. ``outside``, ``reply``: measures
+    of its whole window, see ``measured``."""
 
     number: int
     base: int
@@ -139,20 +138,20 @@ class MeasuredRequest(msgspec.Struct, frozen=True, gc=False):
     reply: Measure
 
     def follows(self, other: "MeasuredRequest") -> bool:
-        """True if it is for the same model and format in the same window, so that it only has more."""
+        """True if it is for the same model and format in the same window, so that it can only have more."""
         return (self.base, self.format, self.model) == (other.base, other.format, other.model)
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """Tokens of a request by what was billed for those before it. ``reserve``: the error that nine of ten estimates of
-    increases stay within, in tokens."""
+    """Tokens of a request, estimated from the usage billed for earlier ones. ``reserve``: the error, in tokens, that
+    nine of ten estimates of increases stay within."""
 
     tokens: int
     reserve: int
 
 
 class _Increase(msgspec.Struct, gc=False):
-    """A known increase: the terms of what is estimated, its tokens, and those of all that came."""
+    """A known increase: terms and tokens of the estimated part, and ``whole``, the tokens of all of it."""
 
     terms: tuple[float, ...]
     tokens: float
@@ -160,9 +159,9 @@ class _Increase(msgspec.Struct, gc=False):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """Weights of the terms of a model and format, with the relative ``error`` of increases that they estimate.
+    """Weights of the terms for a model and format, and the relative ``error`` of increases estimated by them.
 
-    ``anchor``: the newest request that was billed, ``billed`` its usage; ``is_newest``: none was made after it.
+    ``anchor``: the newest request that was billed, ``billed`` its usage; ``is_newest``: no request was made after it.
     """
 
     weights: tuple[float, ...]
@@ -172,10 +171,10 @@ class Calibration(msgspec.Struct, frozen=True):
     is_newest: bool
 
     def estimate(self, request: MeasuredRequest) -> Estimate:
-        """Estimate ``request``, which was made after all that this is calibrated by, or is about to be made."""
+        """Estimate ``request``, which is newer than all requests used for this calibration, or about to be made."""
         anchor, billed, weights = self.anchor, self.billed, self.weights
         if not request.follows(anchor):
-            # Another window: what stands before the conversation, such as the tools, is the same.
+            # Another window: the content before the conversation, such as the tools, is the same.
             now, then = self._whole(request), self._whole(anchor)
             tokens = max(_SCALE_MIN * now, billed.tokens_in + now - then)
             return Estimate(ceil(tokens), ceil(self.error * abs(now - then)))
@@ -186,10 +185,10 @@ class Calibration(msgspec.Struct, frozen=True):
         return Estimate(ceil(billed.tokens_in + increase), ceil(self.error * increase))
 
     def repacked(self, request: MeasuredRequest, made: MeasuredRequest) -> Estimate:
-        """Estimate ``made``, a new window of what ``request`` has."""
+        """Estimate ``made``, a new window with the content of ``request``."""
         found, kept = self.estimate(request), self._whole(made)
         saved = self._whole(request) - kept
-        # The errors of what came and of what went add up, but not beyond that of all that is left.
+        # The errors of added and removed content add up, but not beyond the error of all remaining content.
         reserve = min(found.reserve + self.error * abs(saved), self.error * kept)
         return Estimate(ceil(max(_SCALE_MIN * kept, found.tokens - saved)), ceil(reserve))
 
@@ -200,8 +199,8 @@ class Calibration(msgspec.Struct, frozen=True):
 def calibrated(
     requests: Sequence[MeasuredRequest], usage: Mapping[int, RecordUsage], format: str, model: str
 ) -> Calibration | None:
-    """Calibrate the estimates of requests in ``format`` for ``model`` by ``requests``, oldest first, and ``usage``, by
-    the number of the request. None where nothing was billed for that model and format."""
+    """Calibrate the estimates of requests in ``format`` for ``model`` by ``requests``, oldest first, and their
+    ``usage``, by the number of the request. None if nothing was billed for that model and format."""
     known = [each for each in requests if (each.format, each.model) == (format, model) and _billed(each, usage)]
     if not known:
         return None
@@ -229,15 +228,15 @@ def _images(measure: Measure) -> int:
 
 
 def _is_whole(billed: RecordUsage, reply: Measure) -> bool:
-    """True if the output that was billed can be all of ``reply``, and there is one."""
+    """True if the billed output can cover all of ``reply``, and there is a reply."""
     return reply.items > 0 and billed.output >= _REPLY_PLAUSIBLE * sum(reply.terms)
 
 
 def _increases(
     requests: Sequence[MeasuredRequest], usage: Mapping[int, RecordUsage], like: MeasuredRequest
 ) -> list[_Increase]:
-    """The increases between consecutive ``requests`` that were billed, for the model and format of ``like``: those
-    after replies that were billed whole, or all of them where these are few."""
+    """The increases between consecutive billed ``requests`` for the model and format of ``like``: those after fully
+    billed replies, or all of them if these are few."""
     found: list[_Increase] = []
     whole_replies: list[_Increase] = []
     for earlier, later in pairwise(requests):
@@ -289,7 +288,7 @@ def _fitted(increases: Sequence[_Increase]) -> tuple[tuple[float, ...], float]:
 
 
 def _scale(increases: Sequence[_Increase]) -> float:
-    """The median of the ratios of tokens to those of the prior, each counted by its size."""
+    """The median ratio of billed tokens to those of the prior, weighted by size."""
     ratios = sorted((each.tokens / sum(each.terms), sum(each.terms)) for each in increases)
     half, reached = sum(size for _, size in ratios) / 2, 0.0
     for ratio, size in ratios:
@@ -300,7 +299,7 @@ def _scale(increases: Sequence[_Increase]) -> float:
 
 
 def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """The solution of a symmetric, positive definite system: Gaussian elimination without pivots."""
+    """The solution of a symmetric, positive definite system, by Gaussian elimination without pivots."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for at, row in enumerate(rows):
         for other in rows:

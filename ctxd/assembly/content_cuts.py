@@ -1,6 +1,6 @@
 """Cuts of contents that are too long for a window: outputs, messages and the arguments of tool calls. Pure.
 
-Separate: where long content is cut is looked up by itself.
+Separate: this one module decides how to cut long content.
 """
 
 from typing import Any, Final
@@ -10,19 +10,20 @@ import msgspec
 from ctxd.assembly.token_budget import TokenCounter
 
 _VALUE_TOKENS_MIN: Final = 50
-"""Tokens that a cut argument keeps at least."""
+"""Fewest tokens that a cut argument keeps."""
 
 
 def cut_arguments(arguments: str, tokens: int, count: TokenCounter, how: str) -> str:
-    """The JSON object ``arguments`` with its longest values cut, each as ``cut`` does it, so that about ``tokens`` are
-    left; itself if it is not longer. Too many values for that are cut as one text, the member ``input``."""
+    """The JSON object ``arguments`` with its longest values cut, each as by ``cut``, so that about ``tokens`` are left;
+    unchanged if it is not longer. If it has too many values for that, all of it is cut as one text, the member
+    ``input``."""
     if count(arguments) <= tokens:
         return arguments
     given: dict[str, Any] = msgspec.json.decode(arguments)
     texts = {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in given.items()
     }
-    # Escaped, as a value that is no text becomes one.
+    # Count values as escaped strings: one that is not a string becomes one when it is cut.
     over = count(msgspec.json.encode(texts).decode()) - tokens
     sizes = {name: count(msgspec.json.encode(text).decode()) for name, text in texts.items()}
     total, length = 0.0, 0.0
@@ -33,7 +34,7 @@ def cut_arguments(arguments: str, tokens: int, count: TokenCounter, how: str) ->
         if number == len(ordered) or length >= ordered[number]:
             break
     if length < _VALUE_TOKENS_MIN:
-        # Half, as quotes are escaped.
+        # Half of the tokens, as escaping its quotes makes the text longer.
         return msgspec.json.encode({"input": cut(arguments, tokens // 2, count, how)}).decode()
     for name, size in sizes.items():
         if size > length:
@@ -42,12 +43,12 @@ def cut_arguments(arguments: str, tokens: int, count: TokenCounter, how: str) ->
 
 
 def cut(text: str, tokens: int, count: TokenCounter, how: str) -> str:
-    """The beginning and the end of ``text``, of ``tokens`` together, with a line between them: how much is left out,
-    and ``how`` to load it. ``text`` itself if it is not longer."""
+    """The beginning and the end of ``text``, ``tokens`` together, with a line between them: the number of tokens left
+    out, and ``how`` to load them. ``text`` itself if it is not longer."""
     whole = count(text)
     if whole <= tokens:
         return text
-    # By bytes, as characters of some scripts have more tokens than others.
+    # Cut by bytes, as characters of some scripts have more tokens than others.
     data = text.encode()
     size = int(len(data) * tokens / whole)
     head = data[: size * 2 // 3].decode(errors="ignore")

@@ -1,12 +1,12 @@
 """Layout ``spec`` (spec 1 §4.1): system prompt, metadata pool, chat, active content; and the composition of a context.
 
-Owns the closed set of reasons and which values a version shows; how values become text is ``render``'s. A tool call
-that had to be renamed is shown under its old id (``SessionSettings.renamed``).
+Owns the closed set of reasons, and decides which values of a version are shown; ``render`` turns values into text. A
+tool call that had to be renamed is shown under its old id (``SessionSettings.renamed``).
 
-A layout is a function that makes the sections of one session, in the order of the window. A section brings its pieces
-up to date with a ``View``, a session as it is now, and keeps them by key, so that an unchanged object is not rendered
-again and a piece may be replaced wherever it stands. ``Composition`` is one context, immutable. Whatever is kept, the
-text equals that of a new rendering.
+A layout is a function that makes the sections of one session, in the order of the window. A section updates its pieces
+from a ``View``, the current state of a session, and keeps them by key, so that an unchanged object is not rendered
+again and a piece can be replaced in place. ``Composition`` is one context, immutable. Its text is always the same as
+that of a new rendering.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -45,10 +45,10 @@ ReadHeads = Callable[[Iterable[str]], Awaitable[Heads]]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A session at one moment, and the reads of what it shows.
+    """A session at one moment, and the reads for its content.
 
-    ``contents`` returns contents by reference. ``chars_max``: characters that the chat and the content read for one
-    context may have; None: any.
+    ``contents`` returns contents by reference. ``chars_max``: maximum characters of the chat and the content read for
+    one context; None: no limit.
     """
 
     live: LiveSession
@@ -84,13 +84,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def too_long(self, chars: int) -> CtxdError:
-        """The refusal of a context of ``chars`` characters or more."""
+        """The error for a context of at least ``chars`` characters."""
         assert self.chars_max is not None, "there is a bound"
         return too_long(self.live.session, chars, self.chars_max)
 
 
 def too_long(session: str, chars: int, chars_max: int) -> CtxdError:
-    """The refusal of a context of ``chars`` characters or more, of ``chars_max`` that are possible."""
+    """The error for a context of at least ``chars`` characters, above the limit ``chars_max``."""
     return CtxdError(
         "too_large",
         f"the context of session {session} has at least {chars:,} characters, {chars_max:,} are assembled here at most",
@@ -106,11 +106,11 @@ class SectionPieces(Protocol):
     pieces: dict[str, Piece]
 
     async def update(self, view: View) -> None:
-        """Render what changed, in portions, others having their turn in between. Versions may change meanwhile: the
-        pieces are of one moment if nothing was written during the call.
+        """Render changed pieces, in portions, yielding to other tasks in between. Versions may change meanwhile: the
+        pieces are consistent if nothing was written during the call.
 
-        Raises: CtxdError corrupt if an object has no version, too_large, store_failed. Cancel: safe; what is rendered
-        is kept.
+        Raises: CtxdError corrupt if an object has no version, too_large, store_failed. Cancel: safe; rendered pieces
+        are kept.
         """
 
 
@@ -119,8 +119,8 @@ Layout = Callable[[], Sequence[SectionPieces]]
 
 
 class Composition(msgspec.Struct, frozen=True, kw_only=True):
-    """One context: ``texts`` are those of ``pieces``, of ``size`` bytes with the separators; ``plan`` lists what was
-    left out. ``sections`` are all of the layout, also those without a piece."""
+    """One context. ``texts``: of its ``pieces``; ``size``: bytes, with the separators; ``plan`` lists the objects left
+    out. ``sections``: all of the layout, including empty ones."""
 
     sections: tuple[str, ...]
     pieces: tuple[Piece, ...]
@@ -134,7 +134,7 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compose(components: Sequence[SectionPieces], budget_tokens: int | None, count: TokenCounter) -> Composition:
-    """The context of the pieces of ``components`` as they are, without those that the budget leaves out."""
+    """The context of the current pieces of ``components``, without those that the budget leaves out."""
     pieces = [piece for component in components for piece in component.pieces.values()]
     made = plan(pieces, budget_tokens, count)
     if made.dropped:
@@ -153,15 +153,15 @@ Reason = Literal["system prompt", "metadata pool", "chat", "pinned", "activated 
 """Why a block is in the context."""
 
 PORTION_LINES: Final = 512
-"""Lines of the pool that are rendered in a row: some 2 ms."""
+"""Lines of the pool rendered before yielding to other tasks: about 2 ms."""
 
 PORTION_CHARACTERS: Final = 512 * 1024
-"""Characters of active objects that are rendered in a row: some 2 ms, each object counting for a thousand more."""
+"""Characters of active objects rendered before yielding: about 2 ms; each object counts as a thousand more."""
 
 _PIECE_CHARACTERS: Final = 1_000
 
 TEXTS_AT_ONCE: Final = 16
-"""Texts loaded at once: at most 16 MiB of what sandboxes record."""
+"""Texts loaded at once: at most 16 MiB of content recorded by sandboxes."""
 
 
 def spec() -> Sequence[SectionPieces]:
@@ -208,9 +208,9 @@ class PoolSection:
         self._lines: dict[str, tuple[int, str]] = {}
 
     async def update(self, view: View) -> None:
-        """See ``SectionPieces``. The version that the piece shows is the session's, of its newest segment."""
+        """See ``SectionPieces``. The piece has the version of the session's newest segment."""
         if view.live.mounts is not self._mounts:
-            # Every path may be called something else now.
+            # Any display path may have changed.
             self._mounts, self._lines = view.live.mounts, {}
         live, made = view.live, 0
         heads = await view.heads(live.state.pool)
@@ -250,7 +250,8 @@ class ChatSection:
         self._end = (0, 0)
 
     async def update(self, view: View) -> None:
-        """See ``SectionPieces``. Immutable messages and calls are read once. A purge drops what is kept."""
+        """See ``SectionPieces``. Messages and calls are immutable, so each is read once. A purge drops the whole
+        cache."""
         turns = view.live.state.turns
         if self._end != (len(turns) - 1, len(turns[-1])):
             async for page in read_pages(view.live, self._end):
@@ -273,14 +274,14 @@ class ChatSection:
             if place < self._end:
                 continue
             self._end = place[0], place[1] + 1
-            # Reasoning, notices and all else that spec 1's chat has no message for is not shown.
+            # Spec 1's chat has no message for reasoning, notices and some others: these are not shown.
             if (message := message_of(event)) is None:
                 continue
             key = f"{place[0]}.{place[1]}"
             text, tx = "", None
             if message.role == "toolcall":
                 assert message.toolcall is not None, "the result of a tool names its tool call"
-                # An empty piece, of no version, keeps the place until ``update`` renders it.
+                # A placeholder without text and version, which ``update`` replaces.
                 self._unread[key] = message.toolcall
             else:
                 text, tx = render_message(message.role, message.content), page.seq
@@ -290,7 +291,7 @@ class ChatSection:
 
 
 class ActiveSection:
-    """The active objects, whole, in order of activation; a line for content that is no text."""
+    """The active objects, whole, in order of activation; one line for binary content."""
 
     section = "active_content"
 
@@ -298,7 +299,7 @@ class ActiveSection:
         self.pieces: dict[str, Piece] = {}
 
     async def update(self, view: View) -> None:
-        """See ``SectionPieces``. What is too long is refused before all of it is in memory."""
+        """See ``SectionPieces``. Content over the limit is refused before all of it is in memory."""
         live, kept = view.live, self.pieces
         heads = await view.heads(live.state.active)
         shown = {id: stored for id, stored in heads.items() if stored is not None and stored.content_ref is not None}
@@ -339,12 +340,12 @@ def why_active(state: SessionState, id: str) -> Reason:
         return "pinned"
     if id in state.chosen:
         return "activated explicitly"
-    # An active tool call that was not chosen has a place in its turn; a file never has.
+    # An active tool call that was not chosen is in ``recency``; a file never is.
     return "recent tool call" if id in state.recency else "read"
 
 
 def _stub(document: Document) -> str:
-    """The line that stands for content that is no text."""
+    """The line that stands for binary content."""
     payload = document.payload
     return f"[{payload['media_type']}, {payload['size_bytes']:,} bytes: object.get returns them in base64]"
 

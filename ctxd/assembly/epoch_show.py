@@ -1,7 +1,7 @@
 """History of a session's context epochs: the system context in force at a recorded assembly, with its sources.
 
-Reads the records of one window, which begin with a complete event, and folds their events. The lines of the metadata
-pool, words of ctxd in the same records, are listed as the component ``pool``.
+Reads the records of one window, the first of which has a complete event, and folds their events. The lines of the
+metadata pool, which ctxd writes itself, are in the same records and are listed as the component ``pool``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,23 +24,23 @@ from ctxd_protocol.methods.epochs import EpochShowParams, EpochShowResult, Epoch
 POOL: Final = "pool"
 
 PAGE_CHARS: Final = 256 * 1024
-"""Characters of text beyond which a page ends: it holds one text more at most."""
+"""Characters of text after which a page ends; the text that exceeds it is still included."""
 
 _RECORDS: Final = 100
-"""Records that are read at once in search of one in the layout ``append``."""
+"""Records read at once to find one in the layout ``append``."""
 
 _Listed = tuple[EpochText, str | None]
-"""A text, with the address of its component text; None for words of ctxd, which are in it already."""
+"""A text, with the address of its component text; None for text of ctxd itself, which is in it already."""
 
 
 class EpochHistory:
-    """Epochs of all sessions, as the records of ``archive`` have them. What is read is durable."""
+    """Epochs of all sessions, from the records of ``archive``. Everything read is durable."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
     async def show(self, live: LiveSession, params: EpochShowParams) -> EpochShowResult:
-        """The system context of ``live`` at the assembly that ``params`` mean, one page.
+        """The system context of ``live`` at the assembly that ``params`` select, one page.
 
         Raises: CtxdError assembly_not_found, invalid_params, corrupt, store_failed. Cancel: safe.
         """
@@ -66,13 +66,13 @@ class EpochHistory:
         )
 
     async def _last(self, live: LiveSession, params: EpochShowParams) -> Recorded:
-        """The newest record in the layout ``append`` up to the moment that ``params`` mean."""
+        """The newest record in the layout ``append`` up to the moment that ``params`` select."""
         if sum(given is not None for given in (params.number, params.turn, params.at)) > 1:
             raise CtxdError("invalid_params", "give one of number, turn and at, or none")
         number = live.assembly if params.number is None else params.number
         if params.turn is not None or params.at is not None:
             number = await self._archive.newest_up_to(live.session, number, turn=params.turn, at=params.at)
-        # Assemblies in the other layout stand between.
+        # Skip assemblies in the other layout.
         while 0 < number <= live.assembly:
             first = max(0, number - _RECORDS)
             for record in reversed(await self._archive.records(live.session, after=first, limit=number - first)):
@@ -86,7 +86,7 @@ class EpochHistory:
         )
 
     async def _page(self, live: LiveSession, listed: Sequence[_Listed]) -> tuple[EpochText, ...]:
-        """``listed`` with the texts, as many as a page takes."""
+        """``listed`` with the texts loaded, as many as fit on a page."""
         addresses = dict.fromkeys(address for _, address in listed if address is not None)
         known = await self._archive.windows.texts(live, addresses)
         page: list[EpochText] = []
@@ -111,7 +111,7 @@ class EpochHistory:
 
 
 def _listed(chain: Iterable[Recorded], replied: Place | None) -> list[_Listed]:
-    """The texts that are in force after the records of ``chain``, those of one window: the baseline, then the updates.
+    """The texts in force after the records of ``chain``, all of one window: the baseline, then the updates.
     ``replied``: place of the newest reply."""
     texts: list[_Listed] = []
     for record in chain:
@@ -121,7 +121,7 @@ def _listed(chain: Iterable[Recorded], replied: Place | None) -> list[_Listed]:
         if part.epoch is not None:
             new = [(_text(record, sent, change.key, change.part), change.address) for change in part.epoch.changes]
             if part.epoch.begins is not None:
-                # An epoch that begins within the window has the updates before it in its baseline.
+                # The baseline of an epoch that begins within the window includes the updates before it.
                 pool = [each for each in texts if each[0].key == POOL]
                 texts = [*(each for each in new if each[0].part == "baseline"), *pool]
                 new = [each for each in new if each[0].part != "baseline"]
@@ -140,7 +140,7 @@ def _text(record: Recorded, sent: bool, key: str, part: Part, text: str = "") ->
 
 
 async def _last_reply(live: LiveSession) -> Place | None:
-    """The place of the newest event of the model in the main conversation, None without one."""
+    """The place of the newest event by the model in the main conversation, None without one."""
     for turn in range(len(live.state.turns) - 1, -1, -1):
         found: Place | None = None
         async with aclosing(read_pages(live, (turn, 0), (turn + 1, 0))) as pages:

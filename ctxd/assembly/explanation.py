@@ -1,7 +1,7 @@
-"""Explanation of what a window has of an object: since which assembly, and by which rule.
+"""Explanation of how a window shows an object: since which assembly, and by which rule.
 
-It is read from the records of the session's assemblies in the layout of the newest one, and from the session's sets.
-Where there are requests, only they count: text and blocks were not sent to the model.
+It is derived from the records of the session's assemblies in the layout of the newest one, and from the session's sets.
+If there are requests, only they count: text and blocks were not sent to the model.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +27,7 @@ _REPACKED: Final[dict[RepackReason, WhyRule]] = {
 
 
 class _Look(msgspec.Struct, frozen=True):
-    """The look of an object in consecutive assemblies, the first of which is ``since``."""
+    """The state of an object in consecutive assemblies, the first of which is ``since``."""
 
     shown: ShownAs
     rule: WhyRule
@@ -36,10 +36,10 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 async def explain(live: LiveSession, id: str, archive: Archive) -> WhyResult:
-    """Explain what the newest request of ``live`` shows of the object ``id`` of its index; without a request, its
-    newest assembly.
+    """Explain how the newest request of ``live`` shows the object ``id`` of its index; without a request, its newest
+    assembly.
 
-    Cost: linear in what its records refer to. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    Cost: linear in the references of its records. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     newest = await archive.newest_request(live.session)
     if newest is None:
@@ -66,7 +66,7 @@ async def explain(live: LiveSession, id: str, archive: Archive) -> WhyResult:
 
 
 def _entered(live: LiveSession, id: str) -> WhyRule:
-    """The rule by which the whole content of ``id`` is in a window."""
+    """The rule that put the whole content of ``id`` into a window."""
     state = live.state
     if id in state.pinned:
         return "pinned"
@@ -76,7 +76,7 @@ def _entered(live: LiveSession, id: str) -> WhyRule:
 
 
 def _absent(live: LiveSession, id: str) -> _Look:
-    """The look of an object whose content no assembly has."""
+    """The state of an object whose content is in no assembly."""
     state = live.state
     if id not in state.pool:
         return _Look("none", "not_in_pool")
@@ -118,7 +118,8 @@ async def _in_spec(live: LiveSession, id: str, pages: AsyncIterator[list[Stored]
 
 
 async def _in_windows(live: LiveSession, id: str, pages: AsyncIterator[list[Stored]], newest: Recorded) -> _Look:
-    """The look of ``id`` in ``newest``. Text grows the window too, so that its records are read as well."""
+    """The state of ``id`` in ``newest``. Assemblies as text extend the window too, so their records are read as
+    well."""
     step = _Look("none", "not_assembled")
     mine: list[ObjectRef] = []
     level: Level | None = None
@@ -149,19 +150,19 @@ async def _in_windows(live: LiveSession, id: str, pages: AsyncIterator[list[Stor
 
 
 def _look(live: LiveSession, id: str, refs: Sequence[ObjectRef], level: Level | None, record: Recorded) -> _Look:
-    """The look of ``id`` at ``record``, of whose window ``refs`` are those that concern it; ``level``: that as which it
-    is noted there."""
+    """The state of ``id`` at ``record``. ``refs``: the references to it in that window; ``level``: the level noted for
+    it."""
     part = record.window
     assert part is not None, "it is in the layout append"
     contents = [ref for ref in refs if ref.role in ("output", "late", "active", "changed", "call")]
-    # What is loaded again stands behind what it replaces.
+    # Content that was loaded again comes after the content that it replaces.
     best = next((ref for ref in reversed(contents) if ref.shown != STUB), contents[-1] if contents else None)
     if best is None:
         rule: WhyRule = "read_by_call" if level in ("active", "bare") else "listed"
-        # The line of a tool call is its reply.
+        # A tool call has no line here: the reply shows it.
         is_listed = level in ("active", "bare", "pool") and live.state.is_file(id)
         return _Look("line", rule, record) if is_listed else _Look("none", "not_assembled")
-    # An output is noted as active unless a part of it was left out: its reference has the most that it may show.
+    # An output's reference has its limit even if nothing was cut; only one that is shown whole is noted as active.
     is_whole = best.shown == WHOLE or (best.role in ("output", "late") and best.shown != STUB and level == "active")
     if is_whole:
         rule = _entered(live, id)

@@ -18,8 +18,8 @@ def priced(tokens: int, price: int) -> int:
 
 
 def write_price(model: Model, lifetime_s: int) -> int:
-    """The price of a token written to the cache for ``lifetime_s``; of the next longer lifetime that the model has,
-    else of the longest. 0 is the shortest."""
+    """The price of a token written to the cache for ``lifetime_s``: that of the model's next lifetime that is not
+    shorter, else of its longest. 0 selects the shortest."""
     longer = [life for life in model.cache_write if life >= lifetime_s]
     return model.cache_write[min(longer) if longer else max(model.cache_write)]
 
@@ -91,7 +91,8 @@ def cost_of(record: Recorded, models: Models) -> RequestCost | None:
 
 
 def input_price(tokens: int, read: int, model: Model) -> int:
-    """Micro-dollars for a request of ``tokens``, of which ``read`` come from the cache and the others are written to it
-    for its shortest lifetime. The answer is not in it."""
+    """Micro-dollars for the input of a request of ``tokens``: ``read`` of them come from the cache, the others are
+    written to it for its shortest lifetime, or are plain input if the request is too short to be cached. Output is not
+    included."""
     rate = model.cache_write[model.lifetime_s] if tokens >= model.cache_min_tokens else model.input
     return priced(read, model.cache_read) + priced(max(0, tokens - read), rate)

@@ -1,4 +1,4 @@
-"""Recorded usage of requests: providers' objects in one form, kept in the session, and its totals."""
+"""Recorded usage of requests: providers' usage objects in one form, stored in the session, and its totals."""
 
 import re
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from ctxd_protocol.methods import usage as wire
 from ctxd_protocol.usage_types import RequestUsage
 
 TOKENS_MAX: Final = 10**9
-"""The largest number of tokens that is taken for one request."""
+"""The largest number of tokens accepted for one request."""
 
 OTHER_BYTES_MAX: Final = 4096
-"""Bytes of JSON that the further fields of a provider's object may have."""
+"""Maximum bytes of JSON for the further members of a provider's object."""
 
 
 _PLAIN: Final = ("input", "cache_read", "cache_write", "output", "reasoning")
@@ -37,20 +37,21 @@ _LIFETIMES: Final = {
 """Lifetimes of caches in seconds, by the providers' names."""
 
 _ANTHROPIC_LIFETIME: Final = 300
-"""The lifetime of Anthropic's cache where a request names none."""
+"""Lifetime of Anthropic's cache in seconds if the object names none."""
 
 
 class _Fields:
-    """Reader of a usage object: each member is taken once, what is left is unknown. ``path`` is for messages."""
+    """Reader of a usage object: each member is taken once, and the members left over are unknown. ``path`` is for
+    messages."""
 
     def __init__(self, given: Mapping[str, Any], path: str = "usage") -> None:
         self.left = dict(given)
         self._path = path
 
     def tokens(self, name: str, default: int | None = None) -> int:
-        """The number of tokens in ``name``; ``default`` where it is missing or None.
+        """The number of tokens in ``name``; ``default`` if it is missing or None.
 
-        Raises: CtxdError invalid_params for anything but a number of tokens, and where one is needed.
+        Raises: CtxdError invalid_params if it is not a number of tokens, or is missing without a ``default``.
         """
         value = self.left.pop(name, None)
         if value is None and default is not None:
@@ -62,14 +63,14 @@ class _Fields:
         return value
 
     def part(self, name: str) -> "_Fields":
-        """The object in ``name``, empty where it is missing or None."""
+        """The object in ``name``, empty if it is missing or None."""
         value = self.left.pop(name, None)
         if not isinstance(value, dict | None):
             raise _refused(f"{self._path}.{name} is {repr(value)[:40]}, not an object")
         return _Fields(value or {}, f"{self._path}.{name}")
 
     def lifetimes(self) -> dict[int, int]:
-        """Tokens written to the cache, by its lifetime, for the lifetimes that are given."""
+        """Tokens written to the cache by its lifetime in seconds, for the lifetimes that are given."""
         return {life: self.tokens(name, 0) for name, life in _LIFETIMES.items() if name in self.left}
 
 
@@ -81,8 +82,8 @@ def _refused(message: str) -> CtxdError:
 def usage_of(assembly: int, model: str, given: Mapping[str, Any]) -> RecordUsage:
     """The usage that ``given`` describes: a provider's object, or one of the plain form.
 
-    Raises: CtxdError invalid_params for members of the plain form that are not known, and for numbers that are no
-    counts of tokens or contradict each other.
+    Raises: CtxdError invalid_params for unknown members of the plain form, and for values that are not counts of tokens
+    or contradict each other.
     """
     fields = _Fields(given)
     if "prompt_tokens" in given:
@@ -195,8 +196,8 @@ def _made(
 
 
 class UsageOperations(OperationGroup):
-    """Recording and summing of usage. The prices are those of the table of ``archive``; it may change, so none is
-    kept."""
+    """Recording and summing of usage. Prices come from the table of models in ``archive``; it may change, so no price
+    is stored."""
 
     def __init__(self, sessions: Sessions, archive: Archive) -> None:
         self.sessions = sessions
@@ -206,7 +207,7 @@ class UsageOperations(OperationGroup):
 
     @admitted("session.usage", wire.UsageResult, states=("active", "paused"))
     async def record(self, tx: Transaction, params: wire.UsageParams) -> Accepted:
-        """Record the usage of a request. One that is kept already is not written again.
+        """Record the usage of a request. Usage that is stored already is not written again.
 
         Raises: CtxdError assembly_not_found, invalid_params.
         """
@@ -250,7 +251,7 @@ class UsageOperations(OperationGroup):
         """
         at = AsOf.given(params.valid_time, params.tx)
         live = await (self.sessions.as_of(params.session, at) if at.is_past else self.sessions.live(params.session))
-        # The requests that a fork inherits count where they were made: the sums of all sessions add up.
+        # Inherited requests count in the session that made them, so that the sums of all sessions add up.
         inherited = 0 if live.settings.base is None else live.settings.base.assembly
         own = [usage for number, usage in live.state.usage.items() if number > inherited]
         by_model: dict[str, list[RecordUsage]] = {}
@@ -263,8 +264,8 @@ class UsageOperations(OperationGroup):
         return Accepted(live.barrier, lambda _: result)
 
     async def _request(self, live: LiveSession, context_id: str | None) -> Recorded:
-        """The record of the assembly ``context_id``; for None the newest request among the newest ``_PAGE`` assemblies,
-        or without one, as the client may make requests of text, the newest assembly."""
+        """The record of the assembly ``context_id``. For None, the newest request among the newest ``_PAGE``
+        assemblies, else the newest assembly, as the client may make requests from text."""
         if not live.assembly:
             hint = "Call context.assemble first: usage is that of a request."
             message = f"session {live.session} has no assembly"

@@ -1,6 +1,6 @@
 r"""The text format of a context (spec 1 §4.1): pure, and with one text per value.
 
-A context is a row of *blocks* with one blank line (``\n\n``) between each two::
+A context is a sequence of *blocks*, separated by one blank line (``\n\n``)::
 
     {system prompt}                                          only if not empty
 
@@ -19,17 +19,17 @@ A context is a row of *blocks* with one blank line (``\n\n``) between each two::
     ACTIVE_CONTENT id={id}
     {content}
 
-Content stands as it is, its own final newline (or none) included, so nothing is added or lost: the blank line between
-blocks is two line feeds that follow the last byte of the content, and the text ends with the last block's last byte.
-What could be taken for structure is escaped, so that every context can be parsed back exactly. Two rules
-do that, both reversible, and ordinary text is not changed by either:
+Nothing is added to content or lost from it, and it keeps its own final newline or lack of one: the blank line between
+blocks is two line feeds after its last byte, and the text ends with the last block's last byte. Text that looks like
+structure is escaped, so that every context can be parsed back exactly. Two rules do that; both are reversible, and
+neither changes ordinary text:
 
-- A *line* of content that could be taken for a structural line gets one ``\`` in front. Which lines: after any number
-  of ``\`` (so that a line which already looks escaped is escaped once more), then any blanks and invisible characters,
-  comes ``METADATA_POOL``, ``CHAT_MESSAGE``, ``toolcall_ref`` or ``ACTIVE_CONTENT``, or ``id=`` with ``type=`` later in
-  the line; invisible characters between the letters do not count. A line begins at the start of the content and after
-  every character that some reader takes for a line end, CR, NEL, LS and PS among them.
-- A *value* of a structural line that is empty, or holds a blank, a quote, a line end, a control, an invisible or a
+- A *line* of content that looks like a structural line gets one ``\`` in front. Such a line has any number of ``\`` (so
+  that a line which already looks escaped is escaped once more), then any blanks and invisible characters, then
+  ``METADATA_POOL``, ``CHAT_MESSAGE``, ``toolcall_ref`` or ``ACTIVE_CONTENT``, or ``id=`` with ``type=`` later in the
+  line; invisible characters between the letters are ignored. A line begins at the start of the content and after every
+  character that some reader treats as a line end, CR, NEL, LS and PS among them.
+- A *value* of a structural line that is empty, or contains a blank, a quote, a line end, a control, an invisible or a
   direction character, is written as a JSON string in which those (blanks excepted) are ``\uXXXX``.
 
 The character classes are spelled out instead of taken from the interpreter's Unicode tables: a recorded context must
@@ -56,7 +56,7 @@ _INVISIBLE: Final = (
 _UNSAFE: Final = f"{LINE_ENDS}{_BLANKS}{_INVISIBLE}\ud800-\udfff"
 
 KEYWORDS: Final = ("METADATA_POOL", "CHAT_MESSAGE", "toolcall_ref", "ACTIVE_CONTENT")
-"""What a structural line starts with, metadata lines excepted."""
+"""Beginnings of structural lines, except metadata lines."""
 
 
 def _spaced(word: str) -> str:
@@ -81,19 +81,19 @@ class _Lines(NamedTuple):
 
 @cache
 def _lines() -> _Lines:
-    """Compiled at first use: that takes longer than most modules take to import, and little text needs it."""
+    """The patterns, compiled at first use: this takes longer than importing most modules, and little text needs it."""
     later = rf"([{LINE_ENDS}])"
     patterns = (_STRUCTURAL, f"{later}(?={_STRUCTURAL})")
     return _Lines(*map(re.compile, patterns))
 
 
 def escape(content: str) -> str:
-    """``content`` with a backslash before each line that could be taken for structure; itself without such a line.
+    """``content`` with a backslash before each line that looks like structure; unchanged without such a line.
 
     Cost: linear, one pass over text in which no keyword occurs.
     """
     plain = not any(keyword in content for keyword in KEYWORDS) and not ("id=" in content and "type=" in content)
-    # Most text is plain ASCII, and that is found eight times faster than the absence of every invisible character.
+    # Most text is plain ASCII, which is found eight times faster than the absence of every invisible character.
     if plain and (_PLAIN_ASCII.fullmatch(content) is not None or _ANY_INVISIBLE.search(content) is None):
         return content
     escaped = _lines().later.sub(r"\1\\", content)
@@ -101,7 +101,7 @@ def escape(content: str) -> str:
 
 
 def quote(value: str) -> str:
-    """``value`` as it stands after ``key=`` in a structural line: bare if it is one plain word, else a JSON string."""
+    """``value`` in the form for a structural line, after ``key=``: bare if it is one plain word, else a JSON string."""
     if (value.isalnum() and value.isascii()) or _BARE.fullmatch(value):
         return value
     return _QUOTED_APART.sub(_as_unicode_escape, json.dumps(value, ensure_ascii=False))
@@ -115,14 +115,14 @@ RENDERER: Final = 1
 """Version of the format, kept with every recorded assembly. A change of any byte of any rendering needs a new one."""
 
 SEPARATOR: Final = "\n\n"
-"""What stands between two blocks."""
+"""Separator between two blocks."""
 
 POOL_HEADER: Final = "METADATA_POOL"
 _SUFFIXES: Final = {"present": "", "unread": " [unread]", "deleted": " [deleted]", "purged": " [purged]"}
 
 
 def render_file_line(id: str, path: str, file_type: str, char_count: int, state: LineState) -> str:
-    """The metadata line of a file. ``path`` is what the agent calls it; ``char_count`` is in code points."""
+    """The metadata line of a file. ``path``: its display path; ``char_count``: in code points."""
     return (
         f"id={quote(id)} type=file path={quote(path)} file_type={quote(file_type)}"
         f" char_count={char_count}{_SUFFIXES[state]}"
@@ -140,7 +140,7 @@ def render_message(role: str, text: str) -> str:
 
 
 def render_toolcall_ref(id: str, tool: str, status: str) -> str:
-    """The block that stands in the chat for the output of a tool call."""
+    """The block in the chat that refers to the output of a tool call."""
     return f"toolcall_ref id={quote(id)} tool={quote(tool)} status={quote(status)}"
 
 

@@ -1,4 +1,4 @@
-"""Cache of rendered contexts: those of the sessions assembled last, within bounds of number and bytes."""
+"""Cache of the rendered contexts of the sessions assembled last, bounded in number and bytes."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,20 +15,19 @@ from ctxd.store.store import VersionStore
 from ctxd.store.write_types import Pending, Write
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of the contexts that are kept. A session whose own is larger is rendered whole at each assembly."""
+"""Maximum bytes of kept contexts. A session whose own context is larger is rendered whole at each assembly."""
 
 
 SESSIONS_KEPT_MAX: Final = 32
-"""Sessions whose rendering is kept. One of 10,000 objects takes about 8 MiB; one that is not kept is rendered whole."""
+"""Maximum sessions whose rendering is kept; the others are rendered whole. One of 10,000 objects takes about 8 MiB."""
 
 
 class KeptContext(msgspec.Struct, eq=False):
-    """Rendered components of one session, its newest record, and the context that this recorded.
+    """Rendered components of one session, its newest record, and the context that it recorded.
 
-    ``key``: the state that the components show, None for one that is out of date. ``context_ids``: all that the session
-    has recorded, None before they are read; ``record``, ``composition`` and ``answer`` are None before one is known.
-    ``recalled``: the newest record was looked for.
-    ``window``: that of the layout ``append``, None before it is read.
+    ``key``: the state that the components show, None if they are out of date. ``context_ids``: all that the session has
+    recorded, None until they are read; ``record``, ``composition`` and ``answer``: None until known. ``recalled``: the
+    newest record was looked up. ``window``: of the layout ``append``, None until it is read.
     """
 
     live: LiveSession
@@ -43,31 +42,32 @@ class KeptContext(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes that are kept, about."""
+        """Approximate bytes kept."""
         composed = 0 if self.composition is None else self.composition.size
         return composed + (0 if self.window is None else self.window.size)
 
 
 REPEATS_MAX: Final = 10_000
-"""Requests for an unchanged context that are remembered: nothing was written for them. Each takes some 300 bytes."""
+"""Requests that are remembered because they found their context unchanged, so that nothing was written. Each takes
+about 300 bytes."""
 
 
 class RenderCache:
-    """Contexts of sessions between assemblies, least recently used evicted, within bounds of number and bytes.
+    """Contexts of sessions between assemblies: an LRU cache, bounded in number and bytes.
 
-    A rendering is current until a version of an object in the session's pool changes: by a write of the session itself,
-    which the key shows, or by anybody's version of a file, which the store reports once it is durable. Of active files
-    the key shows it at once: they were just compared with the disk. Other writes concern no rendering. ``cleared``
-    counts how often all was dropped, since writes were lost or a purge was made.
+    A rendering is current until an object in the session's pool gets a new version. Writes of the session itself change
+    the key. A file's version by any other writer invalidates the rendering once the store reports it as durable; for
+    active files the key changes at once, as they were just compared with the disk. Other writes affect no rendering.
+    ``cleared`` counts how often everything was dropped, because writes were lost or content was purged.
     """
 
     def __init__(self, store: VersionStore, archive: Archive) -> None:
         self._archive = archive
         self.cleared = 0
         self._kept: OrderedDict[str, KeptContext] = OrderedDict()
-        # The newest requests that found their context recorded: digest and number, by principal and operation id.
+        # The newest requests whose context was recorded already: digest and number, by principal and operation id.
         self.repeats: OrderedDict[tuple[str, str], tuple[bytes, int]] = OrderedDict()
-        # Of all objects in a pool, only files get versions from others than the session.
+        # Files are the only objects in a pool that get versions from writers other than the session.
         store.on_durable(self._invalidate, types=("file",))
         store.on_lost(self._clear)
 
@@ -80,7 +80,7 @@ class RenderCache:
         return kept
 
     def of(self, live: LiveSession) -> KeptContext:
-        """The context kept of ``live``; a new one, empty, if none is."""
+        """The kept context of ``live``, or a new, empty one."""
         kept = self.get(live)
         if kept is None:
             kept = KeptContext(
@@ -90,7 +90,7 @@ class RenderCache:
         return kept
 
     def put(self, kept: KeptContext) -> None:
-        """Keep ``kept``, and evict those used longest ago until all are within the bounds."""
+        """Keep ``kept``, and evict the least recently used until all are within the bounds."""
         self._kept[kept.live.session] = kept
         size = sum(each.size for each in self._kept.values())
         while self._kept and (len(self._kept) > SESSIONS_KEPT_MAX or size > KEPT_BYTES_MAX):
@@ -98,7 +98,8 @@ class RenderCache:
             size -= gone.size
 
     def _invalidate(self, landed: Sequence[tuple[Write, Pending]]) -> None:
-        """Mark the renderings that show a file with a new version; after a purge drop all, which may show its text."""
+        """Mark renderings that show a file with a new version as out of date. After a purge drop all: any may show the
+        purged text."""
         if any(write.purge is not None for write, _ in landed):
             self._clear(frozenset())
             return

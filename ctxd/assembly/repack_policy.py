@@ -1,44 +1,44 @@
-"""Repack policy: when a window is rewritten, and which of its contents then go. Pure.
+"""Repack policy: when to rewrite a window, and which of its contents to remove then. Pure.
 
-A window grows at its end, so that a request reads all but its newest part from the provider's prompt cache. To remove a
-content is a *repack*: everything behind it has to be written to the cache again. It is worth it
+A window grows at its end, so that a request reads all but its newest part from the provider's prompt cache. Removing
+content is a *repack*: everything after it has to be written to the cache again. It is worth it
 
 - once the cache has expired, as everything is written again anyway (``cache_expired``);
 - when the window exceeds its budget (``budget``);
-- when carrying removable contents has cost as much as rewriting what stands behind them costs (``cost``): the rule of
-  ski rental, applied to every place at which the window could be broken.
+- when carrying removable content has cost as much as rewriting everything after it would (``cost``): the ski rental
+  rule, applied to every place at which the window could be broken.
 
-**Removable** is an outdated content (read again since, or repeated by a later one), and one whose tokens cost more at
-each request than the chance that the model needs it again is worth: ``read price × tokens > worth × chance``. The
-chance falls with the content's age; it is higher for files than for commands, and for what was read or run before
-(``_CHANCES``). Contents that are pinned or were chosen are never removed, those of the running turn only for the
-budget.
+**Removable** is outdated content (its file was read or its command run again later), and content whose tokens cost more
+at each request than the chance that the model needs it again is worth: ``read price × tokens > worth × chance``. The
+chance falls with the content's age; it is higher for files than for commands, and for a file or command that was read
+or run before (``_CHANCES``). Pinned and explicitly activated content is never removed, that of the running turn only
+for the budget.
 
-**Bound.** Without a budget, the bill is at most 3 times that of any schedule that removes removable contents, even of
+**Bound.** Without a budget, the bill is at most 3 times that of any schedule that removes removable content, even of
 one that knows the future. Let r and w be the prices of a token read from and written to the cache, r ≤ w; let *needed*
-be all tokens but those that are removable at a request. Every schedule pays at least B, the bill of a window that has
-the needed tokens only: w·F for the first requests of all tokens, removable ones included as they were needed then, and
-r·M later. Ours pays B + C + R: C for carrying, R for rewriting. An expired cache adds nothing to either, as then all
-that is removable goes and every schedule writes the rest.
+be all tokens except those that are removable at a request. Every schedule pays at least B, the bill of a window with
+the needed tokens only: w·F for the F tokens at their first requests, including removable ones, which were needed then,
+and r·M for the M tokens at later requests. Ours pays B + C + R: C for carrying, R for rewriting. An expired cache adds
+nothing to either: all removable content is removed then, and every schedule writes the rest.
 
-1. R ≤ C. A repack at a place costs (w - r)·(tokens kept behind it) and happens only if the contents that it removes
-   have cost as much by then, counting the request that is about to be made; no content is removed twice.
-2. C ≤ B. The carrying of a content of t tokens is charged to its own first request up to w·t, which sums to w·F at
-   most. What a content costs beyond that, it costs while it is *old*: carried for w·t already. At a request let O be
-   the tokens of old contents, and N the needed tokens behind the first of them which the cache holds. As the rule did
-   not break the window there, w·O ≤ (carried by old contents) < (w - r)·N, so O < N: reading them costs less than
-   reading the needed tokens, r·O < r·N, and is charged to that. These charges sum to r·M at most.
+1. R ≤ C. A repack at a place costs (w - r)·(tokens kept after it) and happens only if the content that it removes has
+   cost as much by then, including the request that is about to be made; nothing is removed twice.
+2. C ≤ B. The cost of carrying content of t tokens is charged to its own first request up to w·t, which sums to w·F at
+   most. Any cost beyond that arises while the content is *old*: carried for w·t already. At a request let O be the
+   tokens of old content, and N the needed tokens in the cache after the first of them. As the rule did not break the
+   window there, w·O ≤ (carried by old content) < (w - r)·N, so O < N: reading old tokens costs less than reading the
+   needed ones, r·O < r·N, and is charged to those. These charges sum to r·M at most.
 
 So B + C + R ≤ 3·B. With a factor f on the rule the same argument gives 2 + max(f, 1/f), which is least for f = 1. A
 search for bad cases found none above 1.5. (Ski rental: Karlin, Manasse, Rudolph, Sleator, Competitive snoopy caching,
 1988. Without B, breaking at one of several places is multilevel aggregation on a path: Bienkowski et al., 2013.)
 
-**Budget.** Repacks that a budget m forces are outside this bound: one that knows the future drops what is not needed
-again, and ours may drop what is. What they add is bounded by what comes in. Let b be the tokens that are left if all
-goes that such a repack may remove, b < m. It leaves b + 0.3·(m - b) at most (``_REFILL``), so that 0.7·(m - b) new
-tokens come before the next one, for each of which every schedule pays w at least once. It pays (w - r)·m at most
-beyond reading. So forced repacks after the first cost at most m / (0.7·(m - b)) times the writing of what came since:
-2.9 times where half of the budget can go, and without bound as b approaches m.
+**Budget.** Repacks forced by a budget m are outside this bound: a schedule that knows the future drops only content
+that is not needed again, and ours may drop other content. Their extra cost is bounded by the new tokens. Let b < m be
+the tokens left if such a repack removes everything it may. It leaves b + 0.3·(m - b) at most (``_REFILL``), so that
+0.7·(m - b) new tokens arrive before the next one, for each of which every schedule pays w at least once. It pays (w -
+r)·m at most beyond reading. So forced repacks after the first cost at most m / (0.7·(m - b)) times the writing of the
+tokens added since: 2.9 times where half of the budget can be removed, and without bound as b approaches m.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,13 +50,15 @@ from ctxd.models import Model
 from ctxd_protocol.context_types import RepackReason
 
 VERSION: Final = 2
-"""Version of the policy, recorded with each request. It changes with every decision that would be another."""
+"""Version of the policy, recorded with each request. It is raised whenever a change of the policy changes a
+decision."""
 
 Kind = Literal["file", "command", "other"]
-"""Subject of a content: a file that was read, the output of a command, or anything else."""
+"""Kind of content: a file that was read, the output of a command, or anything else."""
 
 Aim = Literal["cost", "recall"]
-"""Preference where a window has room: the recall of full history at less cost, or its cost at more recall."""
+"""Preference where a window has room. ``cost``: the recall of full history at less cost; ``recall``: more recall at the
+cost of full history."""
 
 _CHANCES: Final[dict[Kind, tuple[float, ...]]] = {
     "file": (1 / 8, 3 / 10),
@@ -64,8 +66,8 @@ _CHANCES: Final[dict[Kind, tuple[float, ...]]] = {
     "other": (1 / 80,),
 }
 """Chance that the next tool call reads or runs the same, times (age + 4): by how often it was read or run already, the
-last number for more. Maximum likelihood over recorded sessions, see ``bench/README.md``; what has neither path nor
-command is not observed, and is taken to be half as likely as a command that ran once."""
+last number for more. Maximum likelihood over recorded sessions, see ``bench/README.md``; content with neither path nor
+command cannot be observed, and is assumed to be half as likely as a command that ran once."""
 
 _AGE_SHIFT: Final = 4
 
@@ -75,27 +77,26 @@ _WORTH_TOKENS_MAX: Final = 1_000_000
 _RECALL_FACTOR: Final = 3
 
 GAIN_TOKENS_MIN: Final = 30
-"""Tokens below which removing a content is not worth its stub."""
+"""Fewest tokens saved for which content is replaced by a stub."""
 
 CUT_TOKENS_MIN: Final = 200
-"""Tokens that a cut content keeps at least."""
+"""Fewest tokens that remain of content that is cut."""
 
 _EAGER: Final = 0.3
-"""Share of the worth by which contents behind a break are judged: removing them costs nothing then, later it would."""
+"""Share of the worth by which content after a break is judged: removing it is free then, and would cost later."""
 
 _REFILL: Final = 0.3
-"""Share of the room for removable contents that a repack for the budget leaves in use. The rest is for what comes, so
+"""Share of the room for removable contents that a repack for the budget leaves in use. The rest is for new content, so
 that the window is not broken again at once."""
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Part of a window that a stub can replace: a tool output with the arguments of its call, or an activated file.
 
-    ``before``: tokens of the window in front of it. ``tokens``: its own as it is shown; ``stub_tokens``: those of the
-    stub. ``age``: tool calls since it entered the window, or since a later content referred to it. ``times``: how often
-    its file was read or its command run by then. ``is_running``: it belongs to the current turn. ``is_kept``: it is
-    pinned, or active by request. ``is_outdated``: a later content shows the same file or command again, or the same
-    text. ``is_new``: no request has had it yet.
+    ``before``: tokens of the window before it. ``tokens``: its own as it is shown; ``stub_tokens``: those of the stub.
+    ``age``: tool outputs after it in the window. ``times``: how often its file was read or its command run by then.
+    ``is_running``: it belongs to the current turn. ``is_kept``: it is pinned, or active by request. ``is_outdated``: a
+    later content shows the same file or command again. ``is_new``: no request has included it yet.
     """
 
     key: str
@@ -117,7 +118,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def chance(self) -> float:
-        """Chance that the next tool call would read it again."""
+        """Chance that the next tool call reads or runs it again."""
         if self.is_outdated:
             return 0.0
         chances = _CHANCES[self.kind]
@@ -125,9 +126,9 @@ class Content(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of the policy. ``budget_tokens``: the most that a request may have, None for any number.
+    """Parameters of the policy. ``budget_tokens``: the maximum for a request, None for no limit.
 
-    ``worth_tokens``: the worth of a content that is at hand when the model needs it, in uncached input tokens.
+    ``worth_tokens``: the value, in uncached input tokens, of content that is in the window when the model needs it.
     ``file_tokens``, ``output_tokens``: tokens to which the content of a file, and any other output, is cut when it
     enters the window.
     """
@@ -139,7 +140,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, budget_tokens: int, aim: Aim = "cost") -> "Rules":
-        """The parameters for a budget: the one rule by which they are chosen, see ``bench/README.md``."""
+        """The parameters for a budget, by a single rule: see ``bench/README.md``."""
         worth = _WORTH_TOKENS * (budget_tokens / _WORTH_BUDGET) ** 3 * (_RECALL_FACTOR if aim == "recall" else 1)
         return cls(
             budget_tokens=budget_tokens,
@@ -150,7 +151,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cuts(self) -> dict[Kind, int]:
-        """Tokens to which a content is cut when it enters the window, by its kind."""
+        """Tokens to which content is cut when it enters the window, by its kind."""
         return {"file": self.file_tokens, "command": self.output_tokens, "other": self.output_tokens}
 
 
@@ -158,7 +159,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Result of ``decide``: the contents to replace by stubs, and those to cut to a number of tokens, by key.
 
     ``reason`` None: nothing changes. ``carried`` is for the next decision. ``tokens``: of the window afterwards;
-    ``over_by``: those that it still exceeds the budget by, as all that is left is text, kept, or as short as it can be.
+    ``over_by``: tokens by which it still exceeds the budget, as the rest is text, kept, or as short as possible.
     """
 
     reason: RepackReason | None
@@ -182,10 +183,10 @@ def decide(
 ) -> Decision:
     """Decide on the window of the next request.
 
-    ``contents``: those of the window that are no stubs, in order. ``carried``: see ``Decision``, empty at first.
-    ``tokens``: of the window; ``sent``: of its beginning that the last request had as well. ``idle_s``: seconds since
-    that request, None without one. ``lifetime_s``: a key of the model's ``cache_write``. Cost: linear in ``contents``,
-    and n log n for a repack; what was replaced by stubs costs nothing.
+    ``contents``: those of the window that are not stubs, in order. ``carried``: see ``Decision``, empty at first.
+    ``tokens``: of the window; ``sent``: tokens at its beginning that were in the last request too. ``idle_s``: seconds
+    since that request, None without one. ``lifetime_s``: a key of the model's ``cache_write``. Cost: linear in
+    ``contents``, and n log n for a repack; stubs cost nothing.
     """
     policy = _Policy(model, lifetime_s, rules)
     free = [each for each in contents if not each.is_kept and each.gain >= GAIN_TOKENS_MIN]
@@ -235,11 +236,12 @@ class _Policy:
         self._worth = rules.worth_tokens * model.input
 
     def is_removable(self, content: Content, share: float = 1.0) -> bool:
-        """True if carrying ``content`` costs more than ``share`` of what having it at hand is worth."""
+        """True if ``content`` is outdated, or carrying it costs more than ``share`` of the worth of having it in the
+        window."""
         return self._read * content.gain > share * self._worth * content.chance or content.is_outdated
 
     def place(self, removable: Sequence[Content], requests: Mapping[str, int], sent: float) -> float | None:
-        """The first place at which breaking the window has become worth it, None for none."""
+        """The first place at which breaking the window has become worth it, None without one."""
         found, cost, gain = None, 0.0, 0.0
         for each in reversed(removable):
             cost += self._read * each.gain * requests[each.key]
@@ -253,8 +255,8 @@ class _Policy:
         return [each for each in contents if each.before >= place and self.is_removable(each, _EAGER)]
 
     def forced(self, free: Sequence[Content], tokens: float, budget: int) -> list[Content]:
-        """The contents that go for the budget: outdated ones first, then those that are worth least for their tokens;
-        of the running turn only if the others do not suffice."""
+        """The contents to remove for the budget: outdated ones first, then those worth least per token; those of the
+        running turn only if the others do not suffice."""
         found: list[Content] = []
         for running in (False, True):
             some = [each for each in free if each.is_running is running and not each.is_new]
@@ -271,8 +273,8 @@ class _Policy:
 
 
 def _cuts(new: Sequence[Content], over: float) -> tuple[dict[str, int], float]:
-    """Cut the largest of ``new`` to one length, so that ``over`` tokens are saved; return the lengths and the tokens
-    saved, fewer where all are as short as they can be."""
+    """Cut the largest of ``new`` to one length, to save ``over`` tokens; return the lengths and the tokens saved, which
+    are fewer if all have their shortest length."""
     if over <= 0 or not new:
         return {}, 0.0
     sizes = sorted((each.tokens for each in new), reverse=True)

@@ -1,7 +1,7 @@
-"""Repacks of the layout ``append``: the contents of a window as the policy judges them, and the window it makes. Pure.
+"""Repacks of the layout ``append``: the contents of a window for the policy, and the window after its decision. Pure.
 
-A repacked window begins with its assembly: the record has all of its references, with what each one shows.
-The tool calls stay, as providers refuse outputs without them, with short arguments.
+A repacked window begins with its assembly: the record has all of its references, each with the part that it shows. Tool
+calls stay, with short arguments, as providers reject outputs without them.
 """
 
 from collections import Counter
@@ -51,10 +51,10 @@ _LINE_TOKENS: Final = 40
 """Tokens of the line in a cut output that gives its length and how to load it."""
 
 _CONVERSATION_KEPT: Final = 0.5
-"""Share of the room for the conversation that stays in use when old replies have to go."""
+"""Share of the room for the conversation that stays in use when old replies are removed."""
 
 _ROOM_KEPT: Final = 0.3
-"""Share of the budget that is free once a message of more than that had to be cut."""
+"""Share of the budget that stays free after a message larger than that was cut."""
 
 _GONE: Final = "[older replies were removed here to fit the budget, with their tool calls; the session's chat has them]"
 _GONE_KEY: Final = "-gone"
@@ -66,15 +66,15 @@ _CONTENTS: Final = ("active", "changed", "output")
 _WRITTEN: Final = (AssistantText, Reasoning, ToolUse)
 
 UNJUDGED_CUTS: Final[Mapping[Kind, int]] = {"file": 16_000, "command": 16_000, "other": 16_000}
-"""Tokens to which contents are cut in a window that is for no model, so that no policy judges it."""
+"""Tokens to which content is cut in a window that is for no model, so that no policy applies."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """Circumstances of one request. ``turn``: the current one. ``kept``: objects that are pinned or active by request.
 
-    ``idle_s``: seconds since the last request that began with the same model, tools and format, None without one;
-    ``sent_items``: items of the window that it had. ``tools_tokens``: those of the tools' declarations. ``carried``: of
-    the last decision. ``begins``: the reason for a new context epoch if the last request was for another model.
+    ``idle_s``: seconds since the last request for the same model, tools and format, None without one; ``sent_items``:
+    number of the window's items in it. ``tools_tokens``: of the declarations of tools. ``carried``: of the last
+    decision. ``begins``: the reason for a new context epoch if the last request was for another model.
     """
 
     turn: int
@@ -89,7 +89,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A content in the window: its index among the references, and that of its call if there is something to gain."""
+    """Content in the window: the index of its reference, and of its call's reference if shortening the call saves
+    tokens."""
 
     content: Content
     index: int
@@ -97,15 +98,16 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def rules_for(model: Model, budget_tokens: int | None, max_tokens: int | None, aim: Aim) -> Rules:
-    """The rules for a session's budget, and never more than the model takes beside an answer of ``max_tokens``."""
+    """The rules for a session's budget, which is limited to the model's context minus ``max_tokens`` for the answer
+    (None: the model's maximum)."""
     most = max(1, model.context_tokens - (model.output_tokens_max if max_tokens is None else max_tokens))
     return Rules.of(most if budget_tokens is None else min(budget_tokens, most), aim)
 
 
 def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
-    """Decide on ``grown``, and return what the decision makes of it: ``grown`` itself, or a new window.
+    """Decide on ``grown``, and return the window after the decision: ``grown`` itself, or a new one.
 
-    Cost: linear in the items of the window; texts are only looked at where they change.
+    Cost: linear in the items of the window; texts are read only where they change.
     """
     before = grown.window
     parts, tokens, sent = _parts(grown, moment)
@@ -123,13 +125,13 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
         if moment.begins is None or not before.refs:
             return grown, decision
         if not before.epoch.updates:
-            # The baseline is what the model believes: only its epoch is another.
+            # The baseline is up to date: only the epoch changes.
             event = next_epoch(before, grown.planned, moment.begins)
             return msgspec.structs.replace(grown, planned=msgspec.structs.replace(grown.planned, event=event)), decision
         decision = msgspec.structs.replace(decision, reason="cache_expired")
     made = _repacked(grown, decision, {part.content.key: part for part in parts})
     made = _next_epoch(made, before, moment.begins or "repack")
-    # The arguments of a call are no part of its output that is cut, so that less than was decided may be saved.
+    # A cut shortens the output but not the arguments of its call, so it may save less than was decided.
     tokens = sum(item.tokens for item in made.flat()) + moment.tools_tokens
     most = tokens if moment.rules.budget_tokens is None else moment.rules.budget_tokens
     decision = msgspec.structs.replace(decision, tokens=tokens, over_by=max(0.0, tokens - most))
@@ -144,7 +146,7 @@ def judge(grown: Grown, moment: Moment) -> tuple[Grown, Decision]:
     if decision.reason is None:
         return grown, decision
     made = _loadable(made, moment.kept)
-    # The first request of a window is no repack, whatever it leaves out.
+    # The first request of a window is not a repack, whatever it leaves out.
     return made, decision if before.refs else msgspec.structs.replace(decision, reason=None)
 
 
@@ -161,7 +163,7 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
     found: list[_Part] = []
     place, seen, sent, count = moment.tools_tokens, 0, 0.0, 0
     for index, (ref, some) in enumerate(zip(refs, items, strict=True)):
-        # A reply behind it shows that the model had it, in whatever request.
+        # A later reply proves that some request has shown it to the model.
         is_new = index >= len(grown.window.refs) and index > answered
         for item in some:
             match item:
@@ -199,7 +201,7 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
             place, count = place + item.tokens, count + 1
             sent = place if count <= moment.sent_items else sent
     if grown.window.epoch.updates:
-        # A repack takes them into the baseline, so that everything behind that is written anew.
+        # A repack merges the updates into the baseline, so that everything after it is written again.
         found = [
             _Part(msgspec.structs.replace(part.content, before=moment.tools_tokens), part.index, part.call)
             for part in sorted(found, key=lambda part: part.content.before)
@@ -210,7 +212,7 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
 def _latest(
     refs: Sequence[Ref], items: Sequence[tuple[WindowItem, ...]], facts: Mapping[str, CallFacts]
 ) -> dict[str | None, int]:
-    """The index of the newest output that shows what was read or run, by that."""
+    """The index of the newest output of each file or command, by ``CallFacts.reads``."""
     return {
         call.reads: index
         for index, (ref, some) in enumerate(zip(refs, items, strict=True))
@@ -285,8 +287,7 @@ def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> G
 
 
 def _next_epoch(made: Grown, before: AppendWindow, begins: Begin) -> Grown:
-    """``made``, a window that replaces ``before``, with a baseline of what the model believes by then: the updates in
-    ``before`` are in it."""
+    """``made``, a window that replaces ``before``, with a new baseline that includes the updates in ``before``."""
     if not before.refs:
         return made
     planned = made.planned
@@ -306,8 +307,8 @@ def _next_epoch(made: Grown, before: AppendWindow, begins: Begin) -> Grown:
 
 
 def _mark_ends(refs: list[Ref], items: list[tuple[WindowItem, ...]], gone: Sequence[Ref], material: Material) -> None:
-    """Put words of the user before ``items`` and behind them where the references ``gone`` left a message of the
-    model first or last, which providers refuse."""
+    """Put a message of the user before ``items`` and after them if removing the references ``gone`` left a message of
+    the model first or last, which providers reject."""
     talk = [(at, each) for at, some in enumerate(items) for each in some if not isinstance(each, SystemText)]
     if not talk or not is_user_side(talk[-1][1]):
         refs.append(TextRef(key=gone[-1].key, turn=gone[-1].turn, kind="marker", text=CONTINUE))
@@ -319,7 +320,7 @@ def _mark_ends(refs: list[Ref], items: list[tuple[WindowItem, ...]], gone: Seque
 
 
 def next_epoch(window: AppendWindow, planned: Planned, begins: Begin) -> EpochEvent:
-    """The event of ``planned`` as one that begins an epoch after that of ``window``."""
+    """The event of ``planned``, changed to begin an epoch after that of ``window``."""
     changes = () if planned.event is None else planned.event.changes
     event = begun(window.epoch, begins, changes)
     tools = None if planned.event is None else planned.event.tools
@@ -327,34 +328,33 @@ def next_epoch(window: AppendWindow, planned: Planned, begins: Begin) -> EpochEv
 
 
 def _answered(ref: Ref, item: WindowItem) -> str | None:
-    """The id in the window of the call that ``item`` of ``ref`` is an output of, None if it is no output."""
+    """The id in the window of the call whose output is ``item`` of ``ref``, None if it is not an output."""
     if isinstance(item, Update) and item.kind == "output" and isinstance(ref, EventRef | ObjectRef):
         return ref.call
     return item.call if isinstance(item, ToolOutput) else None
 
 
 def _shows(call: CallFacts, item: WindowItem) -> bool:
-    """True for an output that shows what its call is about: a file that could not be read is not shown."""
+    """True if the output shows the subject of its call: a failed read does not show its file."""
     return call.kind != "file" or not (isinstance(item, ToolOutput) and item.is_error)
 
 
 def _turn(ref: Ref) -> int:
-    """The turn of a content. An event has its own, also if the window got it later."""
+    """The turn of content. An event has its own, even if it entered the window later."""
     return ref.at[0] if isinstance(ref, EventRef) else ref.turn
 
 
 def _newest_reply(items: Sequence[tuple[WindowItem, ...]]) -> int:
-    """Index of the last item that the model wrote, -1 without one."""
+    """Index of the last item written by the model, -1 without one."""
     places = range(len(items) - 1, -1, -1)
     return next((n for n in places if any(isinstance(each, _WRITTEN) for each in items[n])), -1)
 
 
 def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, float]:
-    """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, messages of
-    the user, and the tokens saved.
+    """``made``, a window that has not begun yet, without its oldest replies and, if these do not suffice, old messages
+    of the user; and the tokens saved.
 
-    The newest reply and the newest message of the user stay, and so does what came after that reply, what is kept, and
-    the baseline.
+    The newest reply, the newest message of the user, everything after that reply, kept objects and the baseline stay.
     """
     refs, items = list(made.planned.refs), made.items
     starts = _starts(items)
@@ -376,7 +376,7 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
         left -= tokens
     if not gone:
         return made, 0.0
-    # One line stands for all that went, now or before.
+    # One line stands for everything removed, now or earlier.
     gone.update(index for index, ref in enumerate(refs) if ref.key.endswith(_GONE_KEY))
     place = min(gone)
     marker = TextRef(
@@ -400,7 +400,7 @@ def _shortened(made: Grown, moment: Moment, decision: Decision) -> tuple[Grown, 
 def _without_call(
     made: Grown, held: Collection[str], ref: Ref, items: tuple[WindowItem, ...]
 ) -> tuple[WindowItem, ...]:
-    """The ``items`` of ``ref`` in a window that has the calls ``held``: a late output names no call but these."""
+    """The ``items`` of ``ref`` in a window that has only the calls ``held``: a late output must not name any other."""
     if not isinstance(ref, EventRef | ObjectRef) or ref.call in held:
         return items
     facts = made.planned.facts.get(ref.call)
@@ -415,8 +415,9 @@ def _without_call(
 
 
 def _loadable(made: Grown, kept: Collection[str]) -> Grown:
-    """``made`` with the objects of which it lacks the whole content noted as such, so that they can be loaded again.
-    What of ``kept`` is larger than the budget is not loaded at each request."""
+    """``made``, with objects noted as not shown whole if their whole content is missing, so that they can be loaded
+    again. A cut object in ``kept`` counts as whole: as it exceeds the budget, it must not be loaded again at each
+    request."""
     whole = {
         each.object
         for some in made.items
@@ -434,8 +435,9 @@ def _loadable(made: Grown, kept: Collection[str]) -> Grown:
 
 
 def _all_cut(made: Grown, over: float, room: float, kept: Collection[str]) -> tuple[Grown, float]:
-    """``made`` with the largest messages and contents of which there is material cut, ``kept`` ones last, so that
-    ``over`` tokens are saved, and the tokens saved. Those of more than ``room`` tokens leave as much for what comes."""
+    """``made`` with its largest messages and contents cut, ``kept`` ones last, to save ``over`` tokens; and the tokens
+    saved. Only items with loaded ``material`` are cut. Those of more than ``room`` tokens are cut further, to leave
+    ``room`` free."""
     refs, rows, saved = list(made.planned.refs), list(made.items), 0.0
     sizes = {
         at: sum(item.tokens for item in some)
@@ -462,8 +464,8 @@ def _all_cut(made: Grown, over: float, room: float, kept: Collection[str]) -> tu
 
 
 def _cut(ref: Ref, items: Sequence[WindowItem], tokens: float, text_min: int) -> Ref:
-    """``ref`` with what it shows, ``items``, cut to ``tokens``: its text, and its pictures where these alone are more.
-    ``text_min``: tokens that are left of its text at least."""
+    """``ref`` with its ``items`` cut to ``tokens``: its text, and its pictures if they alone exceed that. ``text_min``:
+    fewest tokens that remain of its text."""
     room = int(tokens - ITEM_TOKENS - _LINE_TOKENS)
     images = sum(len(item.pictures) if isinstance(item, ToolOutput) else isinstance(item, ImageItem) for item in items)
     kept = max(0, min(images, (room - text_min) // IMAGE_TOKENS))
@@ -472,7 +474,7 @@ def _cut(ref: Ref, items: Sequence[WindowItem], tokens: float, text_min: int) ->
 
 
 def _starts(items: Sequence[tuple[WindowItem, ...]]) -> list[int]:
-    """Indexes at which the conversation can be split: where a reply or a message of the user begins."""
+    """Indexes at which the conversation can be split: the beginnings of replies and of messages of the user."""
     found: list[int] = []
     in_reply = False
     for index, some in enumerate(items):

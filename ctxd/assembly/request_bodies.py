@@ -1,12 +1,12 @@
 """Request bodies of the providers' APIs, rendered from a window. Pure.
 
-A body is a JSON value that the provider's API accepts as it is: roles alternate where they must, each tool call is
-followed by its output, and no text is blank. It is rendered so that a window that grew gives a body that grew: all
-bytes of a body, but for the brackets that close it and cache markers, begin the next one. For that, a window has to
-hold three things, which ``append_planner.py`` ensures: system texts first; all outputs of a reply directly behind the
-reply; a user's item at the end.
+A body is a JSON value that the provider's API accepts unchanged: roles alternate where they must, each tool call is
+followed by its output, and no text is blank. When a window grows, so does its body: all bytes of a body, except closing
+brackets and cache markers, begin the next one. For that, a window must have three properties, which
+``append_planner.py`` ensures: system texts first; all outputs of a reply directly after the reply; a user's item at the
+end.
 
-Reasoning goes back only to the model that wrote it and only behind the messages that this model had: providers refuse
+Reasoning is sent back only to the model that wrote it and only after the messages that this model had: providers reject
 it elsewhere, some of them with the whole request.
 """
 
@@ -34,26 +34,27 @@ from ctxd.epochs.tagged_text import tagged
 from ctxd_protocol.context_types import Block, Omitted, RequestFormat, ToolDeclaration, declared
 
 WINDOW_RENDERER: Final = 4
-"""Version of the layout ``append``, kept with every assembly in it. Programs that do not know it refuse it."""
+"""Version of the layout ``append``, kept with every assembly in it. Programs that do not know it reject it."""
 
 WINDOW_RENDERERS: Final = (2, 3, WINDOW_RENDERER)
-"""Versions that are rendered. In version 2, every ``&``, ``<`` and ``>`` of an update is escaped; before version 4, no
-update is a system message of the Messages API."""
+"""Versions that can be rendered. In version 2, every ``&``, ``<`` and ``>`` of an update is escaped; before version 4,
+no update is a system message of the Messages API."""
 
 SYSTEM_UPDATES_SINCE: Final = 4
-"""Version from which on each update notes whether it is a system message."""
+"""First version in which each update notes whether it is a system message."""
 
 
 BREAKPOINTS_MAX: Final = 4
-"""Cache markers that the Messages API takes in one request. It looks for an older prefix in the 20 blocks before each;
-one marker stands where the last request ended, however many blocks came since."""
+"""Maximum cache markers that the Messages API accepts in one request. It looks for an older prefix in the 20 blocks
+before each; one marker stays at the end of the last request, however many blocks were added since."""
 
 UNDECLARED: Final = ToolDeclaration(
     name="undeclared_tools",
     description="Stands for tools that this request does not declare. It cannot be called.",
     input_schema={"type": "object"},
 )
-"""Declaration in a request without any: the Messages API refuses tool calls in a request that declares no tool."""
+"""Placeholder for a request without declarations: the Messages API rejects tool calls in a request that declares no
+tool."""
 
 Reason = Literal[
     "the format takes no reasoning",
@@ -69,10 +70,10 @@ Reason = Literal[
 
 CONTINUE: Final = "Go on."
 BEGIN: Final = "The conversation begins with a message of the assistant."
-"""Words of the user at the end and at the beginning of a request, where an API wants a message of the user."""
+"""Messages of the user at the end and at the beginning of a request, for APIs that require one there."""
 
 NO_REPLY: Final = "[no reply to this came]"
-"""Words of the model behind a system message where the user goes on: the Messages API wants a reply there."""
+"""Message of the model between a system message and the user's next one: the Messages API requires a reply there."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _MARKER: Final = {"type": "ephemeral"}
@@ -80,9 +81,9 @@ _FAILED: Final = "[the tool failed]"
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
-    """``body`` as the API takes it. ``plain``: its JSON text without cache markers. ``prefix``: the hash of model,
-    tools, system prompt and messages, by which the reasoning of the answer is bound to them. ``omitted``: reasoning
-    that was left out."""
+    """``body``: for the API, unchanged. ``plain``: its JSON text without cache markers. ``prefix``: the hash of model,
+    tools, system prompt and messages, to which reasoning in the answer is bound. ``omitted``: reasoning that was left
+    out."""
 
     body: dict[str, Any]
     plain: bytes
@@ -98,14 +99,14 @@ def request_body(
 ) -> RequestBody:
     """The request that shows ``items``.
 
-    ``breakpoints``: counts of items behind which a cache marker goes, where the API has them: behind the highest three,
-    as one marker is behind the system prompt. ``renderer``: one of ``WINDOW_RENDERERS``.
+    ``breakpoints``: counts of items after which a cache marker goes, where the API has them. Only the highest three are
+    used, as one marker follows the system prompt. ``renderer``: one of ``WINDOW_RENDERERS``.
     """
     api = _APIS[target.format](target, renderer)
     marked = sorted(breakpoints)[1 - BREAKPOINTS_MAX :]
     system = [item.text for item in items if isinstance(item, SystemText)]
     digest = hashlib.sha256(_encode((target.format, target.model, target.tools, system)))
-    # Reasoning is bound to what stood before the reply that it is a part of.
+    # Reasoning is bound to the messages before its reply.
     before, omitted = digest.hexdigest(), []
     followers: list[WindowItem | None] = [None] * len(items)
     for at in range(len(items) - 2, -1, -1):
@@ -130,8 +131,8 @@ def request_body(
 
 
 def spec_request(blocks: Sequence[Block], target: RequestTarget) -> RequestBody:
-    """The request that shows a context of the layout ``spec``: prompt and pool are the system prompt, the chat is the
-    conversation, and active content stands at its end. References of tool calls are text, as in that layout."""
+    """The request for a context of the layout ``spec``: prompt and pool become the system prompt, the chat becomes the
+    conversation, and active content comes at its end. References to tool calls are text, as in that layout."""
     items: list[WindowItem] = []
     for nth, block in enumerate(blocks):
         same: dict[str, Any] = {"key": str(nth), "tokens": block.tokens, "turn": 0, "object": block.object}
@@ -154,12 +155,12 @@ def spec_request(blocks: Sequence[Block], target: RequestTarget) -> RequestBody:
 
 
 def is_user_side(item: WindowItem) -> bool:
-    """True for items that the provider gets in messages of the user, or of a tool."""
+    """True for items that go into messages of the user, or of a tool."""
     return isinstance(item, UserText | ImageItem | ToolOutput | Update)
 
 
 def _shown_text(item: UserText | AssistantText | Update, renderer: int) -> str:
-    """The text that the model reads. An update is marked as one, and what could be taken for the mark is escaped."""
+    """The text that the model reads. An update is tagged as one, and text that looks like the tag is escaped."""
     if not isinstance(item, Update):
         return item.text
     if renderer == 2:
@@ -169,14 +170,14 @@ def _shown_text(item: UserText | AssistantText | Update, renderer: int) -> str:
 
 
 def _data_url(picture: Picture) -> str:
-    """The address of ``picture``: its own, or one that holds its bytes."""
+    """The URL of ``picture``: its own, or a data URL with its bytes."""
     if picture.data is None:
         return picture.url or ""
     return f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode()}"
 
 
 def _refusal(item: Reasoning, follower: WindowItem | None, target: RequestTarget, before: str) -> Reason | None:
-    """The reason why ``target`` may not get ``item``, None if it may. ``follower``: the item behind all reasoning;
+    """Why ``target`` must not get ``item``, None if it may. ``follower``: the next item that is not reasoning;
     ``before``: the hash of the messages before this reply."""
     provider = PROVIDERS[target.format]
     if provider is None:
@@ -205,8 +206,8 @@ class _Anthropic:
         return None if item.signature is not None or item.encrypted is not None else "it has no signature"
 
     def add(self, item: WindowItem) -> list[dict[str, Any]]:
-        """Add ``item``; returns what was added. A system message stands behind one of the user, and a reply behind it;
-        this depends on what was added before alone, so that nothing that was sent changes."""
+        """Add ``item``; returns the added parts. A system message comes after one of the user, and before a reply. The
+        result depends only on earlier items, so that nothing that was sent changes."""
         last = self._messages[-1]["role"] if self._messages else None
         if isinstance(item, Update) and item.is_system and last == "user":
             return [self._say("system", {"type": "text", "text": item.text})]
@@ -234,7 +235,7 @@ class _Anthropic:
                 arguments = msgspec.json.decode(item.arguments)
                 return {"type": "tool_use", "id": item.call, "name": item.tool, "input": arguments}
             case ToolOutput():
-                # The API refuses an error without text, and one with images.
+                # The API rejects an error without text, and one with images.
                 is_flagged = item.is_error and not item.pictures
                 text = item.text
                 if item.is_error and (item.pictures or not text.strip()):
@@ -256,7 +257,7 @@ class _Anthropic:
         return {"type": "image", "source": source}
 
     def mark(self) -> None:
-        """Put a cache marker behind what the user side added last, before a system message."""
+        """Put a cache marker on the user side's last block, which may precede a system message."""
         for message in reversed(self._messages[-2:]):
             if message["role"] != "system":
                 if message["role"] == "user":
@@ -264,7 +265,7 @@ class _Anthropic:
                 return
 
     def end(self) -> None:
-        """All items were added."""
+        """Nothing is left to add."""
 
     def body(self, system: Sequence[str]) -> dict[str, Any]:
         """The body without cache markers."""
@@ -285,7 +286,7 @@ class _Anthropic:
 
 
 class _Responses:
-    """Responses API: a list of items, without roles that alternate and without markers. Nothing is stored there."""
+    """Responses API: a list of items, without alternating roles and without cache markers. Nothing is stored there."""
 
     def __init__(self, target: RequestTarget, renderer: int) -> None:
         self._target = target
@@ -296,7 +297,7 @@ class _Responses:
         return None if item.encrypted is not None and item.id is not None else "it has no encrypted content"
 
     def add(self, item: WindowItem) -> list[dict[str, Any]]:
-        """Add ``item``; returns what was added."""
+        """Add ``item``; returns the added parts."""
         part = self._part(item)
         self._input.append(part)
         return [part]
@@ -336,10 +337,10 @@ class _Responses:
         return {"type": "input_image", "detail": "auto", "image_url": _data_url(picture)}
 
     def mark(self) -> None:
-        """The API finds the longest prefix that it has by itself."""
+        """Do nothing: the API finds the longest cached prefix by itself."""
 
     def end(self) -> None:
-        """All items were added."""
+        """Nothing is left to add."""
 
     def body(self, system: Sequence[str]) -> dict[str, Any]:
         """The body."""
@@ -359,7 +360,7 @@ class _Responses:
 
 
 class _Chat:
-    """Chat Completions: an assistant's message has text and calls apart, and outputs take no images."""
+    """Chat Completions: a message of the assistant has separate text and calls, and outputs take no images."""
 
     def __init__(self, target: RequestTarget, renderer: int) -> None:
         self._target = target
@@ -371,7 +372,7 @@ class _Chat:
         return "the format takes no reasoning"
 
     def add(self, item: WindowItem) -> list[dict[str, Any]]:
-        """Add ``item``; returns what was added."""
+        """Add ``item``; returns the added parts."""
         if not isinstance(item, ToolOutput):
             self.end()
         match item:
@@ -411,10 +412,10 @@ class _Chat:
         return {"type": "image_url", "image_url": {"url": _data_url(picture)}}
 
     def mark(self) -> None:
-        """The API finds the longest prefix that it has by itself."""
+        """Do nothing: the API finds the longest cached prefix by itself."""
 
     def end(self) -> None:
-        """Images of outputs follow all outputs of their reply, in a message of the user."""
+        """Add the images of outputs in a message of the user, after all outputs of their reply."""
         if self._pictures:
             self._say("user", list(map(self._image, self._pictures)))
             self._pictures = []

@@ -1,7 +1,7 @@
-"""Figures of a request: its tokens, what it shares with the request before, what broke the prompt cache, its history.
+"""Figures of a request: its tokens, the prefix shared with the last request, why the prompt cache broke, its history.
 
-They are a part of the request's record, so that they can be shown again, and so that the next estimate depends on what
-is recorded alone.
+They are part of the request's record, so that they can be shown again, and so that the next estimate depends on
+recorded data only.
 """
 
 from math import ceil
@@ -21,8 +21,8 @@ from ctxd_protocol.context_types import CacheBreak
 def with_figures(
     record: Recorded, kept: KeptWindow, came: Grown, done: Judged, request: MeasuredRequest, moment: Moment | None
 ) -> Recorded:
-    """``record`` with its figures. ``kept``: the window before, ``came``: what came since, before it was judged.
-    ``moment`` None: it is text and no request."""
+    """``record`` with its figures. ``kept``: the window before; ``came``: the new part, before it was judged.
+    ``moment`` None: it is text, not a request."""
     part, last = record.window, kept.record
     assert part is not None, "it is in the layout append"
     whole = measures_with(done.grown, request)
@@ -78,7 +78,7 @@ def _cached(tokens: int, model: Model) -> int:
 
 
 def _broken(record: Recorded, kept: KeptWindow, came: Grown, moment: Moment) -> CacheBreak | None:
-    """The reason for which the provider's cache ends before the end of the last request, None if it does not."""
+    """Why the provider's cache ends before the end of the last request, None if it does not."""
     part, last = record.window, kept.window.request
     assert part is not None, "it is in the layout append"
     if last is None:
@@ -93,5 +93,5 @@ def _broken(record: Recorded, kept: KeptWindow, came: Grown, moment: Moment) -> 
         return "cache_expired"
     if came.is_new:
         return "compaction"
-    # The bytes that were sent cannot be rendered any more.
+    # After a purge, the bytes that were sent cannot be rendered any more.
     return "purge" if kept.rendering is None else part.repacked

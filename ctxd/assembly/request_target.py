@@ -1,4 +1,4 @@
-"""Target of a request: the provider's API, model, tools and length of the answer."""
+"""Target of a request: the provider's API, model, tools and maximum length of the answer."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,11 +11,11 @@ from ctxd_protocol.context_types import RequestFormat, ToolDeclaration
 from ctxd_protocol.secrets import Secrets
 
 MAX_TOKENS: Final = 8_192
-"""Tokens that an answer may have where an API wants a number and the caller gives none."""
+"""Default maximum of tokens in an answer, for APIs that require a number."""
 
 
 _TOKENS_MIN: Final[dict[RequestFormat, int]] = {"openai-responses": 16}
-"""Fewest tokens that an answer may be given, where that is not one."""
+"""Lowest maximum of tokens in an answer that a format accepts, where it is not 1."""
 
 
 PROVIDERS: Final[dict[RequestFormat, str | None]] = {
@@ -23,14 +23,14 @@ PROVIDERS: Final[dict[RequestFormat, str | None]] = {
     "openai-responses": "openai",
     "openai-chat": None,
 }
-"""Provider of each format, as reasoning names it; None for a format that takes no reasoning back."""
+"""Provider of each format, by its name in reasoning; None for a format that takes no reasoning back."""
 
 
 class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """API that a body is for, and what goes into it beside the window.
+    """API of a request, and the parts of its body besides the window.
 
-    ``max_tokens``: None where the API has a default. ``cache_key``: keeps the requests of a session and
-    its forks, which begin alike, on one machine of the provider, where it has such a thing.
+    ``max_tokens``: None where the API has a default. ``cache_key``: keeps the requests of a session and its forks,
+    which begin alike, on one machine of the provider, if the API supports that.
     """
 
     format: RequestFormat
@@ -42,7 +42,7 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 class Wanted(msgspec.Struct, frozen=True):
     """The form of an assembly. ``format`` None: blocks and text. ``model`` None: the one that answered last.
-    ``secrets``: those in ``tools``."""
+    ``secrets``: those found in ``tools``."""
 
     format: RequestFormat | None = None
     model: str | None = None
@@ -52,11 +52,11 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Models) -> RequestTarget | None:
-    """The target that ``wanted`` means, None for text. ``spoken``: the model that answered last. ``cache_key``: the
-    session that began the conversation.
+    """The target for ``wanted``, None for text. ``spoken``: the model that answered last. ``cache_key``: the session
+    that began the conversation.
 
-    Raises: CtxdError invalid_params if no model is known, or the provider would refuse its format, its ``max_tokens``
-    or the declarations of its tools.
+    Raises: CtxdError invalid_params if no model is known, or the provider would reject the format, ``max_tokens`` or
+    the declarations of tools.
     """
     if wanted.format is None:
         return None
@@ -86,7 +86,7 @@ def target_for(cache_key: str, wanted: Wanted, spoken: str | None, models: Model
 
 
 def _require_answerable(wanted: Wanted, model: str, known: Model | None) -> None:
-    """Raises: CtxdError invalid_params if ``wanted`` gives an answer more or fewer tokens than the provider takes."""
+    """Raises: CtxdError invalid_params if the provider does not accept ``max_tokens`` of ``wanted``."""
     assert wanted.format is not None, "text has no answer"
     least, most = _TOKENS_MIN.get(wanted.format, 1), None if known is None else known.output_tokens_max
     given = wanted.max_tokens
@@ -99,7 +99,7 @@ def _require_answerable(wanted: Wanted, model: str, known: Model | None) -> None
 
 
 def _require_declarable(tools: Sequence[ToolDeclaration]) -> None:
-    """Raises: CtxdError invalid_params for a name that two ``tools`` have, and for arguments that are no object."""
+    """Raises: CtxdError invalid_params if two ``tools`` have the same name, or arguments are not an object."""
     names: set[str] = set()
     for tool in tools:
         if tool.name in names or tool.input_schema.get("type") != "object":

@@ -1,11 +1,11 @@
-"""Token budget of a context: its pieces with their bytes and tokens, what is left out, and the stable prefix. Pure.
+"""Token budget of a context: its pieces with their bytes and tokens, the pieces to leave out, the stable prefix. Pure.
 
 Tokens come from a ``TokenCounter``. ``estimate_tokens`` takes a quarter of the bytes: it needs no tokenizer, never
-shrinks when text is added, and is the same on every host. ``plan`` decides which pieces are left out so that a context
-fits its token budget: tool calls first, the oldest of them first, then files, the one activated longest ago first;
-pinned objects never. It is only a plan: no set changes, and what is left out keeps its metadata line. The stable prefix
-is what a provider's prompt cache can reuse; texts that did not change are mostly the same objects, and cost nothing to
-compare. Nothing here keeps a text, so none outlives its purge.
+shrinks when text is added, and is the same on every host. ``plan`` decides which pieces to leave out so that a context
+fits its token budget: tool calls first, oldest first; then files, starting with the one activated longest ago; never
+pinned objects. It is only a plan: no set changes, and objects that are left out keep their metadata line. The stable
+prefix is the part that a provider's prompt cache can reuse; unchanged texts are mostly the same objects, and cost
+nothing to compare. This module keeps no text, so none outlives its purge.
 """
 
 import hashlib
@@ -22,19 +22,19 @@ TokenCounter = Callable[[str], float]
 """Tokens of a text. Fractions are for estimates: a sum is rounded up, not each of its terms."""
 
 BYTES_PER_TOKEN: Final = 4
-"""Bytes of UTF-8 that count as one token: what common tokenizers reach on English text and code."""
+"""Bytes of UTF-8 that count as one token: the average of common tokenizers on English text and code."""
 
 
 DropReason = Literal["oldest tool call", "file activated longest ago"]
-"""Why an object goes before the others. A closed set."""
+"""Why an object is left out before others. A closed set."""
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rendered block of ``size`` bytes, and the version that it shows.
 
-    ``key`` names, within the section, the same part of the window in every context of a session, however its text
-    changes. ``entries`` are counted for the section. ``is_active``: the piece shows an active object. ``drop``: the
-    reason for which a budget may leave the piece out, None if it may not.
+    ``key`` identifies, within the section, the same part of the window in every context of a session, even if its text
+    changes. ``entries``: number of entries that it adds to its section. ``is_active``: the piece shows an active
+    object. ``drop``: the reason for which a budget may leave the piece out, None if it may not.
     """
 
     key: str
@@ -69,18 +69,18 @@ def sha256(text: str) -> str:
 def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter) -> BudgetPlan:
     """Plan a context of ``pieces``, those of active objects in order of activation, against its budget.
 
-    ``over_by`` is what remains too much when all that may go is gone.
+    ``over_by``: tokens above the budget after everything that may be left out is left out.
     """
     between = count(SEPARATOR)
     left = sum(piece.tokens for piece in pieces) + max(0, len(pieces) - 1) * between
     tokens, dropped = ceil(left), []
     if budget_tokens is not None and tokens > budget_tokens:
-        # Sorting is stable: within each kind the order of activation stands.
+        # Sorting is stable: within each kind the order of activation is kept.
         leaving = [(piece, piece.drop) for piece in pieces if piece.drop is not None]
         for piece, reason in sorted(leaving, key=lambda each: each[1] != "oldest tool call"):
             if ceil(left) <= budget_tokens:
                 break
-            # The last block to go has no separator to take with it.
+            # Removing the last block removes no separator.
             left = max(0.0, left - piece.tokens - between)
             dropped.append(Dropped(object=piece.object, tokens=ceil(piece.tokens), reason=reason))
     after = ceil(left)
@@ -97,14 +97,14 @@ _CHUNK_BYTES: Final = 4096
 
 
 def stable_prefix(old: Sequence[Piece], new: Sequence[Piece]) -> int:
-    """Leading UTF-8 bytes in which the contexts that consist of the pieces ``old`` and ``new`` are equal.
+    """Length in UTF-8 bytes of the common prefix of the contexts with the pieces ``old`` and ``new``.
 
-    Cost: the number of pieces before the first whose text differs, then the length of the equal part from there on.
+    Cost: the number of pieces before the first whose text differs, plus the length of the equal part from there on.
     """
     pairs = enumerate(zip(old, new, strict=False))
     at = next((n for n, (a, b) in pairs if a.text is not b.text and a.text != b.text), min(len(old), len(new)))
     same = sum(piece.size for piece in old[:at]) + max(0, at - 1) * len(SEPARATOR)
-    # The end of one text need not be the end of the equal part: the other may go on as the context does.
+    # The equal part may extend beyond the end of one text, if the other continues like the rest of the context.
     left, right = _chunks(old, at), _chunks(new, at)
     a = b = b""
     while (a := a or next(left, b"")) and (b := b or next(right, b"")):

@@ -1,10 +1,10 @@
-"""Items of a conversation window, which are in order what one provider request shows. Pure.
+"""Items of a conversation window, in the order in which one provider request shows them. Pure.
 
-An item is immutable: what it shows was sent, or will be sent next, and never changes. A window grows at its end only;
-a *repack* is the one operation that replaces items, and it makes a new window. Facts that change with time, such as age
-or pins, are therefore no part of an item: ``repack_window`` adds them for one decision.
+An item is immutable: its content was sent, or will be sent next, and never changes. A window grows at its end only; a
+*repack* is the one operation that replaces items, and it makes a new window. Facts that change with time, such as age
+or pins, are therefore not part of an item: ``repack_window`` adds them for one decision.
 
-Providers' formats are rendered from items, so an item has no provider's words in it; only reasoning belongs to one.
+Providers' formats are rendered from items, so items are the same for all providers; only reasoning belongs to one.
 """
 
 from typing import Any, Literal
@@ -12,11 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 Shown = Literal["whole", "cut", "stub"]
-"""Part of a content that an item shows: all of it, its beginning and end, or one line that names it."""
+"""The part of its content that an item shows: all of it, its beginning and end, or one line that names it."""
 
 UpdateKind = Literal["pool", "active", "changed", "prompt", "output", "notice", "compaction", "marker", "component"]
-"""Subject of an update: what entered or left the metadata pool and the active set; an activated content; a changed
-file; a new system prompt; a late output; a notice of the harness; the summary of a compaction; words that only keep the
+"""Subject of an update: objects that entered or left the metadata pool and the active set; activated content; a changed
+file; a new system prompt; a late output; a notice of the harness; the summary of a compaction; a marker that keeps the
 order of roles valid; changed components of the system context."""
 
 
@@ -35,9 +35,9 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Item(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One part of the window.
 
-    ``key`` is unique in the session and names the same part in all of its windows. ``object``: the id of the object
-    that the item shows, None for what is no object. ``tokens``: estimated tokens of the item as it is shown. ``turn``:
-    the turn in which it entered the window.
+    ``key`` is unique in the session and identifies the same part in all of its windows. ``object``: the id of the
+    object that the item shows, None if it shows none. ``tokens``: estimated tokens of the item as it is shown.
+    ``turn``: the turn in which it entered the window.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SystemText(Item, frozen=True, kw_only=True, gc=False):
-    """Part of the system prompt. All of them stand first in a window."""
+    """Part of the system prompt. All of these parts come first in a window."""
 
     text: str
 
@@ -73,9 +73,9 @@ class AssistantText(Item, frozen=True, kw_only=True, gc=False):
 class Reasoning(Item, frozen=True, kw_only=True, gc=False):
     """Reasoning of the model, in the form in which its provider takes it back.
 
-    ``prefix``: hash of the messages that the model had when it wrote this, None if that is not known. It is sent to the
-    same provider and model only, behind the same messages. ``signature`` and ``encrypted`` as in a ``ThinkingEvent``;
-    ``id`` is the provider's; ``place`` is that of the event in the chat.
+    ``prefix``: hash of the messages that the model had when it wrote this, None if unknown. It is sent only to the same
+    provider and model, after the same messages. ``signature`` and ``encrypted`` as in a ``ThinkingEvent``; ``id`` is
+    the provider's; ``place`` is that of the event in the chat.
     """
 
     place: tuple[int, int]
@@ -91,8 +91,7 @@ class Reasoning(Item, frozen=True, kw_only=True, gc=False):
 class ToolUse(Item, frozen=True, kw_only=True, gc=False):
     """Request of the model to run a tool. ``call`` is unique in the window; ``arguments`` is a JSON object as text.
 
-    ``stub``: short arguments, which the item has once its output is a stub; ``stub_tokens``: estimated tokens of the
-    item with them.
+    ``stub``: short arguments, used once the output is a stub; ``stub_tokens``: estimated tokens of the item with them.
     """
 
     call: str
@@ -104,10 +103,10 @@ class ToolUse(Item, frozen=True, kw_only=True, gc=False):
 
 
 class ToolOutput(Item, frozen=True, kw_only=True, gc=False):
-    """Output of the tool call ``call``, whose ``ToolUse`` stands before it.
+    """Output of the tool call ``call``, whose ``ToolUse`` comes before it.
 
     ``full_tokens``: estimated tokens of the whole output, equal to ``tokens`` where ``shown`` is whole. ``stub``: the
-    line that would stand for it, of ``stub_tokens``.
+    line that replaces it in a repack, of ``stub_tokens``.
     """
 
     call: str
@@ -124,8 +123,8 @@ class Update(Item, frozen=True, kw_only=True, gc=False):
     """Message of ctxd: a change since the items before it.
 
     ``full_tokens``, ``stub`` and ``stub_tokens``: as in ``ToolOutput``; the item's own where no policy may remove it.
-    ``is_system``: it is a system message if the API allows one at its place, None if that was not decided when it
-    entered the window, which the format of a request decides then.
+    ``is_system``: it is a system message if the API allows one at its place. None: this was not decided when it entered
+    the window, and the format of a request decides.
     """
 
     kind: UpdateKind
@@ -142,7 +141,7 @@ WindowItem = SystemText | UserText | ImageItem | AssistantText | Reasoning | Too
 
 
 def stubbed(item: ToolOutput | Update) -> ToolOutput | Update:
-    """Return ``item`` with the line that stands for its content."""
+    """Return ``item`` with its stub in place of its content."""
     changes: dict[str, Any] = {"text": item.stub, "tokens": item.stub_tokens, "shown": "stub"}
     if isinstance(item, ToolOutput):
         changes["pictures"] = ()

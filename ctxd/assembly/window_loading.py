@@ -1,7 +1,7 @@
-"""Loading of windows: from their records, with what came since from the session, and what both refer to; as text.
+"""Loading of windows: from their records, from later events of the session, and from the data both refer to; as text.
 
-A window lives in the records of its assemblies, each of which has what it added. In memory it is a cache: a window that
-is read again, after a restart or an eviction, is the same window, byte for byte.
+A window is stored in the records of its assemblies, each of which has the part that it added. In memory it is a cache:
+a window that is read again, after a restart or an eviction, is the same window, byte for byte.
 """
 
 from collections import ChainMap
@@ -54,14 +54,14 @@ from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 
 
 class WindowReader:
-    """Reads what windows refer to from ``store``, and counts its tokens with ``count``."""
+    """Reads the data that windows refer to from ``store``, and counts its tokens with ``count``."""
 
     def __init__(self, store: VersionStore, count: TokenCounter) -> None:
         self._store = store
         self.count = count
 
     async def load(self, live: LiveSession, chain: Sequence[Recorded]) -> AppendWindow:
-        """The window that ``chain``, from its first one on, are the records of.
+        """The window recorded in ``chain``, its records from the first one on.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
@@ -87,8 +87,8 @@ class WindowReader:
         return [items_of(ref, material, facts) for ref in planned.refs]
 
     async def batch(self, live: LiveSession, window: AppendWindow, number: int) -> tuple[AppendWindow, Arrivals]:
-        """Everything of ``live`` that ``window`` does not show yet, for assembly ``number``, with the window to grow:
-        an empty one if the conversation was compacted since. The session's lock is held.
+        """Everything of ``live`` that ``window`` does not show yet, for assembly ``number``, and the window to extend:
+        a new, empty one if the conversation was compacted since. The caller holds the session's lock.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
@@ -105,7 +105,7 @@ class WindowReader:
         watched = [id for id in state.files(state.active) if id not in fresh]
         left = [id for id in window.active if id not in state.active]
         known = {id: noted.level for id in (*fresh, *state.chosen) if (noted := window.noted.get(id)) is not None}
-        # A call that the window had shows its content again, not itself.
+        # For a call that the window had before, show its content again, not the call.
         again = [id for id, level in known.items() if level == "gone" or (level == "pool" and id in state.chosen)]
         prompt = system_prompt_id(live.session)
         wanted = dict.fromkeys((*calls.values(), *entered, *watched, *left, *again, prompt))
@@ -138,8 +138,8 @@ class WindowReader:
         )
 
     async def _shows_prompt(self, window: AppendWindow, prompt: Stored | None) -> bool:
-        """True if ``prompt``, the head of the system prompt, is what ``window`` shows: the version, or as in a fork a
-        copy of it."""
+        """True if ``window`` shows ``prompt``, the head of the system prompt: the same version or, in a fork, one with
+        the same content."""
         if prompt is None or window.prompt is None or prompt.tx == window.prompt:
             return prompt is not None and prompt.tx == window.prompt
         shown = next(
@@ -167,7 +167,8 @@ class WindowReader:
     async def _compacted(
         self, live: LiveSession, events: list[tuple[Place, int, Event]]
     ) -> list[tuple[Place, int, Event]] | None:
-        """The newest summary among ``events``, then the events that it kept, then those after it; None without one."""
+        """The newest summary among ``events``, the events that it kept, and those after it; None if there is no
+        summary."""
         at = next((n for n in range(len(events) - 1, -1, -1) if has_summary(events[n][2])), None)
         if at is None:
             return None
@@ -194,7 +195,7 @@ class WindowReader:
         versions: Mapping[str, Stored],
         texts: Mapping[str, ComponentText | None],
     ) -> Material:
-        """Everything that ``refs`` refer to; of this, ``events``, ``versions`` and ``texts`` are known.
+        """Everything that ``refs`` refer to. ``events``, ``versions`` and ``texts`` are loaded already.
 
         Raises: CtxdError corrupt if some of it is missing, store_failed. Cancel: safe.
         """
@@ -239,7 +240,7 @@ class WindowReader:
 
 
 def has_summary(event: Event) -> bool:
-    """True for a compaction that replaces the conversation by words."""
+    """True for a compaction that replaces the conversation by a summary."""
     return isinstance(event, CompactionEvent) and bool(event.summary.strip())
 
 
@@ -250,7 +251,8 @@ def _present(stored: Stored | None, id: str) -> Stored:
 
 
 def _in_order(ordered: dict[str, None], some: Collection[str]) -> list[str]:
-    """``some`` of the keys of ``ordered``, in its order. Cost: that of its end which has them."""
+    """``some`` of the keys of ``ordered``, in its order. Cost: the length of the tail of ``ordered`` that contains
+    them."""
     found: list[str] = []
     for id in reversed(ordered):
         if len(found) == len(some):
@@ -276,13 +278,13 @@ def _called(live: LiveSession, events: Iterable[tuple[Place, int, Event]]) -> It
 def _calls_of(
     refs: Iterable[Ref], material: Material, before: Mapping[str, CallFacts]
 ) -> tuple[dict[str, str], dict[str, CallFacts]]:
-    """Names and facts of the calls in ``refs``, see ``AppendWindow``; ``before``: facts of those before."""
+    """Names and facts of the calls in ``refs``, see ``AppendWindow``; ``before``: facts of earlier calls."""
     names: dict[str, str] = {}
     facts: dict[str, CallFacts] = {}
     for ref in refs:
         match ref:
             case EventRef() if isinstance(event := material.events[ref.at], ToolCallEvent):
-                # The facts are those of all arguments, also where short ones are shown.
+                # Facts are derived from the whole arguments, even if short ones are shown.
                 (use,) = items_of(msgspec.structs.replace(ref, shown=WHOLE), material, facts)
                 assert isinstance(use, ToolUse)
                 names[event.call], facts[ref.call] = ref.call, call_facts(use.tool, use.arguments)

@@ -1,8 +1,8 @@
-"""References: the stored form of a window, and the items that they stand for. Pure.
+"""References: the stored form of a window, and the items that they resolve to. Pure.
 
 A record keeps no text of the conversation: it refers to events of the chat and to versions of objects, which the store
-keeps for good. Only what ctxd itself writes into a window, a line or two, is stored as text, so that a window is the
-same after an update of this program. The items of a reference depend on what it refers to and on nothing else.
+keeps for good. Only text that ctxd itself writes into a window, a line or two, is stored in full, so that a window is
+the same after an upgrade of ctxd. The items of a reference depend only on the data that it refers to.
 """
 
 import hashlib
@@ -46,10 +46,10 @@ from ctxd_protocol.event_types import (
 
 WHOLE: Final = 0
 STUB: Final = -1
-"""Values of ``shown``: all of a content, or the line that stands for it. Any other is the tokens that it is cut to."""
+"""Values of ``shown``: the whole content, or its stub. Any other value is the number of tokens that it is cut to."""
 
 ITEM_TOKENS: Final = 4
-"""Tokens that an item takes beside its text."""
+"""Tokens that an item takes besides its text."""
 
 ARGUMENT_CHARS: Final = 60
 OTHER_ARGUMENT_CHARS: Final = 20
@@ -59,7 +59,7 @@ IMAGE_TOKENS: Final = 1_500
 """Tokens that an image counts for."""
 
 ID_DIGITS: Final = 12
-"""Digits by which a window names a file."""
+"""Digits of a file's id in a window."""
 
 Place = tuple[int, int]
 ObjectRole = Literal["system", "prompt", "use", "output", "late", "active", "changed", "call"]
@@ -69,8 +69,8 @@ TextKind = Literal["system", "output"] | UpdateKind
 
 
 class _Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ref", gc=False):
-    """``key`` is that of the items; where there are several, a number follows it. ``turn``: see ``Item``. ``is_cut``: a
-    late output is cut to ``shown`` tokens; earlier versions recorded ``shown`` for late outputs too, but showed all."""
+    """``key``: that of the item; if there are several, a number is appended. ``turn``: see ``Item``. ``is_cut``: a late
+    output is cut to ``shown`` tokens; earlier versions recorded ``shown`` for late outputs too, but showed all."""
 
     key: str
     turn: int = 0
@@ -79,10 +79,10 @@ class _Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 
 
 class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event", gc=False):
-    """An event of the chat. ``call``: the id that the window has for its tool call, empty for one that is not in it.
-    ``late``: the event is an output whose place was taken. ``pictures``: how many of its pictures are shown, with a
-    line for the others; -1 for all that there is a place for, without one. ``provider``, ``model`` and ``prefix`` are
-    those of reasoning."""
+    """An event of the chat. ``call``: the window's id for its tool call, empty if the call is not in the window.
+    ``late``: the event is an output that came after a placeholder took its place. ``pictures``: number of its pictures
+    that are shown, with a line about the others; -1 for all that the item can show, without that line. ``provider``,
+    ``model`` and ``prefix`` are those of reasoning."""
 
     at: Place
     call: str = ""
@@ -94,9 +94,9 @@ class EventRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="event",
 
 
 class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object", gc=False):
-    """A version of an object, and what of it the item shows. ``label``: the file's path, as the agent knows it;
-    ``name``: the id that the object had when this was planned, empty if it has it still. ``own``: the id that the
-    chat has for the call, which differs from ``object`` where that is an alias; empty if no event names the call."""
+    """A version of an object, and the part of it that the item shows. ``label``: the file's path, as the agent knows
+    it; ``name``: the object's id when this was planned, empty if it has not changed. ``own``: the call's id in the
+    chat, which differs from ``object`` where that is an alias; empty if no event names the call."""
 
     object: str
     valid_time: int
@@ -109,12 +109,13 @@ class ObjectRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="object
 
     @property
     def shown_id(self) -> str:
-        """The name of the object in a window: enough of a hash to find the file, every other id whole."""
+        """The name of the object in a window: a prefix of a hash long enough to find the file, or any other id
+        whole."""
         return short_id(self.name or self.object)
 
 
 class TextRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="text", gc=False):
-    """Words of ctxd. ``call``: the tool call for whose missing output they stand."""
+    """Text of ctxd itself. ``call``: the tool call whose missing output it replaces."""
 
     kind: TextKind
     text: str
@@ -130,7 +131,7 @@ class EpochRef(_Ref, frozen=True, kw_only=True, omit_defaults=True, tag="epoch",
 
 
 def baseline_of(event: EpochEvent, turn: int) -> EpochRef | None:
-    """The reference to the baseline that ``event`` begins its epoch with, None for an empty one."""
+    """The reference to the baseline with which ``event`` begins its epoch, None for an empty one."""
     parts = tuple(change for change in event.changes if change.part == "baseline")
     return EpochRef(key=f"epoch-{event.epoch}", turn=turn, role="baseline", parts=parts) if parts else None
 
@@ -142,7 +143,7 @@ Ref = EventRef | ObjectRef | TextRef | EpochRef
 class CallFacts(msgspec.Struct, gc=False):
     """A tool call of the window. ``subject``: its command or path. ``reads``: the path that it read, or its command
     after ``$``, None for neither. ``object``: its tool call object, None if it has none. ``has_output``: an output of
-    it was shown, not words that stand for one."""
+    it was shown, not a placeholder."""
 
     tool: str
     subject: str
@@ -152,15 +153,15 @@ class CallFacts(msgspec.Struct, gc=False):
 
     @property
     def kind(self) -> Kind:
-        """Subject of the output, by which the policy judges it."""
+        """Kind of the output for the policy."""
         if self.reads is None:
             return "other"
         return "command" if self.reads.startswith("$ ") else "file"
 
 
 class Material(msgspec.Struct, frozen=True):
-    """Everything that references are resolved from: events by place, versions by id and transaction, contents,
-    texts of components by address, None for purged ones."""
+    """The data that references are resolved from: events by place, versions by id and transaction, contents, component
+    texts by address, None for purged ones."""
 
     events: Mapping[Place, Event]
     versions: Mapping[tuple[str, int], Stored]
@@ -170,7 +171,7 @@ class Material(msgspec.Struct, frozen=True):
 
 
 def short_id(id: str) -> str:
-    """The name of object ``id`` in a window: enough of a hash to find the file, every other id whole."""
+    """The name of object ``id`` in a window: a prefix of a hash long enough to find the file, or any other id whole."""
     return id[:ID_DIGITS] if is_hash(id) else id
 
 
@@ -199,7 +200,8 @@ def call_facts(tool: str, arguments: str) -> CallFacts:
 
 
 def arguments_of(args: object) -> str:
-    """The arguments of a call as the text of a JSON object: what is no object is its member ``input``."""
+    """The arguments of a call as the text of a JSON object: a value that is not an object becomes its member
+    ``input``."""
     if isinstance(args, str):
         try:
             args = msgspec.json.decode(args)
@@ -211,7 +213,7 @@ def arguments_of(args: object) -> str:
 
 
 def short_arguments(arguments: str) -> str:
-    """The JSON object ``arguments`` with the beginning of each long value."""
+    """The JSON object ``arguments`` with long values cut to their beginning."""
     given: dict[str, Any] = msgspec.json.decode(arguments)
     for name, value in given.items():
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -251,12 +253,13 @@ def _use(ref: EventRef | ObjectRef, tool: str, arguments: str, count: TokenCount
 
 
 def tool_name(tool: str) -> str:
-    """``tool`` as every provider takes it."""
+    """``tool`` in a form that every provider accepts."""
     return re.sub("[^A-Za-z0-9_-]", "_", tool)[:64] or "tool"
 
 
 def call_name(own: str, taken: Container[str]) -> str:
-    """The id of a tool call in the window: its ``own`` where every provider takes it and no call has it yet."""
+    """The id of a tool call in the window: its ``own`` if every provider accepts it and no other call has it, else a
+    hash."""
     if re.fullmatch("[A-Za-z0-9_-]{1,40}", own) and own not in taken:
         return own
     base = f"c_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
@@ -268,9 +271,9 @@ def call_name(own: str, taken: Container[str]) -> str:
 
 
 def items_of(ref: Ref, material: Material, calls: Mapping[str, CallFacts]) -> tuple[WindowItem, ...]:
-    """The items of ``ref``, which are none for an empty system prompt.
+    """The items of ``ref``, none for an empty system prompt.
 
-    ``calls``: those of the window before it, by the id that it has for each.
+    ``calls``: facts of the calls before it, by their id in the window.
     """
     match ref:
         case TextRef():
@@ -290,7 +293,7 @@ def _text_item(ref: TextRef, count: TokenCounter) -> WindowItem:
         case "system":
             return SystemText(key=ref.key, turn=ref.turn, tokens=tokens, text=ref.text)
         case "output":
-            # A call has an output in every request, so this stays.
+            # A call needs an output in every request, so this is never removed.
             return ToolOutput(
                 key=ref.key,
                 turn=ref.turn,
@@ -342,7 +345,7 @@ def _event_items(
             yield AssistantText(**same, tokens=count(text) + ITEM_TOKENS, text=text)
         case ThinkingEvent():
             size = count(text) + count(event.encrypted or event.signature or "") + ITEM_TOKENS
-            # No request has it without the messages that it was written for.
+            # No request includes it without the messages that it was written for.
             size = 0 if ref.prefix is None else size
             yield Reasoning(
                 **same,
@@ -371,12 +374,12 @@ def _event_items(
 
 
 def _message(ref: EventRef, text: str, count: TokenCounter) -> str:
-    """The ``text`` of a message, or what is left of it where it was too long for the window."""
+    """The ``text`` of a message, cut if it was too long for the window."""
     return cut(text, ref.shown, count, f"all of it is event {ref.key} of the chat") if ref.shown else text
 
 
 def _pictured(ref: EventRef | ObjectRef, text: str, images: tuple[Picture, ...]) -> tuple[str, tuple[Picture, ...]]:
-    """``text`` of ``ref``, with a line for those of ``images`` that are left out, and those that are shown."""
+    """``text`` of ``ref``, with a line about the ``images`` that are left out, and those that are shown."""
     if not isinstance(ref, EventRef) or not 0 <= ref.pictures < len(images):
         return text, images
     line = f"[{_counted(len(images) - ref.pictures)} left out here; all of it is event {ref.key} of the chat]"
@@ -428,7 +431,7 @@ def _content(stored: Stored, contents: Mapping[str, Content]) -> str:
 
 
 def pictures(attachments: Sequence[Attachment]) -> Iterable[Picture]:
-    """The images among ``attachments`` that every provider takes."""
+    """The images among ``attachments`` that every provider accepts."""
     for each in attachments:
         if each.media_type in _IMAGES and each.data:
             yield Picture(media_type=each.media_type, data=each.data)
@@ -437,7 +440,7 @@ def pictures(attachments: Sequence[Attachment]) -> Iterable[Picture]:
 
 
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Media types that all providers take."""
+"""Media types that all providers accept."""
 
 
 def _output(
@@ -450,11 +453,11 @@ def _output(
     pictures: tuple[Picture, ...] = (),
     object: str | None = None,
 ) -> WindowItem:
-    """The output of a call, or what stands for it; an update if its call is not before it."""
+    """The output of a call, or its stub; an update if the output came late."""
     whole = count(text) + len(pictures) * IMAGE_TOKENS + ITEM_TOKENS
     how = f"activate {where} to load it" if object is not None else f"it is {where}"
-    # The call stands before it, with the beginning of its command or path.
-    # Stubs of earlier versions, recorded without a number of pictures, did not name them.
+    # The stub need not name the call, which comes before it with the beginning of its command or path.
+    # Stubs of earlier versions, recorded without a number of pictures, did not mention them.
     is_named = pictures and isinstance(ref, EventRef) and (ref.shown != STUB or ref.pictures == 0)
     size = f"{int(whole):,} tokens{f' with {_counted(len(pictures))}' if is_named else ''}"
     stub = f"[removed: {status}, {size}; {how}]"
@@ -488,7 +491,7 @@ def _output(
 def _late(
     ref: EventRef | ObjectRef, title: str, text: str, shown: str, stub: str, count: TokenCounter, object: str | None
 ) -> Update:
-    """The late output ``text`` of ``ref``, of which ``shown`` is shown, or what stands for it."""
+    """The late output ``text`` of ``ref``, shown as ``shown``, or its stub."""
     late = _update(ref, "output", stub if ref.shown == STUB else f"{title}\n{shown}", count, object)
     return msgspec.structs.replace(
         late,
@@ -500,7 +503,7 @@ def _late(
 
 
 def _late_title(facts: CallFacts | None) -> str:
-    """The title of an output that is apart from its call. ``facts``: of the call, None if the window lacks it."""
+    """The title of an output that is separate from its call. ``facts``: of the call, None if the window lacks it."""
     subject = f" {facts.subject}" if facts is not None and facts.subject else ""
     return f"Late output of {'a tool call' if facts is None else facts.tool}{subject}"
 
