@@ -1,1 +1,1 @@
-"""Context epochs: the system context that a model has received, and each change of it."""
+"""Context epochs: the system context that a model has received, and each change to it."""

@@ -1,8 +1,8 @@
 """Component of a context epoch: one part of the system context, such as the date or an instruction file.
 
-A component has a key, a value with its codec, a load function, and the texts in which the model reads the value: the
+A component has a key, a value with its codec, a load function, and the texts that show the value to the model: the
 baseline, an update, a removal. The texts are pure functions of values; they are rendered once and stored, so that a
-change of the code changes nothing that was sent. After the instructions of opencode 2.0 and pi's system messages.
+change of the code changes nothing that was sent. Modelled on the instructions of opencode 2.0 and pi's system messages.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from ctxd.sessions.session import LiveSession, WriteRequest
 V = TypeVar("V", bound=msgspec.Struct)
 
 KEY_CHARS_MAX: Final = 1_024
-"""Characters of a key."""
+"""Maximum characters of a key."""
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -32,14 +32,14 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Loaded(msgspec.Struct, Generic[V], frozen=True):
-    """The value of a component now, and the versions of the files that it was read from."""
+    """The current value of a component, and the file versions that it was read from."""
 
     value: V
     sources: tuple[FileVersion, ...] = ()
 
 
 class UnavailableComponent(msgspec.Struct, frozen=True):
-    """A component that could not be read now. ``reason``: one line, without a text of the component."""
+    """A component that cannot be read now. ``reason``: one line, without any text of the component."""
 
     reason: str
 
@@ -48,9 +48,9 @@ class Component(ABC, Generic[V]):
     """One component of one session, made for one observation.
 
     ``key`` is stable and namespaced: ``core/environment``, ``core/date``, ``instructions/{path}``, ``skills``. A
-    component that no longer exists is left out by its provider, and so is removed. A key that ends with ``/`` is for a
-    component that is always unavailable: every known component whose key begins with it is then unavailable, as with a
-    directory that cannot be listed. ``value_type`` is a struct of JSON values.
+    component that no longer exists is left out by its provider, and is removed thereby. A key that ends with ``/`` is
+    for a component that is always unavailable, such as a directory that cannot be listed: every known component whose
+    key begins with it is unavailable too. ``value_type`` is a struct of JSON values.
     """
 
     value_type: ClassVar[type[Any]]
@@ -60,22 +60,22 @@ class Component(ABC, Generic[V]):
 
     @abstractmethod
     async def load(self) -> Loaded[V] | UnavailableComponent:
-        """Read the value. Raises nothing but failures of the store. Cancel: safe."""
+        """Read the value. Raises only errors of the store. Cancel: safe."""
 
     @abstractmethod
     def baseline(self, value: V) -> str:
-        """The text in a baseline, and of a component that is new in an epoch that has begun."""
+        """The text in a baseline, and the text of a component that is new within an epoch."""
 
     @abstractmethod
     def update(self, previous: V, current: V) -> str:
-        """The text for a value that changed: the current state, complete without the earlier text."""
+        """The text for a changed value: the current state, complete without the earlier text."""
 
     def removal(self, previous: V) -> str | None:
-        """The text once the component is gone, None to keep it without a word."""
+        """The text once the component is gone; None to keep the old text in force without an update."""
         return None
 
     def encode(self, value: V) -> bytes:
-        """The canonical JSON of ``value``. Raises: ValueError for what has none."""
+        """The canonical JSON of ``value``. Raises: ValueError for a value without one."""
         return canonical(msgspec.to_builtins(value))
 
     def decode(self, data: bytes) -> V:
@@ -85,13 +85,13 @@ class Component(ABC, Generic[V]):
 
 
 Provider = Callable[[LiveSession, WriteRequest], Awaitable[Iterable[Component[Any]]]]
-"""Finds the components of one kind for a session, whose lock is held. File versions that it writes are committed to the
-session with the request, which has no operation id."""
+"""Finds the components of one kind for a session; the caller holds its lock. File versions that it writes are committed
+to the session with the request, which has no operation id."""
 
 
 def combined(*groups: Iterable[Component[Any]]) -> dict[str, Component[Any]]:
-    """The components of all ``groups`` by key, in order. Raises: CtxdError corrupt for a key that occurs twice or is
-    no key: a fault of a provider."""
+    """The components of all ``groups`` by key, in order. Raises: CtxdError corrupt for a repeated or invalid key, which
+    is a fault of a provider."""
     found: dict[str, Component[Any]] = {}
     for group in groups:
         for component in group:

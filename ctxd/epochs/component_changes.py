@@ -1,8 +1,8 @@
-"""Changes of a session's components: what differs between those observed now and what the model believes. Pure.
+"""Changes of a session's components: the current ones compared with those that the model was shown. Pure.
 
-An unavailable component keeps its value; before the first baseline it has none, and blocks the request. A value that is
-new, or whose stored form is not understood, is shown in its baseline text, a changed one in its update text, one that
-is gone in the removal text stored with it, once.
+An unavailable component keeps its value; before the first baseline it has none, and blocks the request. A new value, or
+one whose stored form cannot be decoded, is shown by its baseline text; a changed one by its update text; a component
+that is gone by the removal text stored with its value, once.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from ctxd.epochs.epoch_state import ComponentChange, ComponentText, EpochState, 
 
 
 class Blocked(Exception):
-    """A component of the first baseline is unavailable: ``key``, and the reason."""
+    """A component of the first baseline is unavailable: its ``key``, and the ``reason``."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"component {key} is unavailable: {reason}")
@@ -24,15 +24,15 @@ class Blocked(Exception):
 
 
 Addressing = Callable[[ComponentText], str]
-"""The address of a text, by its content: equal texts have equal addresses."""
+"""Address of a text by its content: equal texts have equal addresses."""
 
 
 Components = Mapping[str, tuple[Component[Any], Loaded[Any] | UnavailableComponent]]
-"""Components of a session with what was loaded of each, by key, in order."""
+"""Components of a session and their loaded values, by key, in order."""
 
 
 class Differences(msgspec.Struct, frozen=True):
-    """Result of an observation: the changes, in order, and the texts of those that need a new one, by address."""
+    """Result of an observation: the changes, in order, and the texts of changes that need a new one, by address."""
 
     changes: tuple[ComponentChange, ...] = ()
     texts: Mapping[str, ComponentText] = {}
@@ -46,9 +46,9 @@ def differences(
     *,
     first: bool,
 ) -> Differences:
-    """The differences between the components ``now``, in order, and the belief of ``state``.
+    """The differences between the components ``now``, in order, and ``believed`` of ``state``.
 
-    ``texts``: those of the belief, without purged ones. ``address``: see ``Addressing``. ``first``: the request makes
+    ``texts``: those of ``believed``, without purged ones. ``address``: see ``Addressing``. ``first``: the request makes
     the first baseline. Raises: Blocked, ValueError for a value without canonical JSON.
     """
     changes: list[ComponentChange] = []
@@ -85,7 +85,7 @@ def differences(
 
 
 def _decoded(component: Component[Any], text: ComponentText) -> Any:  # noqa: ANN401 - the component's own type
-    """The value of ``text``, None if this version of the component does not understand it."""
+    """The value of ``text``, None if the current version of the component cannot decode it."""
     try:
         return component.decode(text.value.encode())
     except msgspec.DecodeError:

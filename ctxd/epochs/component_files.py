@@ -1,8 +1,8 @@
-"""Files that make up components of the system context: looked at, listed and read as a session's agent names them.
+"""Files behind components of the system context: found, listed and read under the names that a session's agent uses.
 
-The ways are those of every other reading: a sandbox's mounts and symlinks bound what is opened, and each text is a
-version in the file store. A file whose stamp is the one under which it was read is not read again: the look costs one
-stat. Nothing here puts a file into a session's pool.
+Access is the same as for all other reads: a sandbox's mounts and symlinks bound which files can be opened, and each
+text is a version in the file store. A file whose stamp has not changed since it was read is not read again: the check
+costs one stat. This module never adds a file to a session's pool.
 """
 
 import errno
@@ -29,25 +29,26 @@ from ctxd_protocol.object_types import FilesystemSource
 from ctxd_protocol.secrets import SecretPolicy
 
 FILE_BYTES_MAX: Final = 256 * 1024
-"""Bytes of a file whose text becomes a component. Of a longer one the model is given the size."""
+"""Maximum bytes of a file whose text becomes a component. For a longer one, the model gets the size."""
 
 SMALL_BYTES_MAX: Final = 4096
-"""Bytes of a small file."""
+"""Maximum bytes of a small file."""
 
 SMALL_FILES_MAX: Final = 1_000
-"""Small files whose texts are kept, those read last."""
+"""Maximum small files whose texts are kept, those read last."""
 
 NAMES_MAX: Final = 500
-"""Names that are taken from a directory, the first by name."""
+"""Maximum names taken from a directory, the first in sorted order."""
 
 DIRECTORIES_MAX: Final = 64
-"""Directories above a working directory in which files are looked for."""
+"""Maximum directories above a working directory that are searched for files."""
 
 AT_ONCE: Final = 8
-"""Files that one session reads at the same time."""
+"""Files that one session reads concurrently."""
 
 TEXT_CHARS_MAX: Final = 16 * 1024 * 1024
-"""Characters of the texts that are kept for all sessions. What was used longest ago is read again when it is needed."""
+"""Maximum characters of the texts kept for all sessions. The least recently used are evicted, and read again on
+demand."""
 
 _UID: Final = re.compile(r"uid:(\d{1,10})")
 
@@ -56,9 +57,10 @@ _UNAVAILABLE: Final = frozenset({"source_unreachable", "path_escapes_mount", "st
 
 
 class FileText(msgspec.Struct, frozen=True):
-    """Text of a file. ``omitted_bytes``: its size if it is too long, and the text empty; ``version`` None then.
+    """Text of a file. ``omitted_bytes``: the size of a file that is too long; its text is then empty, and ``version``
+    None.
 
-    Bytes that are no UTF-8 are replaced.
+    Bytes that are not UTF-8 are replaced.
     """
 
     text: str
@@ -74,14 +76,14 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class AgentPath(msgspec.Struct, frozen=True):
-    """Path as an agent names it, looked at. ``source``: its place on the host."""
+    """A path as an agent names it, and the state of the file there. ``source``: its place on the host."""
 
     source: FilesystemSource
     look: Look
 
     @property
     def is_there(self) -> bool:
-        """False if nothing is there."""
+        """False if no file exists there."""
         return not isinstance(self.look, Missing)
 
     @property
@@ -91,24 +93,24 @@ class AgentPath(msgspec.Struct, frozen=True):
 
     @property
     def is_file(self) -> bool:
-        """True for a regular file, and for something that cannot be looked at and so may be one."""
+        """True for a regular file, and for a file that cannot be examined and so may be regular."""
         return isinstance(self.look, Regular | Unreadable)
 
     @property
     def size_bytes(self) -> int:
-        """Size of a regular file, 1 of anything else."""
+        """Size of a regular file, 1 for anything else."""
         return size_of(self.look.stamp.fingerprint) if isinstance(self.look, Regular) else 1
 
 
 class _KeptText(msgspec.Struct, frozen=True):
-    """A text with the stamp before it was read, and the version of its object."""
+    """A text, the file's stamp before it was read, and the version of its object."""
 
     stamp: Stamp
     text: FileText
 
 
 class AgentFiles:
-    """Reads through ``indexer``. The texts of all sessions are kept, by file and policy of secrets."""
+    """Reads files through ``indexer``. The texts of all sessions are kept, by file and secrets policy."""
 
     def __init__(self, indexer: Indexer, versions: VersionStore) -> None:
         self._indexer = indexer
@@ -119,7 +121,7 @@ class AgentFiles:
         self._small: OrderedDict[FilesystemSource, tuple[Stamp, str | None]] = OrderedDict()
 
     async def home(self, live: LiveSession) -> str | None:
-        """The home directory of the agent of ``live`` as the agent knows it; None if it is unknown. Cancel: safe."""
+        """The home directory of the agent of ``live``, as the agent knows it; None if unknown. Cancel: safe."""
         given = live.settings.component_options.home
         if given is not None:
             return given.rstrip("/")
@@ -133,14 +135,14 @@ class AgentFiles:
             return None
         uid = int(found[1])
         if uid not in self._accounts:
-            # The host's directory of users may be a network away.
+            # The host's user database may be on the network.
             self._accounts[uid] = await in_thread(_account_of, uid)
         return self._accounts[uid]
 
     async def look(self, live: LiveSession, paths: Iterable[str]) -> dict[str, AgentPath]:
-        """Find what is at each of ``paths``, as the agent of ``live`` names them, in three hops to a thread.
+        """Examine the files at ``paths``, as the agent of ``live`` names them, with three calls to worker threads.
 
-        Left out are paths that the daemon cannot see for this session. Cancel: safe.
+        Paths that the daemon cannot see for this session are left out. Cancel: safe.
         """
         visibility, mounts = self._indexer.visibility, live.mounts
         visibility.confine(mounts)
@@ -176,7 +178,8 @@ class AgentFiles:
         return found
 
     async def small_text(self, live: LiveSession, path: str) -> str | UnavailableComponent | None:
-        """The text of the small file at ``path``, which gets no version; None for anything else. Cancel: safe."""
+        """The text of the small file at ``path``, which gets no version; None if there is no such file. Cancel:
+        safe."""
         place = (await self.look(live, [path])).get(path)
         if place is None or not place.is_file or place.size_bytes > SMALL_BYTES_MAX:
             return None
@@ -199,10 +202,10 @@ class AgentFiles:
     async def read(
         self, live: LiveSession, call: WriteRequest, places: Mapping[str, AgentPath]
     ) -> dict[str, FileText | UnavailableComponent]:
-        """The text of each file of ``places``, several at once; a file that is gone meanwhile is left out.
+        """The text of each file in ``places``, read concurrently; a file that has disappeared meanwhile is left out.
 
-        New versions are committed to ``live``, whose lock is held, with ``call``. Raises: CtxdError of the store.
-        Cancel: safe; some of the files may have new versions then.
+        New versions are committed to ``live`` with ``call``; the caller holds the session's lock. Raises: CtxdError of
+        the store. Cancel: safe; some of the files may have new versions then.
         """
         found: dict[str, FileText | UnavailableComponent] = {}
         slots = anyio.Semaphore(AT_ONCE)
@@ -234,7 +237,7 @@ class AgentFiles:
         return {path: found[path] for path in places if path in found}
 
     async def _unchanged(self, live: LiveSession, path: str, place: AgentPath, look: Regular) -> FileText | None:
-        """The text that is kept of the file, None if it may be another now."""
+        """The kept text of the file, None if it may have changed."""
         key = (place.source, live.settings.secrets)
         kept = self._kept.get(key)
         if kept is None or not kept.stamp.settled or kept.stamp.fingerprint != look.stamp.fingerprint:
@@ -243,7 +246,7 @@ class AgentFiles:
         assert version is not None, "only versions are kept"
         head = await newest(self._versions, version.object)
         if head is None or (head.tx, head.document.content_hash) != (version.tx, version.content_hash):
-            # Another session has seen another content, or it was purged.
+            # Another session has recorded other content, or the content was purged.
             return None
         self._kept.move_to_end(key)
         return msgspec.structs.replace(kept.text, version=msgspec.structs.replace(version, path=path))
@@ -251,7 +254,7 @@ class AgentFiles:
     async def _indexed(
         self, live: LiveSession, call: WriteRequest, path: str, place: AgentPath, look: Regular
     ) -> FileText | UnavailableComponent | None:
-        """Read the file, write its version if it is a new one, and keep the text."""
+        """Read the file, write a new version if it changed, and keep the text."""
         policy = live.settings.secrets
         try:
             indexed = await self._indexer.index(live.mounts, live.settings.workdir, path, policy=policy)
@@ -268,14 +271,14 @@ class AgentFiles:
             raise
         version = FileVersion(path, indexed.object, head.tx, head.document.content_hash)
         if len(text) > FILE_BYTES_MAX:
-            # It grew after the look.
+            # The file has grown since it was examined.
             return FileText("", len(text.encode()))
         made = FileText(text, version=version)
         self._keep((place.source, policy), _KeptText(look.stamp, made))
         return made
 
     async def _text(self, head: Stored) -> str:
-        """The text of a version; of a binary one what can be read of it."""
+        """The text of a version; for a binary one, its bytes decoded with replacements."""
         if head.content_ref is None:
             return ""
         content = (await self._versions.contents((head.content_ref,)))[head.content_ref]
@@ -292,17 +295,17 @@ class AgentFiles:
 
 
 def is_below(found: Mapping[str, AgentPath], path: str, directories: Iterable[str | None]) -> bool:
-    """True if ``path`` leads to a place below one of the ``directories``, symlinks of both followed. All are looked up
-    in ``found``; False for those that it does not have."""
+    """True if ``path`` leads to a place below one of the ``directories``, with symlinks of both followed. All are
+    looked up in ``found``; False for paths that it lacks."""
     at = found.get(path)
     roots = [place.source.path.rstrip("/") for each in directories if each and (place := found.get(each)) is not None]
     return at is not None and any(at.source.path.startswith(f"{root}/") for root in roots)
 
 
 def directories_above(path: str) -> Sequence[str]:
-    """``path`` and the ``DIRECTORIES_MAX`` nearest directories above it, the outermost first.
+    """``path`` and the ``DIRECTORIES_MAX`` nearest directories above it, outermost first.
 
-    Without the root unless it is ``path`` itself.
+    The root is included only if ``path`` is the root.
     """
     parts = path.strip("/").split("/")
     found = ["/"] if path == "/" else ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
@@ -310,8 +313,8 @@ def directories_above(path: str) -> Sequence[str]:
 
 
 def visible(found: Mapping[str, AgentPath], optional: Iterable[str]) -> dict[str, AgentPath]:
-    """``found`` without those ``optional`` paths on the way to which the daemon may not search a directory: a system's
-    daemon enters no user's home that is closed to others, and must not wait for what is in it."""
+    """``found`` without those ``optional`` paths below directories that the daemon may not search: a system daemon
+    cannot enter a private home directory, and requests must not be blocked by the files in it."""
     closed = {
         path
         for path in optional
@@ -321,18 +324,18 @@ def visible(found: Mapping[str, AgentPath], optional: Iterable[str]) -> dict[str
 
 
 def nearest_repository(above: Sequence[str], found: Mapping[str, AgentPath]) -> str | None:
-    """The last of the directories ``above`` for which ``found`` has ``.git``; None if it has none."""
+    """The innermost of the directories ``above`` for which ``found`` has ``.git``; None without one."""
     marked = [each for each in above if (place := found.get(f"{each.rstrip('/')}/.git")) is not None and place.is_there]
     return marked[-1] if marked else None
 
 
 def unavailable(path: str, number: int) -> UnavailableComponent:
-    """The component of a file that cannot be read for the reason that errno ``number`` gives."""
+    """The unavailable component for a file that cannot be read. ``number``: the errno."""
     return UnavailableComponent(f"{path} cannot be read: {os.strerror(number)}")
 
 
 def _size(kept: _KeptText) -> int:
-    """Characters that ``kept`` counts for: those of its text, and some for the rest."""
+    """Characters that ``kept`` counts as: those of its text, and a constant for the rest."""
     return len(kept.text.text) + 512
 
 

@@ -1,7 +1,7 @@
-"""Loading of a session's components: each is loaded once, at the same time as the others, and kept as captured.
+"""Loading of a session's components: each is loaded once, concurrently with the others, under the secrets policy.
 
-Owns the stored form of texts (``component_text:{session}#{address}``). A text is
-stored once for each content. Its address is a keyed hash, so that nothing of a purged text can be guessed from it.
+Owns the stored form of texts (``component_text:{session}#{address}``). Equal texts are stored once. The address of a
+text is a keyed hash, so that a purged text cannot be guessed from it.
 """
 
 import hashlib
@@ -31,12 +31,12 @@ from ctxd.store.store import VersionStore
 from ctxd_protocol.session_types import ComponentName
 
 LOAD_S: Final = 5.0
-"""Seconds after which a component that is still being read is unavailable: the session's other calls wait for it."""
+"""Seconds after which a component that is still loading is unavailable: the session's other calls wait for it."""
 
 _LATE: Final = UnavailableComponent(f"it could not be read within {LOAD_S:g} s")
 
 CLEAN_VALUES_MAX: Final = 4_096
-"""Values that are remembered as without secrets, some 200 bytes for each."""
+"""Maximum values remembered as free of secrets, about 200 bytes each."""
 
 ENTRY_PREFIX: Final = "api/"
 """Prefix of the keys of entries."""
@@ -47,11 +47,11 @@ _KEYS: Final[Mapping[ComponentName, str]] = {
     "instructions": INSTRUCTIONS_PREFIX,
     "skills": SKILLS_KEY,
 }
-"""Key, or prefix of the keys, of the components that each name stands for."""
+"""Key, or prefix of the keys, of the components for each name."""
 
 
 class LateComponent(Component[Any]):
-    """Component, or all with the prefix ``key``, whose provider did not answer in time."""
+    """Component ``key``, or all with this prefix, whose provider exceeded the time limit."""
 
     async def load(self) -> UnavailableComponent:
         """See ``Component``."""
@@ -84,7 +84,7 @@ class EntryComponent(Component[EntryValue]):
         self._loaded = Loaded(EntryValue(msgspec.json.decode(text)), (source,))
 
     async def load(self) -> Loaded[EntryValue] | UnavailableComponent:
-        """See ``Component``: it was read with the other entries."""
+        """See ``Component``: the value was read with the other entries."""
         return self._loaded
 
     def baseline(self, value: EntryValue) -> str:
@@ -101,24 +101,23 @@ class EntryComponent(Component[EntryValue]):
 
 
 def _shown(value: EntryValue) -> str:
-    """A text as it is, any other value as JSON."""
+    """A string unchanged, any other value as JSON."""
     return value.value if isinstance(value.value, str) else msgspec.json.encode(value.value).decode()
 
 
 class ComponentObserver:
-    """Observes the components of sessions. ``providers``: those of the components that the settings of a session can
-    name."""
+    """Observes the components of sessions. ``providers``: of the components that the settings of a session can name."""
 
     def __init__(self, store: VersionStore, guard: Guard, providers: Mapping[ComponentName, Provider]) -> None:
         self._store = store
         self._guard = guard
         self._providers = providers
-        # Values in which no secret was found, by the session whose tags apply, policy and digest, oldest first.
+        # Values without secrets, by the session whose tags apply, policy and digest, oldest first.
         self._clean: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
 
     async def observe(self, live: LiveSession, call: WriteRequest, *, confined: bool) -> Components:
-        """The components of ``live``, whose lock is held, as they are now. ``call``: of file versions that are written
-        on the way. ``confined``: the session is a sandbox's.
+        """The current components of ``live``; the caller holds its lock. ``call``: for file versions written meanwhile.
+        ``confined``: the session belongs to a sandbox.
 
         Raises: CtxdError unsupported for a component without a provider, corrupt, store_failed. Cancel: safe.
         """
@@ -153,7 +152,7 @@ class ComponentObserver:
     async def _captured(
         self, live: LiveSession, confined: bool, component: Component[Any], loaded: Loaded[Any] | UnavailableComponent
     ) -> Loaded[Any] | UnavailableComponent:
-        """``loaded`` with its secrets as the session's policy keeps them."""
+        """``loaded`` with its secrets treated as the session's policy requires."""
         if isinstance(loaded, UnavailableComponent):
             return loaded
         guard = self._guard.by(live.session) if confined else self._guard

@@ -1,4 +1,4 @@
-"""Environment and date as components: where the agent of a session works, and on which day."""
+"""Environment and date as components: the place where the agent of a session works, and the day."""
 
 import platform
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ _LINK: Final = "gitdir:"
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Environment of an agent. ``repository``: the git repository's root, None without one; ``branch``: None without a
-    branch that is checked out; ``shell``: None if it is unknown."""
+    """Environment of an agent. ``repository``: root of the git repository, None without one; ``branch``: None if no
+    branch is checked out; ``shell``: None if unknown."""
 
     platform: str
     workdir: str
@@ -36,7 +36,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EnvironmentComponent(Component[Environment]):
-    """Component of the environment, which was looked at before."""
+    """Component of the environment, which was determined before."""
 
     value_type = Environment
 
@@ -76,7 +76,7 @@ class Today(msgspec.Struct, frozen=True):
 
 
 class DateComponent(Component[Today]):
-    """Component of the day at a moment in a zone; None for the host's. The zone's file is read by ``load``."""
+    """Component of the day at a moment in a time zone; None for the host's. ``load`` reads the zone's file."""
 
     value_type = Today
 
@@ -117,7 +117,7 @@ def _weekday(value: Today) -> str:
 
 
 class EnvironmentProvider:
-    """Looks at the environments of sessions through ``files``."""
+    """Determines the environment and date of sessions; reads through ``files``."""
 
     def __init__(self, files: AgentFiles, clock: Clock) -> None:
         self._files = files
@@ -142,7 +142,7 @@ class EnvironmentProvider:
     async def _branch(
         self, live: LiveSession, repository: str, found: Mapping[str, AgentPath]
     ) -> str | UnavailableComponent | None:
-        """The branch that is checked out in ``repository``, None for none or one that the daemon does not see."""
+        """The branch checked out in ``repository``; None if there is no branch, or the daemon cannot see it."""
         git = f"{repository.rstrip('/')}/.git"
         if not found[git].is_directory:
             # A linked worktree or a submodule: the file names the directory.

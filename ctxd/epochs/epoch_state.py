@@ -1,11 +1,11 @@
-"""Context epochs as a fold of events: the system context that the model has received, and what it reads next. Pure.
+"""Context epochs as a fold of events: the system context that the model has received, and its next changes. Pure.
 
-An *epoch* has one baseline, at the beginning of a window; later changes are updates in the order of time. The state is
-the fold of the session's events, one for each request that changes it: which text each component's value was shown in,
-by the address of the stored text. A new window (a compaction, a repack, another model or provider) begins an epoch
-whose baseline is what the model believes by then, no source is read for it; what differs is an update behind it.
+An *epoch* has one baseline, at the beginning of a window; later changes are updates in chronological order. The state
+is the fold of the session's events, one for each request that changes it: the text that showed each component's value,
+by the address of the stored text. A new window (a compaction, a repack, another model or provider) begins an epoch. Its
+baseline is the state that the model was shown last; no source is read for it, and any difference is an update after it.
 
-Appending an event is a compare-and-set on the head and the epoch (``append``): after a lost race all components are
+Appending an event is a compare-and-set on the head and the epoch (``append``): after a lost race, all components are
 observed again. Sources: the instructions of opencode 2.0, the revision check of its first version.
 """
 
@@ -17,20 +17,21 @@ import msgspec
 from ctxd.epochs.component import FileVersion
 
 Begin = Literal["first", "unknown", "compaction", "repack", "model", "provider", "fork"]
-"""The reason for a new epoch. ``unknown``: what the model had before is not recorded, as in an imported session."""
+"""The reason for a new epoch. ``unknown``: the earlier context of the model is not recorded, as in an imported
+session."""
 
 Part = Literal["baseline", "new", "changed", "removed"]
 """Role of a text: in the baseline, or in an update because a component is new, changed, or gone."""
 
 PURGED_PART: Final = "[purged]"
-"""Text that stands for a purged one."""
+"""Placeholder for a purged text."""
 
 
 class ComponentText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Value of a component with its texts, as rendered when it was observed; stored under its address.
 
-    ``value``: canonical JSON. ``update``: the text by which it replaced the value before it, None for a value that
-    replaced none. ``removal``: the text once the component is gone, None to keep it without a word.
+    ``value``: canonical JSON. ``update``: the text that replaces the previous value, None if there was no previous
+    value. ``removal``: the text once the component is gone; None to keep the old text in force without an update.
     """
 
     key: str
@@ -52,8 +53,8 @@ class ComponentText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ComponentChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One component in an event: its key, the role of its text, and the address of its ``ComponentText``; of a removed
-    component the address of its last one."""
+    """One component in an event: its key, the role of its text, and the address of its ``ComponentText``. A removed
+    component has the address of its last one."""
 
     key: str
     part: Part
@@ -61,11 +62,11 @@ class ComponentChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EpochEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Change of what the model believes, recorded with the assembly whose request shows it.
+    """Change of the system context that the model has, recorded with the assembly whose request shows it.
 
-    ``begins``: the reason for a new epoch, None within one. An event that begins an epoch is complete: its changes of
-    the part ``baseline`` are all that the model believes, the others came to it as updates. ``tools``: the names of the
-    tools that are declared from now on, None for no change.
+    ``begins``: the reason for a new epoch, None within one. An event that begins an epoch is complete: its changes with
+    the part ``baseline`` are the whole state, the others are updates after it. ``tools``: the names of the tools
+    declared from now on, None for no change.
     """
 
     epoch: int
@@ -78,7 +79,7 @@ class EpochState(msgspec.Struct, frozen=True):
     """Fold of events. ``epoch`` 0: unknown, before the first event.
 
     ``baseline`` and ``believed``: addresses by key, at the beginning of the epoch and now. ``gone``: tombstones, the
-    components that were removed in this epoch. ``updates``: the changes since the baseline, in order.
+    components removed in this epoch. ``updates``: the changes since the baseline, in order.
     """
 
     epoch: int = 0
@@ -90,21 +91,21 @@ class EpochState(msgspec.Struct, frozen=True):
 
 
 class EpochHead(msgspec.Struct, frozen=True):
-    """Position at which an event is appended: the number of the newest assembly, and the epoch that it left."""
+    """Position at which an event is appended: the number of the newest assembly, and the epoch after it."""
 
     assembly: int
     epoch: int
 
 
 class LostRace(Exception):
-    """The head or the epoch moved since the components were observed. Observe everything again."""
+    """The head or the epoch changed after the components were observed. Observe everything again."""
 
 
 def folded(state: EpochState, event: EpochEvent) -> EpochState:
-    """``state`` after ``event``. Raises: ValueError for an event of another epoch, or one that changes or removes what
-    is not believed."""
+    """``state`` after ``event``. Raises: ValueError for an event of another epoch, or one that changes or removes a
+    component that is not in ``believed``."""
     expected = state.epoch if event.begins is None else state.epoch + 1
-    # The events before an epoch are not needed for its own.
+    # An event that begins an epoch can be folded without the events before it.
     if event.epoch != expected and not (event.begins is not None and state.epoch == 0 and event.epoch > 0):
         raise ValueError(f"an event of epoch {event.epoch} follows epoch {state.epoch}")
     believed, gone, updates = dict(state.believed), list(state.gone), list(state.updates)
@@ -137,9 +138,9 @@ def fold(events: Iterable[EpochEvent]) -> EpochState:
 
 
 def append(state: EpochState, head: EpochHead, expected: EpochHead, event: EpochEvent | None) -> EpochState:
-    """``state`` after ``event``, which was decided at ``expected``; itself after None.
+    """``state`` after ``event``, which was decided at ``expected``; unchanged if ``event`` is None.
 
-    Raises: LostRace if ``head`` is another one by now, ValueError as ``folded``.
+    Raises: LostRace if ``head`` has changed meanwhile, ValueError as ``folded``.
     """
     if head != expected:
         raise LostRace
@@ -147,18 +148,18 @@ def append(state: EpochState, head: EpochHead, expected: EpochHead, event: Epoch
 
 
 def begun(state: EpochState, reason: Begin, changes: Iterable[ComponentChange] = ()) -> EpochEvent:
-    """The event that begins an epoch after ``state``: its baseline is the belief, ``changes`` are updates behind it; in
-    the first epoch of all they are the baseline."""
+    """The event that begins an epoch after ``state``: its baseline is ``believed``, and ``changes`` are updates after
+    it; in the very first epoch, ``changes`` may be the baseline."""
     kept = tuple(ComponentChange(key, "baseline", address) for key, address in state.believed.items())
     return EpochEvent(epoch=state.epoch + 1, begins=reason, changes=(*kept, *changes), tools=state.tools)
 
 
 def forked(events: Iterable[EpochEvent]) -> EpochEvent:
-    """The first event of a session that goes on from the end of ``events``, those of its parent up to the fork: the
-    parent's belief is its baseline."""
+    """The first event of a session that continues from the end of ``events``, those of its parent up to the fork: its
+    baseline is ``believed`` of the parent."""
     return begun(fold(events), "fork")
 
 
 def reverted(events: Iterable[tuple[int, EpochEvent]], turn: int) -> EpochState:
-    """The belief after a revert to ``turn``: the fold of the ``events`` of turns up to it, each with its turn."""
+    """The state after a revert to ``turn``: the fold of the ``events``, each with its turn, up to that turn."""
     return fold(event for at, event in events if at <= turn)

@@ -1,8 +1,8 @@
-"""Places in which each harness looks for instruction files and skills. Pure.
+"""Places where each harness looks for instruction files and skills. Pure.
 
 From the harnesses' documentation: code.claude.com/docs/en/memory and /skills,
-developers.openai.com/codex/guides/agents-md and /codex/skills, pi's README and
-docs/skills.md, opencode.ai/docs/rules and /docs/skills.
+developers.openai.com/codex/guides/agents-md and /codex/skills, pi's README and docs/skills.md, opencode.ai/docs/rules
+and /docs/skills.
 """
 
 import re
@@ -13,19 +13,19 @@ import msgspec
 from ctxd_protocol.session_types import Harness
 
 Names = tuple[str, ...]
-"""Names below a directory that stand for each other: the first counts that is there. A name that ends with ``/`` is a
-folder of rules, all of whose Markdown files count."""
+"""Alternative names below a directory: the first that exists is used. A name that ends with ``/`` is a folder of rules,
+all of whose Markdown files are used."""
 
 
 class InstructionPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Instruction files of one harness, in the order in which the model reads them.
 
-    ``system``: files of the host; ``home``: below the home directory, of which the first counts that is not empty;
-    ``project``: in each directory from the outermost to the working directory.
-    ``reach``: ``repository``, the directories from the repository's root on, outside one the working directory alone;
-    ``root``, all directories above the working directory but the root. ``is_one_name``: of the names in ``project``
-    only the first counts that is in any of the directories. ``bytes_max``: of all project files together, None for no
-    bound. ``has_imports``: a line may import other files by ``@path``.
+    ``system``: files of the host; ``home``: below the home directory, the first of each group that is not empty;
+    ``project``: in each directory from the outermost to the working directory. ``reach``: ``repository`` for the
+    directories from the repository's root on, outside of one the working directory alone; ``root`` for all directories
+    above the working directory except the root. ``is_one_name``: only the first of the names in ``project`` that exists
+    in any of the directories is used. ``bytes_max``: of all project files together, None for no limit. ``has_imports``:
+    a line may import other files by ``@path``.
     """
 
     system: Names = ()
@@ -67,11 +67,11 @@ INSTRUCTIONS: Final[dict[Harness, InstructionPlaces]] = {
 
 class SkillPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Folders of skills of one harness: each skill is a folder in them with a file ``SKILL.md``. A skill hides those of
-    the same name in places before it.
+    the same name in earlier places.
 
     ``project``: in each directory from the repository's root to the working directory. ``is_named_by_folder``: a skill
-    that gives no name has that of its folder, and one without a description has its first paragraph; in other harnesses
-    it is left out.
+    without a name gets that of its folder, and one without a description its first paragraph; other harnesses leave
+    such a skill out.
     """
 
     system: Names = ()
@@ -94,8 +94,8 @@ SKILLS: Final[dict[Harness, SkillPlaces]] = {
 
 
 def harness_of(given: Harness | None, agent: str) -> Harness:
-    """The harness of a session: the one ``given``; else the one that is the first word of the agent's name; else codex,
-    whose files are those of the AGENTS.md convention."""
+    """The harness of a session: ``given``; else the harness that is the first word of the agent's name; else codex,
+    whose files follow the AGENTS.md convention."""
     if given is not None:
         return given
     word = re.split("[^a-z]", agent.lower(), maxsplit=1)[0]

@@ -1,8 +1,8 @@
-"""Instruction files as components: those that a session's harness reads, such as CLAUDE.md and AGENTS.md.
+"""Instruction files as components: the files that a session's harness reads, such as CLAUDE.md and AGENTS.md.
 
-Each file is one component, so that an update has the one that changed and no other. The model reads its text between
-tags that the text cannot close. A file that is there and cannot be read is unavailable, a file that is gone is removed,
-and a file without text does not count.
+Each file is one component, so that an update contains only the file that changed. Its text is shown between tags that
+the text cannot close. A file that exists but cannot be read is unavailable, a file that is gone is removed, and a file
+without text is ignored.
 """
 
 import hashlib
@@ -31,22 +31,22 @@ from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd_protocol.object_types import FilesystemSource
 
 PREFIX: Final = "instructions/"
-"""Beginning of the keys, which the path follows."""
+"""Prefix of the keys, before the path."""
 
 FILES_MAX: Final = 100
-"""Instruction files of one session. Further ones are left out."""
+"""Maximum instruction files of one session. Further ones are left out."""
 
 IMPORT_HOPS_MAX: Final = 5
-"""Imports from one file to the next, as in Claude Code."""
+"""Maximum depth of imports, as in Claude Code."""
 
 RULES_MAX: Final = 1_000
-"""Names in folders of rules that are looked at together."""
+"""Maximum names in folders of rules that are examined together."""
 
 FOLDERS_MAX: Final = 50
-"""Folders of rules, with those in them."""
+"""Maximum folders of rules, including nested ones."""
 
 BYTES_MAX: Final = 1024 * 1024
-"""Bytes of all instruction files of one session. A file for which there is no room is not read."""
+"""Maximum bytes of all instruction files of one session. A file that would exceed it is not read."""
 
 _IMPORT: Final = re.compile(r"(?:^|(?<=\s))@((?:[^\s\\]|\\ )+)")
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -55,8 +55,8 @@ _FRONT_MATTER: Final = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.DOTALL | 
 
 
 class Instructions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Text of the instruction file at ``path``, as the agent knows it. ``omitted_bytes``: those at its end that are
-    left out, or all, for a file that is too long."""
+    """Text of the instruction file at ``path``, as the agent knows it. ``omitted_bytes``: bytes left out at its end;
+    all of them for a file that is too long."""
 
     path: str
     text: str
@@ -102,7 +102,7 @@ def _shown(value: Instructions) -> str:
 
 
 class InstructionFiles:
-    """Finds the instruction files of sessions, and reads them from ``files``."""
+    """Finds the instruction files of sessions, and reads them through ``files``."""
 
     def __init__(self, files: AgentFiles) -> None:
         self._files = files
@@ -160,7 +160,7 @@ class _InstructionSearch:
         return self._components(ordered, set(project))
 
     def _is_away(self) -> bool:
-        """True if the daemon sees the place of the working directory, and the directory is not there."""
+        """True if the daemon can see the place of the working directory, and there is no directory."""
         found = self._found.get(self._workdir)
         return found is not None and not found.is_directory
 
@@ -185,7 +185,8 @@ class _InstructionSearch:
         return found
 
     async def _of_group(self, paths: Names | list[str], *, is_filled: bool) -> list[str]:
-        """The first of ``paths`` that is a file, and has a text if it has to; all files of a folder of rules."""
+        """The first of ``paths`` that is a file, not empty if ``is_filled``; for a folder of rules, all of its
+        files."""
         for path in paths:
             if path.endswith("/"):
                 return await self._rules(path)
@@ -197,7 +198,7 @@ class _InstructionSearch:
         return path in self._found and self._found[path].is_file
 
     async def _rules(self, folder: str) -> list[str]:
-        """The Markdown files in ``folder`` and the folders in it, by name."""
+        """The Markdown files in ``folder`` and its subfolders, sorted."""
         found: list[str] = []
         folders = {folder: self._found[folder]} if folder in self._found and self._found[folder].is_directory else {}
         seen: set[FilesystemSource] = set()
@@ -214,7 +215,7 @@ class _InstructionSearch:
             places = await self._files.look(self._live, inner)
             self._found |= places
             found += [path for path in inner if path.endswith(".md") and self._is_file(path)]
-            # A link may lead to a folder that was seen.
+            # Skip folders already seen: a symlink may lead back to one.
             folders = {path: place for path, place in places.items() if place.is_directory and place.source not in seen}
             for path in [path for path in folders if not self._is_allowed(path)]:
                 self._failed[path] = _out(path)
@@ -222,10 +223,10 @@ class _InstructionSearch:
         return sorted(found)
 
     def _is_allowed(self, path: str) -> bool:
-        """True for a path that leads to the user's home, to the project, or, above that, to where the path itself lies.
+        """True for a path that leads to the user's home, to the project, or, above the project, to its own directory.
 
-        Anybody may have made the links of a project, and the daemon may read more than its user. In a sandbox the
-        mounts decide.
+        Anyone may have made the symlinks in a project, and the daemon may have more read permissions than its user. In
+        a sandbox the mounts decide.
         """
         inside = [each for each in self._above if path.startswith(f"{each.rstrip('/')}/")]
         if self._live.mounts.in_sandbox or not inside:
@@ -236,7 +237,7 @@ class _InstructionSearch:
     # --- texts ---
 
     async def _read(self, paths: Iterable[str]) -> None:
-        """Read those of ``paths`` that are files and were not read yet, as far as one session may have files."""
+        """Read those of ``paths`` that are files and were not read yet, within the limits of a session."""
         due: dict[str, AgentPath] = {}
         for path in dict.fromkeys(paths):
             if self._is_file(path) and path not in self._texts and len(self._texts) + len(due) < FILES_MAX:
@@ -249,7 +250,7 @@ class _InstructionSearch:
         self._texts |= await self._files.read(self._live, self._call, due)
 
     def _applies(self, path: str) -> bool:
-        """False for a rule that is for certain files only: the harness adds it once the agent touches one."""
+        """False for a rule that is limited to certain files: the harness adds it when the agent touches one of them."""
         text = self._texts.get(path)
         if not isinstance(text, FileText):
             return text is not None
@@ -259,8 +260,8 @@ class _InstructionSearch:
         return front is None or re.search(r"^paths[ \t]*:", front[1], re.MULTILINE) is None
 
     async def _with_imports(self, paths: Sequence[str], own: set[str]) -> list[str]:
-        """``paths`` with the files that they import behind them. ``own``: files of the user or of the host, which may
-        import any file; those of a project may import files of the project alone, as anybody may have written them."""
+        """``paths``, each followed by the files that it imports. ``own``: files of the user or of the host, which may
+        import any file; those of a project may import only files of the project, as anyone may have written them."""
         after: dict[str, list[str]] = {}
         front = list(paths)
         for _ in range(IMPORT_HOPS_MAX):
@@ -291,7 +292,7 @@ class _InstructionSearch:
         return list(ordered)
 
     def _imports(self, path: str, text: str) -> list[str]:
-        """The paths that ``text``, that of the file at ``path``, imports."""
+        """The paths that ``text`` of the file at ``path`` imports."""
         found: list[str] = []
         for named in imports_in(text):
             if named.startswith("~/") and self._home is not None:
@@ -314,12 +315,12 @@ class _InstructionSearch:
         made: list[Component[Any]] = [InstructionFile(f"{path}/", reason) for path, reason in self._failed.items()]
         failed = next((each for each in self._texts.values() if isinstance(each, UnavailableComponent)), None)
         if failed is not None and self._places.has_imports:
-            # The imports of that file are not known now.
+            # The imports of that file are unknown.
             made.append(InstructionFile("", failed))
         known = set()
         for path in paths:
             text = self._texts.get(path)
-            # One file under two names, by a symlink or as a file of the home, is one.
+            # Show a file only once, even if it has two names, by a symlink or as a file of the home.
             if text is None or (source := self._found[path].source) in known:
                 continue
             known.add(source)
@@ -340,7 +341,7 @@ def _out(path: str) -> UnavailableComponent:
 
 
 def _cut(text: FileText, left: int) -> tuple[FileText | None, int]:
-    """``text`` as far as ``left`` bytes allow, None for nothing of it, and the bytes that are left then."""
+    """``text`` limited to ``left`` bytes, None if nothing of it fits, and the bytes left after it."""
     data = text.text.encode()
     if len(data) <= left:
         return text, left - len(data)
@@ -356,7 +357,7 @@ def _below(directory: str, name: str) -> str:
 
 @lru_cache(maxsize=128)
 def imports_in(text: str) -> tuple[str, ...]:
-    """The names that ``text``, Markdown, imports by ``@name`` outside of code, at most ``FILES_MAX``. Cost: linear."""
+    """The names that ``text``, Markdown, imports by ``@name`` outside of code, ``FILES_MAX`` at most. Cost: linear."""
     found: dict[str, None] = {}
     fence = ""
     for line in text.splitlines():
@@ -375,9 +376,9 @@ def imports_in(text: str) -> tuple[str, ...]:
 
 
 def _without_code(line: str) -> str:
-    """``line`` without the parts between equally many backticks."""
+    """``line`` without code spans, which are delimited by equally long runs of backticks."""
     parts = _TICKS.split(line)
-    # The runs of backticks are at odd places; the last one of each length closes nothing that follows it.
+    # The runs of backticks are at odd places; the last one of each length cannot open a span.
     last = {parts[at]: at for at in range(1, len(parts), 2)}
     kept, opened = [], ""
     for at, part in enumerate(parts):

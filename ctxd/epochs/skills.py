@@ -1,8 +1,8 @@
 """Index of skills as a component: name, description and path of each ``SKILL.md`` that a session's harness finds.
 
-The model reads a skill's own file when a task calls for it. The front matter is read as a subset of YAML that has no
-way to take more than linear time or memory: keys at the beginning of a line, with a plain, quoted or block scalar.
-Anchors, aliases, tags and flow collections are not interpreted.
+The model reads a skill's own file when a task calls for it. The front matter is read as a subset of YAML that cannot
+take more than linear time or memory: keys at the beginning of a line, with a plain, quoted or block scalar. Anchors,
+aliases, tags and flow collections are not interpreted.
 """
 
 import re
@@ -21,17 +21,17 @@ from ctxd.sessions.session import LiveSession, WriteRequest
 KEY: Final = "skills"
 
 SKILLS_MAX: Final = 200
-"""Skills in an index. Further ones are counted only."""
+"""Maximum skills in an index. Further ones are only counted."""
 
 NAME_CHARS_MAX: Final = 64
 DESCRIPTION_CHARS_MAX: Final = 1024
-"""Characters of a name and of a description, as the standard of skills allows them. Longer ones are cut."""
+"""Maximum characters of a name and of a description, as in the standard for skills. Longer ones are cut."""
 
 FRONT_MATTER_CHARS_MAX: Final = 16 * 1024
-"""Characters of a front matter. A longer one does not count."""
+"""Maximum characters of a front matter. A longer one is ignored."""
 
 TEXT_CHARS_MAX: Final = FRONT_MATTER_CHARS_MAX + 4096
-"""Characters of a file that are looked at: front matter and first paragraph."""
+"""Characters of a file that are read: front matter and first paragraph."""
 
 _FIELD: Final = re.compile(r"([A-Za-z0-9_-]+)[ \t]*:(?:[ \t]+(.*)|[ \t]*)$")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "/": "/"}
@@ -46,7 +46,7 @@ class Skill(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SkillIndex(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Skills by name. ``omitted``: how many more there are."""
+    """Skills by name. ``omitted``: number of further skills."""
 
     skills: tuple[Skill, ...]
     omitted: int = 0
@@ -87,13 +87,13 @@ def _shown(value: SkillIndex) -> str:
 
 
 class SkillFiles:
-    """Finds the skills of sessions, and reads them from ``files``."""
+    """Finds the skills of sessions, and reads them through ``files``."""
 
     def __init__(self, files: AgentFiles) -> None:
         self._files = files
 
     async def provide(self, live: LiveSession, call: WriteRequest) -> Iterable[Component[Any]]:
-        """The index of ``live``, nothing without a skill; see ``Provider``. Raises: CtxdError of the store. Cancel:
+        """The index of ``live``, empty without a skill; see ``Provider``. Raises: CtxdError of the store. Cancel:
         safe."""
         harness = SKILLS[harness_of(live.settings.component_options.harness, live.settings.agent)]
         loaded = await self._loaded(live, call, harness)
@@ -124,14 +124,15 @@ class SkillFiles:
             inner += [f"{folder}/{name}/SKILL.md" for name in names if not name.startswith(".")]
         places = {path: place for path, place in (await self._files.look(live, inner)).items() if place.is_file}
         if not live.mounts.in_sandbox:
-            # Anybody may have made the links of a project, and the daemon may read more than its user.
+            # Anyone may have made the symlinks in a project, and the daemon may have more read permissions than its
+            # user.
             everything = {**found, **places}
             for path in places:
                 if not any(path.startswith(f"{each}/") for each in own) and not is_below(
                     everything, path, [root, home]
                 ):
                     return UnavailableComponent(f"{path} leads out of the project and of the home directory")
-        # Those of the working directory come last, and matter most.
+        # The skills of the working directory come last, and matter most.
         kept = dict(list(places.items())[-SKILLS_MAX:])
         return _index(await self._files.read(live, call, kept), harness, len(places) - len(kept))
 
@@ -139,7 +140,7 @@ class SkillFiles:
 def _index(
     texts: dict[str, FileText | UnavailableComponent], harness: SkillPlaces, omitted: int
 ) -> Loaded[SkillIndex] | UnavailableComponent | None:
-    """The index of the skills whose files have ``texts``; None without one."""
+    """The index of the skills in ``texts``, by path; None without a skill."""
     found: dict[str, Skill] = {}
     sources = {}
     for path, text in texts.items():
@@ -156,8 +157,8 @@ def _index(
 
 @lru_cache(maxsize=1024)
 def skill_in(text: str, path: str, *, is_named_by_folder: bool) -> Skill | None:
-    """The skill that ``text``, the file at ``path``, describes; None if it describes none, or none that the model may
-    use by itself. ``is_named_by_folder``: see ``SkillPlaces``. Cost: linear."""
+    """The skill that ``text``, the file at ``path``, describes; None if it describes none, or one that the model must
+    not use by itself. ``is_named_by_folder``: see ``SkillPlaces``. Cost: linear."""
     fields, body = front_matter(text)
     if fields.get("disable-model-invocation", "").lower() == "true":
         return None
@@ -186,8 +187,8 @@ def _first_paragraph(body: str) -> str:
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
-    """The fields at the head of ``text`` between two lines ``---``, and the text behind them; no field without such
-    lines. A field of another form than the subset has is left out. Cost: linear."""
+    """The fields at the head of ``text`` between two lines ``---``, and the text after them; no fields without such
+    lines. A field in a form outside the subset is left out. Cost: linear."""
     text = text.removeprefix("\ufeff")
     lines = text[:FRONT_MATTER_CHARS_MAX].splitlines()
     if not lines or lines[0].rstrip() != "---":
@@ -209,7 +210,7 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
 
 
 def _scalar(head: str, rest: list[str]) -> str | None:
-    """The scalar that begins with ``head`` and goes on in the indented lines ``rest``; None for another value."""
+    """The scalar that begins with ``head`` and continues in the indented lines ``rest``; None for any other value."""
     head = head.strip()
     if head[:1] in ("|", ">"):
         lines = [line.strip() for line in rest]
@@ -227,7 +228,7 @@ def _scalar(head: str, rest: list[str]) -> str | None:
 
 
 def _quoted(whole: str) -> str | None:
-    """The text between double quotes, None if it does not end."""
+    """The text between double quotes, None if the closing quote is missing."""
     made: list[str] = []
     at = 1
     while at < len(whole):
