@@ -1,6 +1,6 @@
-"""Checkpoints of a running agent: its events in deltas of ``events-v1``, cut at the moments of a policy. Pure.
+"""Checkpoints of a running agent: its events in deltas of ``events-v1``, cut as a policy decides. Pure.
 
-An event is encoded when it comes and kept until its delta is cut, so that memory is that of one delta.
+An event is encoded when it arrives and kept until its delta is cut, so that memory holds one delta.
 """
 
 from collections.abc import Iterator, Set
@@ -20,7 +20,8 @@ from ctxd_protocol.event_types import (
 )
 
 Trigger = Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"]
-"""Moment of a checkpoint. ``turn_boundary``: the agent has answered or calls a tool. ``tool_call``: a tool returned."""
+"""Reason for a checkpoint. ``turn_boundary``: the agent has answered or calls a tool. ``tool_call``: a tool
+returned."""
 
 TRIGGERS: Final[tuple[Trigger, ...]] = get_args(Trigger)
 
@@ -29,14 +30,14 @@ _RANKED: Final[tuple[Trigger, ...]] = ("turn_boundary", "tool_call", "explicit",
 DEFAULT_POLICY: Final[frozenset[Trigger]] = frozenset({"turn_boundary", "compaction", "session_end"})
 
 DELTA_BYTES_MAX: Final = 6 * 1024 * 1024
-"""Bytes of a delta that fits a line of the protocol in base64."""
+"""Maximum bytes of a delta: in base64, it fits into a line of the protocol."""
 
 _SUMMARY_CHARS_MAX: Final = 16_000
 _COMPACTIONS: Final = frozenset({"compact_boundary", "microcompact_boundary"})
 
 
 class Checkpoint(NamedTuple):
-    """One commit to be: its trigger, and its delta in ``events-v1``.
+    """A planned commit: its trigger, and its delta in ``events-v1``.
 
     ``is_compaction``: the delta is the summary that replaces everything before it, and ``summary`` its text.
     """
@@ -50,11 +51,11 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointTracker:
-    """Events since the last checkpoint, and the policy by which the next one is due.
+    """Events since the last checkpoint, and the policy that decides when the next one is due.
 
-    ``every``: the turn boundaries from one checkpoint to the next. A delta without events is never made. ``bytes_max``:
-    bytes, about, at which a delta is cut at any moment. Only events of ``sidechain``, None for the main conversation,
-    are moments of a checkpoint.
+    ``every``: number of turn boundaries for one checkpoint. A delta without events is never made. ``bytes_max``:
+    approximate bytes at which a delta is cut in any case. Only events of ``sidechain``, None for the main conversation,
+    trigger a checkpoint.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class CheckpointTracker:
     def add(self, events: list[Event]) -> Iterator[Checkpoint]:
         """Take the events of one line, and yield the checkpoints that are due after it.
 
-        A compaction is one of its own behind the delta before it, whatever the policy: without it the chain would
-        grow without bound. One without a summary is an event as any other.
+        A compaction is a checkpoint of its own after the delta before it, whatever the policy: without it the chain
+        would grow without bound. A compaction without a summary is an ordinary event.
         """
         trigger: Trigger | None = None
         for event in events:
@@ -118,7 +119,7 @@ class CheckpointTracker:
 
 
 def _trigger(event: Event) -> Trigger | None:
-    """Return the moment that an event is."""
+    """Return the trigger of an event, None for an event that triggers nothing."""
     match event:
         case ToolCallEvent(meta={"server_tool": True}):
             return None
@@ -137,7 +138,7 @@ def _trigger(event: Event) -> Trigger | None:
 
 
 def rank(trigger: Trigger | None) -> int:
-    """Return the order of a trigger among several at one moment: a checkpoint has the last one, which ends more."""
+    """Return the rank of a trigger: of several at the same time, the checkpoint has the highest."""
     return -1 if trigger is None else _RANKED.index(trigger)
 
 

@@ -1,4 +1,4 @@
-"""Deltas that are to become commits, and the places at which their chains begin."""
+"""Planned deltas that become commits, and the places where their chains begin."""
 
 from typing import Final, NamedTuple
 
@@ -13,8 +13,8 @@ class Repeated(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The place at which a chain begins: the commit ``tip`` of ``source``, by its number, and lines to repeat after
-    it. Without ``tip`` the chain has a root of its own. ``commit``: the id of one that an earlier import has made."""
+    """The place where a chain begins: the commit ``tip`` of ``source``, by its number, and lines to repeat after it.
+    Without ``tip`` the chain has its own root. ``commit``: the id of a commit that an earlier import made."""
 
     source: str = ""
     tip: int | None = None
@@ -23,7 +23,7 @@ class Start(NamedTuple):
 
 
 class PlannedDelta(NamedTuple):
-    """A commit to be made of complete lines, ``parent.repeated`` before them. ``number`` counts from 1 in its source.
+    """A planned commit of complete lines, after ``parent.repeated``. ``number`` counts from 1 in its source.
 
     ``agent``: the sub-agent whose chain it is in, empty for none. ``counts``: messages and tokens, None if they are not
     counted. ``at``: the latest time of an event of the chain so far, else of the source so far, in ms since 1970.
@@ -45,4 +45,4 @@ class PlannedDelta(NamedTuple):
 ROOT: Final = Start()
 
 CONTINUED: Final = Start(tip=0)
-"""The place of the first chain behind what the session has from elsewhere: the session's own newest commit."""
+"""Start of the first chain after the events that the session has from elsewhere: the session's own newest commit."""

@@ -1,8 +1,8 @@
-"""Events that a session has from the hooks of its harness, so that its transcript adds only those that it lacks. Pure.
+"""Events that a session has from the hooks of its harness, so that its transcript adds only the missing ones. Pure.
 
-A call and its result are known by the call's native id, also in the form that a hand-over has given it, the other
-events by their text, each as often as the session has it: a person may write the same prompt twice. A text that was
-redacted is compared with what the same rules leave of the transcript's.
+A call and its result are identified by the call's native id, also in the form that a hand-over gave it; other events by
+their text, each as often as the session has it: a person may write the same prompt twice. Redacted text is compared
+with the transcript's text after redaction by the same rules.
 """
 
 import re
@@ -29,10 +29,10 @@ from ctxd_protocol.event_types import (
 )
 
 _CALL_IDS: Final = ("tool_use_id", "toolCallId", "callID", "call_id", "id")
-"""Members of a block that name its call, in the formats of all harnesses."""
+"""Members of a block that identify its call, in the formats of all harnesses."""
 
 _LABEL: Final = "handed_over"
-"""The label of a session that a file was written for, with the values of ``HandedOverStart``."""
+"""Label of a session for which a file was written, with the values of ``HandedOverStart``."""
 
 HAND_OVER_DIGEST_BYTES: Final = 16
 """Bytes of the BLAKE2b digest of that file."""
@@ -40,24 +40,24 @@ HAND_OVER_DIGEST_BYTES: Final = 16
 _STATED: Final = re.compile(r"([0-9]{1,12}) ([0-9]{1,9}) ([0-9a-f]{32})")
 
 _TAG: Final = re.compile(r"(\[REDACTED:[^:\]]{1,256}):[^\]]{1,64}\]")
-"""What stands for a secret; its tag is made with a key that the daemon alone has."""
+"""Replacement of a secret; its tag is made with a key that only the daemon has."""
 
 _COMMAND: Final = re.compile(
     r"<command-name>(/[^<]{1,256})</command-name>(?:.{0,1024}?<command-args>(.*?)</command-args>)?", re.S
 )
-"""A slash command in a transcript of Claude Code, whose hook has what was typed."""
+"""A slash command in a transcript of Claude Code, whose hook reports it as it was typed."""
 
 Key = tuple[str, str | bytes]
 
 
 class RecordedEvents:
-    """The events of one session, and those of them that its transcript has had so far.
+    """The events of one session, and those of them that were found in its transcript so far.
 
     ``since``: bytes of the source that were imported before the session had events of its own. ``newest``: the newest
-    commit of the session, made at the instant ``before``: what follows the last prompt that the session has continues
-    it, anything else stays older. ``has_commits``: of its own. ``redact``: replaces the secrets in a text as the daemon
-    does, but for their tags. ``written``: the bytes at the start of the source that a hand-over wrote from a context
-    which the session has; ``events`` are those after it. Memory: some 150 bytes for each event.
+    commit of the session, made at the instant ``before``: events after the last prompt that the session has continue
+    it, all others are older. ``has_commits``: the session has commits of its own. ``redact``: replaces the secrets in a
+    text as the daemon does, except for their tags. ``written``: the bytes at the start of the source that a hand-over
+    wrote from a context of the session; ``events`` are those after it. Memory: about 150 bytes for each event.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class RecordedEvents:
         self.before = before
         self.newest = newest
         self.left_out = 0
-        """The number of lines that have nothing which the session lacks."""
+        """Number of lines without any content that the session lacks."""
         self._recorded = Counter[Key]()
         self._redact = redact
         self._redacted: dict[Key, list[Key]] = {}
-        """By the texts without tags, the keys of redacted events that the transcript has not had yet."""
+        """Keys of redacted events that were not found in the transcript yet, by their texts without tags."""
         for event in events:
             for key in _keys(event)[:1]:
                 self._recorded[key] += 1
@@ -93,22 +93,24 @@ class RecordedEvents:
 
     @property
     def is_over(self) -> bool:
-        """True once the transcript has had every prompt that the session has, of which there is one."""
+        """True once the transcript has contained every prompt of the session. False if it has neither a prompt nor
+        ``written``."""
         return (self._has_prompts or self.written > 0) and self._prompts_left == 0
 
     def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
-        """True for a delta without a message of a session that goes on from another's commit, and has none of its own
-        yet: it would be the newest commit of the session."""
+        """True for a delta without a message, if the session continues another's commit and has none of its own yet:
+        the delta would become its newest commit."""
         is_empty = delta.counts is not None and delta.counts[0] == 0 and not delta.is_continued
         return is_empty and self.newest is not None and not self._has_commits
 
     def go_on(self, earlier: "RecordedEvents") -> None:
-        """Take over what the source has had when it was read before."""
+        """Take over the state from ``earlier``, when the source was read before."""
         self._met, self.left_out = earlier._met, earlier.left_out
         self._prompts_left -= sum(times for (kind, _), times in self._met.items() if kind == "prompt")
 
     def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
-        """Return ``line``, of which ``events`` were read, without what the session has: blank if that is all of it."""
+        """Return ``line``, from which ``events`` were read, without the content that the session has: blank if that is
+        all."""
         if line.end <= self.written:
             self.left_out += 1
             return line._replace(kept=b"")
@@ -133,7 +135,7 @@ class RecordedEvents:
         return False
 
     def _known_as(self, event: Event) -> Iterator[Key]:
-        """Return the keys of an event of the transcript, at last those of equal events that were redacted."""
+        """Yield the keys of an event of the transcript, last those of equal events that were redacted."""
         yield from _keys(event)
         typed = _typed(event)
         by_text = _text_key(typed, _text(typed))
@@ -149,7 +151,7 @@ class RecordedEvents:
 
 
 class HandedOverStart(NamedTuple):
-    """The start of a file, as a hand-over wrote it: bytes, number of events of its session by then, and digest."""
+    """The start of a file written by a hand-over: bytes, number of events of its session by then, and digest."""
 
     size: int
     events: int
@@ -157,24 +159,23 @@ class HandedOverStart(NamedTuple):
 
     @classmethod
     def read(cls, labels: Mapping[str, str]) -> "HandedOverStart | None":
-        """Return what the labels of a session state; None for one that no file was written for."""
+        """Return the start recorded in the labels of a session; None for a session without such a file."""
         stated = _STATED.fullmatch(labels.get(_LABEL, ""))
         return None if stated is None else cls(int(stated[1]), int(stated[2]), stated[3])
 
     @classmethod
     def of(cls, text: bytes, events: int) -> "HandedOverStart":
-        """Return it for a file that begins with ``text``."""
+        """Return the start of a file that begins with ``text``."""
         return cls(len(text), events, blake2b(text, digest_size=HAND_OVER_DIGEST_BYTES).hexdigest())
 
     @property
     def label(self) -> dict[str, str]:
-        """The label that states it."""
+        """The label that records it."""
         return {_LABEL: f"{self.size} {self.events} {self.digest}"}
 
 
 def _keys(event: Event) -> tuple[Key, ...]:
-    """Return the keys by which an event is known, the first one that of the session; none for one that hooks do not
-    report."""
+    """Return the keys of an event, first the one that the session has; none for an event that hooks do not report."""
     match event:
         case ToolCallEvent() if event.call:
             return (("call", portable_call(event.call)),)
@@ -214,7 +215,7 @@ def _id_key(event: Event) -> Key | None:
 
 
 def _is_redacted(event: Event) -> bool:
-    """True for an event whose text had secrets, which it no longer has."""
+    """True for an event that was captured under the policy ``redact``."""
     return event.secrets is not None and event.secrets.policy == "redact"
 
 
@@ -223,7 +224,7 @@ def _text(event: Event) -> str:
 
 
 def _typed(event: Event) -> Event:
-    """Return the prompt that a slash command was typed as, and any other event as it is."""
+    """Return the prompt that was typed as a slash command, and any other event unchanged."""
     command = _COMMAND.search(event.text) if isinstance(event, SystemEvent) else None
     if command is None:
         return event
@@ -235,7 +236,7 @@ def _without_tags(text: str) -> str:
 
 
 def _place(kind: str, event: Event) -> str:
-    """Return the kind of an event: a sub-agent may write what the main conversation does."""
+    """Return the kind of an event in its key: a sub-agent may write the same text as the main conversation."""
     return kind if event.sidechain is None else f"{kind} of a sub-agent"
 
 
@@ -248,7 +249,7 @@ def _digest(text: str) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Return a text without the white space that a harness trims."""
+    """Return a text with white space normalised, as harnesses trim it."""
     return " ".join(text.split())
 
 

@@ -1,7 +1,7 @@
 """Headless output of Claude Code (``--output-format stream-json``) to events, line by line.
 
 Two shapes exist: the real program nests the blocks of a provider's message, Bureau's wrapper has one flat event a line.
-A line that has no meaning here is kept word for word, as an opaque event of kind ``output``.
+A line of unknown meaning is kept verbatim, as an opaque event of kind ``output``.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from ctxd_protocol.event_types import (
 )
 
 _PARTIAL: Final = "stream_event"
-"""Type of a piece of a message that a later line has whole."""
+"""Type of a partial message, which a later line repeats in full."""
 
 _COMPACTED: Final = "compact_boundary"
 _CONTINUED: Final = "This session is being continued from a previous conversation"
@@ -42,8 +42,8 @@ _FLAT: Final = (
 class StreamParser:
     """Parser of one agent's output.
 
-    ``partial``: lines that were left out because a later one repeats them. ``native``: the harness's id of the session,
-    empty until a line has one. Memory: the start of a compaction.
+    ``partial``: number of lines that were left out because a later one repeats them. ``native``: the harness's id of
+    the session, empty until a line has one. Memory: the start of a compaction.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class StreamParser:
         self._compaction: CompactionEvent | None = None
 
     def events(self, line: bytes, at: int) -> list[Event]:
-        """Return the events of one line, which took place at ``at`` ms since 1970 unless it has a time of its own.
+        """Return the events of one line. ``at``: their time in ms since 1970, unless the line has its own.
 
-        A compaction is returned with its summary, so together with the line after it, if that has one.
+        A compaction is held until the next line, which may have its summary.
         """
         if not line.strip():
             return []
@@ -71,7 +71,7 @@ class StreamParser:
         return [msgspec.structs.replace(held, summary=summary), *found[1:]]
 
     def end(self) -> list[Event]:
-        """Return the compaction that no line followed."""
+        """Return the compaction that is still held, if any."""
         held, self._compaction = self._compaction, None
         return [held] if held is not None else []
 
@@ -106,7 +106,7 @@ def _output(raw: bytes) -> Event:
 
 
 def _nested(record: Record) -> list[Event]:
-    """Return the events of a provider's message; those of blocks that are unknown hold them."""
+    """Return the events of a provider's message. Unknown blocks are kept in their events."""
     found = [entry.event for entry in read_stream([Line(1, dict(record))])]
     is_unread = len(found) == 1 and isinstance(found[0], OpaqueEvent) and found[0].data == record
     return [] if is_unread else found
@@ -161,7 +161,7 @@ def _system(record: Record) -> list[Event]:
 
 
 def _result(record: Record) -> list[Event]:
-    """Return the figures of a session, the cost also in whole millionths of a dollar."""
+    """Return the figures of a session, with the cost also in whole millionths of a dollar."""
     usage = record_of(record.get("usage")) or record
     cost = _number(record, "total_cost_usd") or _number(record, "cost_usd")
     seconds = _number(record, "duration_seconds") or (_number(record, "duration_ms") or 0) / 1000
@@ -186,12 +186,12 @@ def _number(record: Record, name: str) -> Any:  # noqa: ANN401 - an integer or a
 
 
 def _microdollars(dollars: float) -> int:
-    """Return whole millionths of a dollar. The shortest decimal of the number is the one that the line had."""
+    """Return whole millionths of a dollar. The shortest decimal of the float equals the one in the line."""
     return int((Decimal(repr(dollars)) * _MICRODOLLARS).to_integral_value(ROUND_HALF_EVEN))
 
 
 def _beside(event: Event, record: Record) -> Event:
-    """Add the members to ``meta`` that no field of a flat record's event holds."""
+    """Add to ``meta`` the members of a flat record that no field of its event holds."""
     meta = {**(event.meta or {}), **(rest(record, *_FLAT) or {})}
     return msgspec.structs.replace(event, meta=meta or None)
 

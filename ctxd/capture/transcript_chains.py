@@ -1,6 +1,6 @@
 """Chains of commits from the events of a whole transcript: one of the conversation, and one of each sub-agent. Pure.
 
-The chain of a sub-agent begins at the commit with the tool call that spawned it. A file with several sessions gives
+The chain of a sub-agent begins at the commit with the tool call that spawned it. A file with several sessions yields
 several conversations.
 """
 
@@ -11,11 +11,11 @@ from ctxd.capture.checkpoints import DEFAULT_POLICY, Checkpoint, CheckpointTrack
 from ctxd_protocol.event_types import Event, OpaqueEvent, ToolCallEvent, ToolResultEvent
 
 _SESSION: Final = "session"
-"""Kind of the opaque event with which a session begins in a file that holds several."""
+"""Kind of the opaque event that begins a session in a file with several sessions."""
 
 
 class PlannedCommit(NamedTuple):
-    """A commit to be made. ``number`` counts from 1; ``parent`` is the number of an earlier one, None for a root.
+    """A planned commit. ``number`` counts from 1; ``parent`` is the number of an earlier one, None for a root.
 
     ``sidechain``: the sub-agent whose commit it is. ``at``: the latest time of an event so far, in ms since 1970.
     """
@@ -28,7 +28,7 @@ class PlannedCommit(NamedTuple):
 
 
 class _Chain:
-    """The chain of one conversation: its tracker, its newest commit, and the tool calls of the delta to come."""
+    """The chain of one conversation: its tracker, its newest commit, and the tool calls of the delta in progress."""
 
     def __init__(self, tracker: CheckpointTracker, newest: int | None) -> None:
         self.tracker = tracker
@@ -37,7 +37,7 @@ class _Chain:
 
 
 class TranscriptChains:
-    """Plan of the commits of one transcript, at the moments of a policy; see ``CheckpointTracker``.
+    """Plan of the commits of one transcript under a policy; see ``CheckpointTracker``.
 
     Memory: one delta of each chain, and one number for each tool call.
     """
@@ -83,14 +83,14 @@ class TranscriptChains:
                 self._call_of_agent[agent] = event.call
 
     def _spawning(self, name: str) -> Iterator[PlannedCommit]:
-        """Cut the delta with the call that spawned ``name``, so that a commit can be the parent."""
+        """Cut the delta with the call that spawned ``name``, so that its commit can be the parent."""
         for other, chain in list(self._chains.items()):
             is_caller = self._call_of_agent.get(name, name) in chain.calls
             if is_caller or (other is None and self._spawned_at(name) is None):
                 yield from self._planned(other, chain.tracker.cut("explicit"))
 
     def _spawned_at(self, name: str) -> int | None:
-        """The commit with the call that spawned ``name``; the newest of the conversation where the call is unknown."""
+        """The commit with the call that spawned ``name``; the newest of the conversation if the call is unknown."""
         call = self._call_of_agent.get(name, name)
         main = self._chains.get(None)
         return self._commit_of_call.get(call, None if main is None else main.newest)

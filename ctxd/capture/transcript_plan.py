@@ -1,8 +1,8 @@
 """Plan of the commits of one transcript in its own format: branches of a tree, sub-agents, compactions. Pure.
 
 A delta holds complete lines of the source, so that nothing is converted. It ends before the next prompt, after a call
-that spawns a sub-agent, at a compaction, and when it is long. A branch begins at the commit that ends at its first
-parent; where the parent is within a delta, the branch begins one commit earlier and repeats the lines up to it.
+that spawns a sub-agent, at a compaction, and when it is long. A branch begins at the commit that ends with the parent
+of its first line; if the parent is within a delta, it begins one commit earlier and repeats the lines up to the parent.
 """
 
 import re
@@ -34,7 +34,7 @@ from ctxd_protocol.event_types import (
 )
 
 PARSER: Final = 6
-"""Version of this plan. Files that another version has planned are planned anew."""
+"""Version of this plan. Files that were planned by another version are planned again."""
 
 DELTA_BYTES: Final = 192 * 1024
 """Bytes at which a delta is cut."""
@@ -51,7 +51,7 @@ _SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, Tool
 
 
 class _Branch:
-    """A chain under way: its newest commit, and the lines that are in none yet."""
+    """A chain in progress: its newest commit, and the lines that are not in a commit yet."""
 
     def __init__(self, number: int, agent: str, start: Start) -> None:
         self.number = number
@@ -72,7 +72,7 @@ class _Branch:
 class TranscriptPlan:
     """Plan of one source of lines.
 
-    ``start`` and ``agent``: of its first chain. Memory: some 150 bytes for each line, and the lines that are in no
+    ``start`` and ``agent``: of its first chain. Memory: about 150 bytes for each line, and the lines that are not in a
     commit yet.
     """
 
@@ -80,9 +80,9 @@ class TranscriptPlan:
         self.source = source
         self.counts: Counter[str] = Counter()
         self.copied = 0
-        """The number of lines that repeat those of another source, or of this one."""
+        """Number of lines that repeat lines of another source, or of this one."""
         self.recorded: RecordedEvents | None = None
-        """What the session has from elsewhere, and is left out of the lines to come."""
+        """Events that the session has from elsewhere, which are left out of the following lines."""
         self._read = LINE_READERS[format]
         self._start, self._agent = start, agent
         self.starts, self._ends = array("Q"), array("Q")
@@ -115,19 +115,19 @@ class TranscriptPlan:
 
     @property
     def made(self) -> int:
-        """The number of commits that are planned so far."""
+        """Number of commits planned so far."""
         return len(self._made)
 
     @property
     def size(self) -> int:
-        """The number of lines so far, blank ones included."""
+        """Number of lines so far, including blank ones."""
         return len(self._spoken)
 
     # --- lines ---
 
     def add(self, line: SourceLine, place: int | None = None) -> Iterator[PlannedDelta]:
-        """Take the next line of the source, and yield the commits that are due before and after it. ``place``: the one
-        that ``reserve`` has given it."""
+        """Take the next line of the source, and yield the commits that are due before and after it. ``place``: returned
+        by ``reserve`` for this line."""
         place = self.reserve(line) if place is None else place
         if not line.kept:
             return
@@ -165,8 +165,8 @@ class TranscriptPlan:
     def _unrecorded(
         self, recorded: RecordedEvents, line: SourceLine, events: list[Event]
     ) -> tuple[SourceLine, list[Event]]:
-        """Return what of ``line`` and its ``events`` the session lacks. The first of it behind what the session has
-        begins the chain that continues the session's own."""
+        """Return the part of ``line`` and its ``events`` that the session lacks. The first part after the session's own
+        events begins the chain that continues the session's."""
         found = recorded.without(line, events)
         if found.kept and found.record is not None and found.record is not line.record:
             events = [entry.event for entry in self._read([Line(1, found.record)])]
@@ -179,7 +179,7 @@ class TranscriptPlan:
     def _due(
         self, branch: _Branch, events: Sequence[Event], compaction: CompactionEvent | None
     ) -> Iterator[PlannedDelta]:
-        """Cut what is to be cut after a line with ``events``."""
+        """Cut the deltas that are due after a line with ``events``."""
         if compaction is not None:
             kept = self._kept(compaction, branch)
             if self._last_kept is not None:
@@ -194,7 +194,7 @@ class TranscriptPlan:
             yield from self.flush("explicit")
 
     def skip(self, line: SourceLine, origin: "TranscriptPlan", place: int, here: int | None = None) -> None:
-        """Take a line that repeats line ``place`` of ``origin``: what follows goes on there. ``here``: reserved."""
+        """Take a line that repeats line ``place`` of ``origin``: later lines continue there. ``here``: reserved."""
         here = self.reserve(line) if here is None else here
         record, before = line.record or {}, self._start
         self.copied += 1
@@ -211,25 +211,25 @@ class TranscriptPlan:
             self._take_back(turns)
 
     def _pass_over(self, id: str | None, record: Record) -> None:
-        """Let the children of a record that is left out follow its parent."""
+        """Attach the children of a record that is left out to its parent."""
         parent = text_of(record.get("parentUuid")) or text_of(record.get("parentId"))
         if id is not None and (place := self._nodes.get(hash(parent))) is not None:
             self._nodes.setdefault(hash(id), place)
 
     @property
     def pending(self) -> int:
-        """The bytes of the delta under way that the last line is in."""
+        """Bytes of the unfinished delta with the last line."""
         branch = self._to or self._main
         return 0 if branch is None else branch.size
 
     def end_delta(self) -> Iterator[PlannedDelta]:
-        """Yield the commit of the delta under way that the last line is in."""
+        """Yield the commit of the unfinished delta with the last line."""
         branch = self._to or self._main
         if branch is not None and branch.lines:
             yield self._cut(branch, "session_end")
 
     def flush(self, trigger: Trigger = "session_end") -> Iterator[PlannedDelta]:
-        """Yield the commits of all lines that are in none yet, that of the main chain last: it is the newest one."""
+        """Yield the commits of all pending lines, that of the main chain last, so that it is the newest."""
         for branch in sorted(self._branches, key=lambda branch: branch is self._main):
             if branch.lines:
                 yield self._cut(branch, trigger)
@@ -237,7 +237,7 @@ class TranscriptPlan:
     # --- places for other chains ---
 
     def at_line(self, place: int) -> Start:
-        """Return where a chain begins that goes on after line ``place``, which is in a commit."""
+        """Return the start of a chain that continues after line ``place``, which is in a commit."""
         if place in self.outside:
             origin, there = self.outside[place]
             return origin.at_line(there)
@@ -251,14 +251,14 @@ class TranscriptPlan:
         return before._replace(repeated=(*before.repeated, *repeated))
 
     def at_byte(self, end: int) -> tuple[Start, bool]:
-        """Return where a chain begins that goes on after the line that ends at byte ``end``, and whether one does."""
+        """Return the start of a chain that continues after the line that ends at byte ``end``; True if there is one."""
         if not end or not self.size:
             return Start(), not end
         place = min(bisect_left(self._ends, end), self.size - 1)
         return self.at_line(place), self._ends[place] == end
 
     def at_spawn(self, agent: str) -> Start:
-        """Return where the chain of sub-agent ``agent`` begins: after its call, else at the newest commit."""
+        """Return the start of the chain of sub-agent ``agent``: after its call, else at the newest commit."""
         if agent in self.spawned:
             return self.at_line(self.spawned[agent])
         main = self._main
@@ -269,7 +269,7 @@ class TranscriptPlan:
     # --- chains ---
 
     def reserve(self, line: SourceLine) -> int:
-        """Return the place of the next line of the source, which is taken later, or has nothing to take."""
+        """Return the place of the next line of the source, which is added later, or has nothing to add."""
         self.starts.append(line.end - len(line.source))
         self._ends.append(line.end)
         self._commit_of.append(0)
@@ -288,14 +288,14 @@ class TranscriptPlan:
         return branch
 
     def _after(self, place: int) -> Iterator[PlannedDelta]:
-        """Begin a branch after line ``place``, and make it the one that the next line goes to."""
+        """Begin a branch after line ``place``, and direct the next line to it."""
         if self._commit_of[place] == 0 and place not in self.outside:
             yield self._cut(self._branches[self._branch_of[place]], "explicit", upto=place)
         agent = "" if place in self.outside else self._branches[self._branch_of[place]].agent
         self._to = self._branch(self.at_line(place), agent)
 
     def _goes_on_from(self, place: int) -> bool:
-        """True if the main chain has nothing of this source yet, and begins after line ``place`` of the origin."""
+        """True if the main chain has no line of this source yet, and begins after line ``place`` of the origin."""
         main = self._main
         start = self._start if main is None else main.begin
         return (main is None or main.last_spoken < 0) and start == self.at_line(place)
@@ -331,7 +331,7 @@ class TranscriptPlan:
         summary: str | None = None,
         kept: tuple[Repeated, ...] = (),
     ) -> PlannedDelta:
-        """Make a commit of the lines of ``branch`` that are in none, or of those up to line ``upto``."""
+        """Make a commit of the pending lines of ``branch``, or of those up to line ``upto``."""
         number = len(branch.places) if upto is None else bisect_left(branch.places, upto) + 1
         lines, places = branch.lines[:number], branch.places[:number]
         rest = branch.lines[number:], branch.places[number:]
@@ -356,14 +356,14 @@ class TranscriptPlan:
         )  # fmt: skip
 
     def _cut_before_boundary(self, branch: _Branch) -> Iterator[PlannedDelta]:
-        """Cut the lines before a compaction, of which the line with its boundary is a part."""
+        """Cut the lines before a compaction, which includes the line with its boundary."""
         if branch.ends_with_boundary and len(branch.lines) > 1:
             yield self._cut(branch, "compaction", upto=branch.places[-2])
         elif branch.lines and not branch.ends_with_boundary:
             yield self._cut(branch, "compaction")
 
     def _note_kept(self, record: Record) -> None:
-        """Remember the messages that the compaction which follows this record leaves in the window."""
+        """Remember the messages that the compaction after this record leaves in the window."""
         if ids := preserved(record_of(record.get("compactMetadata"))):
             self._preserved = sorted(self._nodes[hash(id)] for id in ids if hash(id) in self._nodes)
             self._is_segment, self._last_kept = isinstance(ids, Segment), hash(ids[-1])
@@ -372,13 +372,13 @@ class TranscriptPlan:
                 self._tail = text_of(part.get("tail_start_id")) or None
 
     def _kept(self, compaction: CompactionEvent, branch: _Branch) -> tuple[Repeated, ...]:
-        """Return the lines that stay in the window behind a compaction: its commit replaces everything before."""
+        """Return the lines that stay in the window after a compaction: its commit replaces everything before."""
         places, self._preserved = self._preserved, []
         meta = compaction.meta or {}
         first, self._tail = compaction.kept_from or self._tail, None
         index = number_of(meta.get("firstKeptEntryIndex"))
         if first is not None and first != compaction.id and (start := self._nodes.get(hash(first))) is not None:
-            # Of several summaries pi shows the newest one alone.
+            # pi shows only the newest of several summaries.
             older = self._summaries if self._route is _pi else ()
             return tuple(each for each in self._path(start, branch.start) if each.start not in older)
         if index is not None and 0 < index < len(self._entries):
@@ -391,14 +391,14 @@ class TranscriptPlan:
         return tuple(self.line(place) for place in places if place in self.outside or self._commit_of[place])
 
     def _take_back(self, turns: int) -> Start:
-        """Forget the newest turns. Returns: where the first of them began."""
+        """Forget the newest turns. Returns: the start of the first of them."""
         first = max(0, len(self._turns) - turns)
         start = self._turns[first] if self._turns else self._start
         del self._turns[first:], self._prompts[first:]
         return start
 
     def _recent_prompts(self) -> list[int]:
-        """Return the lines of the newest prompts, as many as codex repeats beside a summary alone."""
+        """Return the lines of the newest prompts, as many as codex repeats next to a summary without history."""
         found: list[int] = []
         left = _KEPT_PROMPTS_BYTES
         for place, size in reversed(self._prompts):
@@ -415,7 +415,7 @@ class TranscriptPlan:
         return Repeated(self.source, self.starts[place])
 
     def _path(self, first: int, start: Start) -> list[Repeated]:
-        """Return the lines from ``first`` on that a chain which begins at ``start`` has; none if it has not that."""
+        """Return the lines from ``first`` on in a chain that begins at ``start``; none if ``first`` is not in it."""
         back: list[Repeated] = []
         wanted = self.line(first)
         source, tip, repeated, _ = start
@@ -427,7 +427,7 @@ class TranscriptPlan:
             back += [self.line(place) for place in reversed(places) if place >= first]
             if first in places:
                 return back[::-1]
-            # What an earlier compaction has kept is in the commits before it too.
+            # Lines that an earlier compaction kept are in the commits before it too.
             repeated = repeated[: len(repeated) - kept]
         else:
             return [*repeated[repeated.index(wanted) :], *reversed(back)]
@@ -458,7 +458,7 @@ def _prompt(events: Sequence[Event]) -> PromptEvent | None:
 
 
 def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
-    """Return the compaction that holds what replaces everything before it."""
+    """Return the compaction with the replacement for everything before it, None without one."""
     found = (event for event in events if isinstance(event, CompactionEvent))
     return next((each for each in found if each.summary or (each.meta or {}).get("replacement_history")), None)
 
@@ -467,7 +467,7 @@ def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
 
 
 def _linear(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
-    """Route to one chain, and to one for each sub-agent that the line names."""
+    """Route to one chain, and to one for each sub-agent named by a line."""
     agent = next((event.sidechain for event in events if event.sidechain), None)
     if agent is not None and agent != plan._agent:
         yield from _to_agent(plan, agent)
@@ -484,10 +484,10 @@ def _to_agent(plan: TranscriptPlan, agent: str) -> Iterator[PlannedDelta]:
 
 
 def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
-    """Route by ``parentUuid``. A branch begins with what a person typed: siblings of other kinds belong to a step."""
+    """Route by ``parentUuid``. A branch begins with a typed prompt: siblings of other kinds belong to one step."""
     is_boundary = record.get("subtype") == _BOUNDARY
     parent = text_of(record.get("parentUuid")) or (text_of(record.get("logicalParentUuid")) if is_boundary else "")
-    # The last message that a compaction left in the window stands behind it.
+    # Children of the last message that a compaction kept follow the compaction.
     place = plan._relinked.get(hash(parent), plan._nodes.get(hash(parent))) if parent else None
     if record.get("isSidechain") and not plan._agent:
         named = text_of(record.get("agentId"))
@@ -498,7 +498,7 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
     if "parentUuid" not in record or plan._agent:
         return
     if not parent:
-        # What stands before the first message, as settings of the session do, is no conversation of its own.
+        # Records before the first message, such as settings of the session, are not a separate conversation.
         if plan._main is not None and plan._main.last_spoken >= 0 and not is_boundary:
             plan._main = plan._to = plan._branch(Start())
         return
@@ -518,9 +518,9 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
 
 
 def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
-    """Route by ``parentId``, exactly. An entry without one, or with an unknown one, is a root."""
+    """Route by ``parentId`` alone. An entry without one, or with an unknown one, is a root."""
     if "parentId" not in record:
-        # The first version has no ids, and names an entry by its number.
+        # The first version of the format has no ids, and refers to an entry by its number.
         if record:
             plan._entries.append(plan.size - 1)
         return
@@ -543,7 +543,7 @@ def _pi(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[P
 
 
 def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
-    """Route to one chain; a rollback begins a branch before the turns that it takes back."""
+    """Route to one chain; a rollback begins a branch before the turns that it removes."""
     payload = record_of(record.get("payload"))
     main = plan._main_branch()
     match payload.get("type"):
@@ -552,13 +552,13 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
         case "task_complete" | "turn_aborted":
             plan._task, plan._is_task_begun = None, False
         case _ if plan._is_task_begun and plan._task is None and _replacement(events) is not None:
-            # A compaction before the prompt of a turn is taken back with it.
+            # A compaction before the prompt of a turn is rolled back with the turn.
             if main.lines:
                 yield plan._cut(main, "compaction")
             plan._task = main.start
     is_first = not plan._turns or not plan.counts["prompt"]
     if _prompt(events) is not None and main.lines and is_first:
-        # What stands before the first turn stays when all turns are taken back.
+        # Lines before the first turn stay when all turns are rolled back.
         yield plan._cut(main, "explicit")
     if (turns := _rolled_back(payload)) and plan._turns:
         if main.lines:
@@ -567,13 +567,13 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
 
 
 def _rolled_back(payload: Record) -> int:
-    """Return how many turns of codex a record takes back."""
+    """Return the number of codex turns that a record rolls back."""
     return max(0, number_of(payload.get("num_turns")) or 0) if payload.get("type") == "thread_rolled_back" else 0
 
 
 def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterator[PlannedDelta]:
-    """Route to one chain, and what changes of the session's row to one of its own, which is older. A pending revert
-    begins a branch before the messages that it has taken back."""
+    """Route to one chain, and changes of the session's row to a separate, older one. A pending revert begins a branch
+    before the messages that it removes."""
     if STATE not in record:
         yield from _linear(plan, record, events)
         return
@@ -582,7 +582,7 @@ def _opencode(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iter
     if message and main.lines:
         yield plan._cut(main, "session_end")
     first = plan._nodes.get(hash(message), 0)
-    # Of a message of which a part is named, the parts before it stay.
+    # If the revert names a part of a message, the parts before it stay.
     place = first if is_part else first - 1
     if first and (plan._commit_of[place] or place in plan.outside):
         yield from plan._after(place)
