@@ -57,8 +57,8 @@ Kind = Literal["file", "command", "other"]
 """Kind of content: a file that was read, the output of a command, or anything else."""
 
 Aim = Literal["cost", "recall"]
-"""Preference where a window has room. ``cost``: the recall of full history at less cost; ``recall``: more recall at the
-cost of full history."""
+"""Preference where a window has room. ``cost``: the recall of full history at less cost; ``recall``: more recall at no
+more cost than full history."""
 
 _CHANCES: Final[dict[Kind, tuple[float, ...]]] = {
     "file": (1 / 8, 3 / 10),

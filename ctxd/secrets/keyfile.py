@@ -1,6 +1,6 @@
 """Key file of a state directory, for tags of secrets and hashes of redacted files. Separate: the only I/O of secrets.
 
-It stays out of backups: a copy of the store without the key does not allow guessing at redacted text.
+It is excluded from backups: without the key, a copy of the store cannot be used to guess redacted text.
 """
 
 import os
@@ -14,15 +14,15 @@ from ctxd.errors import StateDirError
 from ctxd.secrets.redaction import KEY_BYTES
 
 KEY_FILE: Final = "secrets.key"
-"""Its name in the state directory."""
+"""Name of the file in the state directory."""
 
 _EXIT_UNSAFE: Final = 78
 
 
 def load_key(root: Path) -> bytes:
-    """The key of the state directory ``root``, made at the first call: 32 bytes in a file of mode 0600. Blocks.
+    """The key of the state directory ``root``, created by the first call: 32 bytes in a file of mode 0600. Blocks.
 
-    Raises: StateDirError if the file is no key or others may read it; OSError.
+    Raises: StateDirError if the file is not a key or is accessible to other users; OSError.
     """
     path = root / KEY_FILE
     if not path.exists():
@@ -38,7 +38,7 @@ def load_key(root: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Make the file whole or not at all: a half key after a crash would be another key."""
+    """Create the file atomically: after a crash, half a key would be a different key."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

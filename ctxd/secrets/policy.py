@@ -1,5 +1,5 @@
-"""Policy on secrets: which of two is stricter, under which a version was captured, and what it keeps of bytes that are
-no text. Pure."""
+"""Policy on secrets: the stricter of two, the one that a version was captured under, and the binary content that it
+keeps. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,13 +9,13 @@ import msgspec
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 DEFAULT: Final[SecretPolicy] = "flag"
-"""The policy of a session that names none; a version without the field was captured under it and holds no secret."""
+"""The policy of a session that sets none; a version without the field was captured under it and has no findings."""
 
 _RANK: Final[dict[SecretPolicy, int]] = {"off": 0, "flag": 1, "redact": 2}
 
 
 def stricter(one: SecretPolicy, other: SecretPolicy) -> SecretPolicy:
-    """The stricter of both."""
+    """The stricter of the two."""
     return one if _RANK[one] >= _RANK[other] else other
 
 
@@ -32,19 +32,19 @@ def is_laxer(payload: Mapping[str, Any], policy: SecretPolicy) -> bool:
 
 
 IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""The media types of images that models read."""
+"""Media types of the images that models can read."""
 
 
 def keeps_bytes(media_type: str, policy: SecretPolicy) -> bool:
     """Return True if bytes of ``media_type``, which cannot be searched for secrets, are kept under ``policy``.
 
-    Where secrets are redacted, only images are: of others the hash is kept.
+    Under ``redact`` only images are kept; for other bytes, only the hash.
     """
     return policy != "redact" or media_type in IMAGES
 
 
 def to_payload(secrets: Secrets | None) -> dict[str, Any]:
-    """Return the payload's field for ``secrets``: empty without findings under the default policy."""
+    """Return the payload's field for ``secrets``: empty if there are no findings under the default policy."""
     return {} if secrets is None else {"secrets": msgspec.to_builtins(secrets)}
 
 

@@ -1,7 +1,7 @@
 """Capture of secrets under a policy: flagged by rule and tag, or replaced by ``[REDACTED:rule:tag]``.
 
-Pure except for the given key. Without the key, no tag and no keyed hash reveals what it was
-made of; equal secrets have equal tags; text that was redacted once is not changed by being redacted again.
+Pure except for the given key. Without the key, no tag and no keyed hash reveals its input; equal secrets have equal
+tags; redacting a text again does not change it.
 """
 
 import json
@@ -23,14 +23,14 @@ TAG_DIGITS: Final = 8
 """Hex digits of a tag: enough to distinguish a host's secrets, too few to recover one."""
 
 _APART: Final = "\n"
-"""What stands between two texts that are looked at together."""
+"""Separator between texts that are scanned together."""
 
 _AGAIN: Final = 64 * 1024
-"""Bytes at the end of a piece that are searched with the next one, and before them, so that a name which makes its
-value a secret is seen: a secret is shorter, whatever its kind."""
+"""Bytes at the end of a piece that are searched again with the next one, and bytes kept before them, so that a name
+which makes its value a secret is included. A secret of any kind is shorter."""
 
 _NAMED_MAX: Final = 1024
-"""Characters of a text beyond which its name is ignored: it is more than a value assigned to a name."""
+"""Characters of a text above which its name is ignored: it is too long to be a value assigned to a name."""
 
 
 class Guard:
@@ -52,23 +52,24 @@ class Guard:
     def by(self, author: str) -> "Guard":
         """A guard with the same rules whose tags match no other author's.
 
-        What a sandbox records has tags of its own, and so have files that it may have written: otherwise it could find
-        out a secret that was redacted from it by recording guesses and comparing tags.
+        Content recorded by a sandbox, and files that it may have written, get tags of their own: otherwise the sandbox
+        could learn a redacted secret by recording guesses and comparing tags.
         """
         return Guard(self.scanner, blake3(author.encode(), key=self._key).digest())
 
     def redacted(self, text: str) -> str:
-        """``text`` with every secret replaced, whatever the policy: for what leaves the store."""
+        """``text`` with every secret replaced, whatever the policy: for text that leaves the store."""
         return Capture(self, "redact").text(text)
 
 
 def fleeting_guard() -> Guard:
-    """A guard with the built-in rules and a key of its own, for where nothing outlives the process."""
+    """A guard with the built-in rules and a random key, for uses where no tag outlives the process."""
     return Guard(built_in_scanner(), os.urandom(KEY_BYTES))
 
 
 class Capture(msgspec.Struct):
-    """Capture of one version under ``policy``: each of its texts passes through it; ``secrets`` is the sum of them."""
+    """Capture of one version under ``policy``. All of its texts pass through it; ``secrets`` has the sum of their
+    findings."""
 
     guard: Guard
     policy: SecretPolicy
@@ -88,13 +89,13 @@ class Capture(msgspec.Struct):
         return self.policy == "redact" and bool(self._counts)
 
     def add(self, secrets: Secrets | None) -> None:
-        """Add what another capture under the same policy has found."""
+        """Add the findings of another capture under the same policy."""
         for one in () if secrets is None else secrets.found:
             self._counts[one.rule, one.tag] = self._counts.get((one.rule, one.tag), 0) + one.count
 
     def search(self, pieces: Iterable[bytes]) -> Hit | None:
         """Count the secrets in bytes of any kind, which come in pieces and cannot be redacted, whatever the policy.
-        Returns: the first one, by its place in all the bytes."""
+        Returns: the first one, with its offsets in the whole."""
         first: Hit | None = None
         window, at, done = b"", 0, 0
         left = iter(pieces)
@@ -103,7 +104,7 @@ class Capture(msgspec.Struct):
             following = next(left, None)
             window += piece
             end = at + len(window)
-            # A secret that begins near the end may go on in the next piece.
+            # A secret that begins near the end may continue in the next piece.
             final = end if following is None else max(done, end - _AGAIN)
             for hit in self.guard.scanner.hits(window):
                 if done <= at + hit.start < final:
@@ -122,7 +123,7 @@ class Capture(msgspec.Struct):
         return tag
 
     def text(self, text: str) -> str:
-        """``text`` as it is to be kept."""
+        """``text`` as the policy keeps it."""
         if self.policy == "off":
             return text
         data = text.encode("utf-8", "surrogatepass")
@@ -130,11 +131,11 @@ class Capture(msgspec.Struct):
         return self._kept(text, data, hits) if hits else text
 
     def finds_nothing(self, value: Any, *texts: str) -> bool:  # noqa: ANN401 - any JSON value is what it is for
-        """True if ``value`` and ``texts``, looked at in one go, hold nothing that would be flagged or redacted."""
+        """True if ``value`` and ``texts``, scanned together, hold nothing to flag or redact."""
         if self.policy == "off":
             return True
-        # Texts as they are, for in JSON an escape hides where a word begins, and a short one behind its name as well;
-        # lists in order, so that lines stand together.
+        # Scan strings decoded, as an escape of JSON hides the beginning of a word, and short ones after their name too;
+        # scan lists in order, so that lines stay together.
         found: list[str] = []
         left: list[tuple[str, Any]] = [("", value)]
         while left:
@@ -153,16 +154,16 @@ class Capture(msgspec.Struct):
         return not self.guard.scanner.hits(text.encode("utf-8", "surrogatepass"), first_only=True)
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value is what it is for
-        """A JSON value as it is to be kept, names too; a text under a suspicious name is scanned together with it, and
-        texts of one line each in a list as the lines of one text."""
+        """A JSON value as the policy keeps it, including names; a text under a suspicious name is scanned together with
+        it, and a list of single-line texts as the lines of one text."""
         if self.finds_nothing(value):
             return value
         return self._walked(value, "")
 
     def json(self, text: str) -> str:
-        """JSON ``text`` as it is to be kept: as it is, unless something is redacted in it.
+        """JSON ``text`` as the policy keeps it: unchanged, unless something in it is redacted.
 
-        Of members with one name in one object all are searched, and only the last one outlasts a redaction. Raises:
+        If an object repeats a name, all members with it are searched, and a redaction keeps only the last one. Raises:
         ValueError, RecursionError if it is not JSON.
         """
         shadowed: list[Any] = []
@@ -170,13 +171,13 @@ class Capture(msgspec.Struct):
         def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             found = dict(pairs)
             if len(found) < len(pairs):
-                # Readers see the last one of a name; a secret in another one is in the text all the same.
+                # Parsers keep the last member of a name, but a secret in another one is in the text all the same.
                 shadowed.extend(value for name, value in pairs if found[name] is not value)
             return found
 
         value = json.loads(text, object_pairs_hook=members)
         kept = self.value(value)
-        # Each is searched, so that each is counted.
+        # Search each of them, so that each is counted.
         changed = [each for each in shadowed if self.value(each) is not each]
         if kept is value and not changed:
             return text
@@ -197,7 +198,7 @@ class Capture(msgspec.Struct):
         return value
 
     def _lines(self, items: Sequence[Any]) -> list[str] | None:
-        """``items`` as they are to be kept if they are lines that hold a secret of several; else None."""
+        """``items`` as the policy keeps them if they are lines with a secret that spans several of them; else None."""
         if len(items) < 2 or not all(isinstance(item, str) and "\n" not in item for item in items):
             return None
         text = "\n".join(items)

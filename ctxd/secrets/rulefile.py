@@ -1,4 +1,4 @@
-"""A file of rules (TOML): families that ctxd does not know, families to leave out, and texts that are no secrets.
+"""A file of rules (TOML): families to add, built-in families to leave out, and texts that are not secrets.
 
 ```toml
 disable = ["assigned-secret"]
@@ -10,7 +10,7 @@ pattern = 'acme_(?P<s>[0-9a-f]{32})'
 entropy = 3.0
 ```
 
-The whole file is checked before anything of it holds.
+The whole file is checked before any of it takes effect.
 """
 
 import math
@@ -26,13 +26,13 @@ from ctxd.secrets.scanner import RefusedPattern, Scanner, built_in_scanner, comp
 from ctxd.secrets.secret_checks import entropy
 
 RULES_MAX: Final = 200
-"""Rules of one file. Each makes the one pattern of all larger."""
+"""Maximum rules of one file. Each one enlarges the combined pattern."""
 
 _NAME: Final = r"^[a-z][a-z0-9-]{1,39}$(?!\n)"
 
 
 class RulesRefused(Exception):
-    """A file of rules that cannot be used. The message names the file, the rule, and what is wrong with it."""
+    """A file of rules that cannot be used. The message names the file, the rule, and the fault."""
 
 
 class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scanner_of(path: Path | None) -> Scanner:
-    """A scanner for the built-in rules and those of the file at ``path``, None for none. Blocks.
+    """A scanner for the built-in rules and for those of the file at ``path``, None without a file. Blocks.
 
     Raises: RulesRefused.
     """

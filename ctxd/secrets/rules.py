@@ -1,6 +1,6 @@
-"""The families of secrets that are known by their form, each with the check that cuts its false hits. Pure data.
+"""Families of secrets with a known form, each with a check that reduces false positives. Pure data.
 
-A pattern is RE2 over bytes. What it matches in its group ``s`` is the secret, the whole match where it has none.
+A pattern is RE2 over bytes. The secret is the group ``s``, or the whole match if the pattern has no such group.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ Check = Callable[[bytes], bool]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One family. ``check`` is asked about the secret; ``end`` finds where it ends, given text and end of the match.
+    """One family. ``check`` decides about a secret; ``end`` finds its end, given the text and the end of the match.
 
-    ``loose``: the form is anybody's, so what another rule finds in it goes first. ``custom``: it comes from a file of
-    rules, so its pattern may be anything that RE2 takes.
+    ``loose``: the form is generic, so a secret that another rule finds within it has precedence. ``custom``: it comes
+    from a file of rules, so its pattern may be anything that RE2 accepts.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EDGE: Final = r"(?:\b|\\[nrtbf])"
-"""Where a word begins, also behind an escape: in the text of a program or of JSON a line feed is a letter."""
+"""Beginning of a word, also after an escape: in source code or JSON, an escaped line feed ends with a letter."""
 
 
 def _rule(name: str, pattern: str, check: Check | None = secret_checks.is_random) -> Rule:
@@ -44,7 +44,7 @@ def _not_example(value: bytes) -> bool:
 
 _B64URL: Final = "[A-Za-z0-9_-]"
 _QUOTE: Final = r"(?:\\{0,3}[\"'])?"
-"""A quote or none, escaped where the text is quoted itself."""
+"""An optional quote, escaped where the text itself is quoted."""
 
 _CLOUD: Final = (
     _rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", _not_example),
@@ -133,7 +133,7 @@ _NAMES: Final = (
 _PASSWORDS: Final = r"(?:passw(?:or)?d|passphrase|[_-]pass|pwd)"
 
 NAME: Final = rf"(?i:{_NAMES}|{_PASSWORDS}|authorization|aws_?-?[a-z_-]*(?:secret|sk))[a-z0-9_-]{{0,16}}"
-"""Every name that makes its value a secret, beginning anywhere in the name itself."""
+"""Every name that makes its value a secret; the match may begin anywhere in the name."""
 
 _LOOSE: Final = (
     Rule(
@@ -153,4 +153,4 @@ _LOOSE: Final = (
 )
 
 BUILT_IN: Final[tuple[Rule, ...]] = (*_CLOUD, *_FORGES, *_CHAT, *_SERVICES, *_FORMS, *_LOOSE)
-"""The rules that hold unless a file of rules turns them off."""
+"""The rules that apply unless a file of rules disables them."""

@@ -1,6 +1,6 @@
-"""One scan over a text for all rules: one RE2 pattern finds candidates, the rules decide.
+"""One scan over a text for all rules: a combined RE2 pattern finds candidates, the rules decide.
 
-RE2 takes time linear in the text whatever it holds, so no text can stall the daemon. Pure; may run on any thread.
+RE2 takes linear time on any text, so no text can stall the daemon. Pure; may run on any thread.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,24 +14,24 @@ from ctxd.secrets.json_candidates import loosened
 from ctxd.secrets.rules import BUILT_IN, Rule
 
 _MEMORY: Final = 64 * 1024 * 1024
-"""Bytes that the combined pattern's automaton may take: with less it is thrown away and made anew again and again."""
+"""Maximum bytes of the combined pattern's automaton: with less, RE2 discards and rebuilds it over and over."""
 
 _LOOKED_AGAIN_MIN: Final = 64 * 1024
-"""Bytes of matches that were none which are looked at again for another, besides as many as the text has."""
+"""Bytes of false matches that may be searched again, in addition to the size of the text."""
 
 _BEYOND: Final = 4096
-"""Bytes beyond a loose match that are looked at for a secret which begins within it."""
+"""Bytes after a loose match that are searched for a secret which begins within it."""
 
 _NEAR: Final = 4096
-"""Bytes behind a match that are searched before more are: what begins like a secret that has no end keeps the automaton
-going to the end of what it is given, and after each of many matches that would be the whole text."""
+"""Bytes after a match that are searched first. Text that begins like a secret without an end keeps the automaton
+running to the end of its input; after each of many matches, that would be the whole text."""
 
 _FARTHER: Final = 8
-"""Number of times as many bytes are searched next if those hold nothing."""
+"""Factor by which the searched bytes grow if they hold nothing."""
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A secret: the rule that found it, and its first and last byte (exclusive) in the text."""
+    """A secret: the rule that found it, and its start and end (exclusive) in the text, in bytes."""
 
     rule: str
     start: int
@@ -43,7 +43,7 @@ class RefusedPattern(ValueError):
 
 
 def compiled(name: str, pattern: str, *, combined: bool = False) -> Any:  # noqa: ANN401 - re2 has no types
-    """``pattern`` over bytes; ``combined``: of many rules, without groups. Raises: RefusedPattern."""
+    """Compile ``pattern`` over bytes; ``combined``: it joins many rules, without groups. Raises: RefusedPattern."""
     options = _options()
     if combined:
         options.max_mem = _MEMORY
@@ -70,26 +70,26 @@ class _Compiled(msgspec.Struct, frozen=True):
 
 
 class Scanner:
-    """Finds the secrets of ``rules`` in a text. The order of the rules is the order in which they are believed."""
+    """Finds the secrets of ``rules`` in a text. Earlier rules have precedence."""
 
     def __init__(self, rules: Sequence[Rule] = BUILT_IN, allowed: Iterable[bytes] = ()) -> None:
-        """``allowed``: texts that are no secrets whatever rule matches. Raises: RefusedPattern."""
+        """``allowed``: texts that are not secrets, whichever rule matches. Raises: RefusedPattern."""
         self._made_from = tuple(rules), frozenset(allowed)
         self._allowed = self._made_from[1]
         self._rules = [_compile(rule) for rule in rules]
         self._which = _which(rules)
-        # A custom pattern may depend on characters beside the match, and may match the beginning of a built-in form.
+        # A custom pattern may depend on characters next to the match, and may match the beginning of a built-in form.
         self._custom = [number for number, rule in enumerate(rules) if rule.custom]
         self._strict = _joined(rule for rule in rules if not rule.loose)
         self.combined = _joined(rules)
 
     def __reduce__(self) -> tuple[type["Scanner"], tuple[tuple[Rule, ...], frozenset[bytes]]]:
-        """Compile the patterns anew in another process, which cannot have those of this one."""
+        """Pickle the rules: compiled patterns cannot be pickled, so another process compiles them again."""
         return Scanner, self._made_from
 
     def hits(self, data: bytes, *, first_only: bool = False) -> list[Hit]:
-        """The secrets in ``data``, in order, none overlapping another; ``first_only``: only the first of them. Cost:
-        linear, see the bench ``secrets``."""
+        """The secrets in ``data``, in order and without overlaps; ``first_only``: only the first of them. Cost: linear,
+        see the bench ``secrets``."""
         found: list[Hit] = []
         left = _LOOKED_AGAIN_MIN + len(data)
         match = self.combined.search(data)
@@ -102,15 +102,15 @@ class Scanner:
                     break
                 at = max(hit.end, start + 1)
             else:
-                # What looked like one secret may have hidden the start of another; but no text is searched for ever.
+                # A false match may have hidden the start of a secret, so search it again, within a limit.
                 left -= end - start
                 at = _next_word(data, start, end) if left > 0 else max(end, start + 1)
             match = self._next(data, at)
         return found
 
     def lines_to_search(self, data: bytes) -> Iterator[int]:
-        """Yield the numbers, from 0, of those lines of JSON in which a text or a name may hold a secret, once it is
-        decoded. Cost: linear."""
+        """Yield the numbers, from 0, of those lines of JSON in which a decoded text or name may hold a secret. Cost:
+        linear."""
         if self._in_json is None:
             yield from range(data.count(b"\n") + 1)
             return
@@ -129,18 +129,19 @@ class Scanner:
         return None if pattern is None else compiled("of JSON", pattern, combined=True)
 
     def _next(self, data: bytes, at: int) -> Any:  # noqa: ANN401 - re2 has no types
-        """Return the next match from ``at`` on, sought in the nearest bytes first; else None."""
+        """Return the next match from ``at`` on, None without one; the nearest bytes are searched first."""
         size, near = len(data), _NEAR
         while True:
             end = min(size, at + near)
             match = self.combined.search(data, at, end)
-            # What goes up to the end of what was searched may go on.
+            # A match up to the end of the searched bytes may continue after them.
             if end == size or (match is not None and match.end() < end):
                 return match
             near *= _FARTHER
 
     def _hit_at(self, data: bytes, start: int, end: int) -> Hit | None:
-        """Return the finding of the first rule that matches at ``start`` and holds; the first match ends at ``end``."""
+        """Return the finding of the first rule that matches at ``start`` and passes its check; the combined match ends
+        at ``end``."""
         if self._custom:
             end = min(len(data), end + _BEYOND)
         for number in sorted({*self._custom, *(self._which.Match(data[start:end]) or ())}):
@@ -173,7 +174,7 @@ class Scanner:
         secret = data[start:end]
         if not secret or secret in self._allowed or (one.rule.check is not None and not one.rule.check(secret)):
             return None
-        # A rule of a user's may end within a character; the rest of it goes too.
+        # A match of a custom rule may end within a character; include the rest of it.
         while start and data[start] & 0xC0 == 0x80:
             start -= 1
         while end < len(data) and data[end] & 0xC0 == 0x80:
@@ -183,12 +184,13 @@ class Scanner:
 
 @cache
 def built_in_scanner() -> Scanner:
-    """The scanner of the built-in rules, of which a process needs one: making it takes 10 ms."""
+    """The scanner of the built-in rules, one for each process: making it takes 10 ms."""
     return Scanner()
 
 
 def _next_word(data: bytes, start: int, end: int) -> int:
-    """Return the place to continue after a false match: behind its first word, since secrets begin with a word."""
+    """Return the offset at which to continue after a false match: after its first word, since secrets begin with a
+    word."""
     place = start
     while place < end and (data[place : place + 1].isalnum() or data[place] in b"_-"):
         place += 1
@@ -201,7 +203,7 @@ def _joined(rules: Iterable[Rule]) -> Any:  # noqa: ANN401 - re2 has no types
 
 
 def _which(rules: Sequence[Rule]) -> Any:  # noqa: ANN401 - re2 has no types
-    """Return a function that finds the rules by which a matching text may begin."""
+    """Return an RE2 set that finds the rules which a text matches."""
     options = _options()
     options.max_mem = _MEMORY
     found = re2.Set.MatchSet(options)
@@ -213,7 +215,7 @@ def _which(rules: Sequence[Rule]) -> Any:  # noqa: ANN401 - re2 has no types
 
 
 def _compile(rule: Rule) -> _Compiled:
-    # In a group, as it will stand among the others: what only compiles alone is refused here, by its name.
+    # In a group, as in the combined pattern: a pattern that compiles only alone is refused here, with its rule's name.
     pattern = compiled(rule.name, f"(?:{rule.pattern})")
     group = dict(pattern.groupindex).get(b"s")
     return _Compiled(rule, pattern, group)

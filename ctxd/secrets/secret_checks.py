@@ -1,7 +1,7 @@
 """Checks of text that has the form of a secret: checksums, entropy, placeholders. Pure, over bytes.
 
-A check is asked about a text that already has the form of its family. It errs towards calling it a secret where the
-family is distinctive, and away from it where the form is anybody's.
+A check gets a text that already has the form of its family. In doubt, it accepts the text as a secret if the form is
+distinctive, and rejects it if the form is generic.
 """
 
 import base64
@@ -20,7 +20,7 @@ _PLACEHOLDERS: Final = (
     b"yoursecret", b"insert", b"redacted", b"dummy", b"sample", b"xxxx", b"****", b"....", b"abcdef", b"123456789",
     b"deadbeef", b"foobar", b"lorem", b"notreal", b"not-a-real", b"todo", b"replace", b"<", b"${", b"{{", b"%(", b"$(",
 )  # fmt: skip
-"""Parts of what people write where a secret will stand."""
+"""Parts of the placeholders that people write in place of a secret."""
 
 _WORDY: Final = (
     b"none", b"null", b"undefined", b"true", b"false", b"string", b"password", b"passwd", b"secret", b"token",
@@ -38,13 +38,14 @@ KNOWN_EXAMPLES: Final = frozenset(
 
 
 def entropy(value: bytes) -> float:
-    """Shannon entropy of the bytes of ``value``, in bits a byte: 0 for none or one kind, 6 at most for base64."""
+    """Shannon entropy of the bytes of ``value``, in bits per byte: 0 if it is empty or repeats one byte, 6 at most for
+    base64."""
     size = len(value)
     return -sum(count / size * math.log2(count / size) for count in Counter(value).values()) if size else 0.0
 
 
 def is_placeholder(value: bytes) -> bool:
-    """True if ``value`` is a placeholder, an example from a manual, or counts up or repeats itself."""
+    """True if ``value`` is a placeholder, an example from a manual, a sequence, or a repetition."""
     lowered = value.lower()
     if value in KNOWN_EXAMPLES or any(part in lowered for part in _PLACEHOLDERS):
         return True
@@ -58,7 +59,7 @@ def _steps(value: bytes) -> bool:
 
 
 def classes(value: bytes) -> int:
-    """Number of of lower case, upper case, digits and signs occur in ``value``."""
+    """Number of character classes in ``value``: lower case, upper case, digits, and others."""
     lower = any(97 <= byte <= 122 for byte in value)
     upper = any(65 <= byte <= 90 for byte in value)
     digit = any(48 <= byte <= 57 for byte in value)
@@ -66,8 +67,8 @@ def classes(value: bytes) -> int:
 
 
 def has_crc(value: bytes) -> bool:
-    """True if the last six characters are the CRC-32 of the rest behind its prefix, as GitHub's and npm's tokens have
-    it: base 62, padded with zeros."""
+    """True if the last six characters are the CRC-32 of the rest after its prefix, in base 62 and padded with zeros, as
+    in the tokens of GitHub and npm."""
     body = value[value.index(b"_") + 1 :]
     number, digits = zlib.crc32(body[:-_CRC_DIGITS]), bytearray()
     for _ in range(_CRC_DIGITS):
@@ -77,7 +78,7 @@ def has_crc(value: bytes) -> bool:
 
 
 def is_jwt(value: bytes) -> bool:
-    """True if the first part is the header of a signed token and not that of the tutorial."""
+    """True if the first part is the header of a signed token, and the signature is not that of the tutorial."""
     head, _, rest = value.partition(b".")
     try:
         header = json.loads(base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4)))
@@ -88,7 +89,7 @@ def is_jwt(value: bytes) -> bool:
 
 
 def is_bech32(value: bytes) -> bool:
-    """True if ``value`` has the check sum of Bech32, as age's keys do."""
+    """True if ``value`` has a valid Bech32 checksum, as age's keys do."""
     text = value.lower()
     place = text.rfind(b"1")
     alphabet = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -108,7 +109,7 @@ def is_bech32(value: bytes) -> bool:
 
 
 def is_bot_number(value: bytes) -> bool:
-    """True if the first part of ``value`` is a number in base64, as that of a Discord bot is."""
+    """True if the first part of ``value`` is a number in base64, as in a Discord bot's token."""
     head = value.partition(b".")[0]
     try:
         return base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4)).isdigit()
@@ -117,14 +118,16 @@ def is_bot_number(value: bytes) -> bool:
 
 
 def is_random(value: bytes) -> bool:
-    """True if ``value`` is as mixed as a made-up token: two kinds of characters at least, and no placeholder."""
+    """True if ``value`` looks like a random token: two character classes at least, enough entropy, and no
+    placeholder."""
     return classes(value) >= 2 and entropy(value) >= 3.0 and not is_placeholder(value)
 
 
 def is_unlikely_word(value: bytes) -> bool:
-    """True if ``value``, assigned to a name such as ``api_key``, is no identifier, path or expression.
+    """True if ``value``, assigned to a name such as ``api_key``, is not an identifier, path or expression.
 
-    Anybody's form, so all of it must fit: two kinds of digits, much entropy, nothing that code or prose is made of.
+    The form is generic, so all conditions must hold: a digit, two character classes, much entropy, and nothing typical
+    of code or prose.
     """
     if is_placeholder(value) or entropy(value) < 3.0 or not any(48 <= byte <= 57 for byte in value):
         return False
@@ -137,7 +140,7 @@ def is_unlikely_word(value: bytes) -> bool:
 
 
 def _is_no_identifier(value: bytes) -> bool:
-    """True if ``value`` is not words with a number or two at their ends, as ``get_value_2`` and ``sha256-abc`` are."""
+    """True if ``value`` is more than words with a number or two, such as ``get_value_2`` and ``sha256-abc``."""
     parts = value.replace(b"-", b"_").replace(b".", b"_").replace(b"/", b"_").split(b"_")
     runs = _switches(value)
     return max(map(len, parts)) >= 12 or runs >= 6
@@ -150,7 +153,8 @@ def _switches(value: bytes) -> int:
 
 
 def is_password(value: bytes) -> bool:
-    """True if ``value``, quoted and assigned to a password's name, may be one: short ones have little entropy."""
+    """True if ``value``, quoted and assigned to a password's name, may be a password: short ones have little
+    entropy."""
     lowered = value.lower()
     if is_placeholder(value) or any(word in lowered for word in _WORDY) or value[:1] in b"/.$@%-":
         return False
@@ -158,7 +162,7 @@ def is_password(value: bytes) -> bool:
 
 
 def is_url_password(value: bytes) -> bool:
-    """True if the part before the ``@`` of a URL is a password and not a variable or a word of the manual."""
+    """True if ``value``, from before the ``@`` of a URL, is a password and not a variable or a word of a manual."""
     lowered = value.lower()
     if is_placeholder(value) or value[:1] in b"$%{[(:" or lowered in _URL_WORDS:
         return False
@@ -175,10 +179,10 @@ _URL_WORDS: Final = frozenset(
 
 
 def pem_end(data: bytes, start: int) -> int | None:
-    """Return the end of the private key whose first line ended at ``start``: after its last line, or, if it was cut,
-    after the last of its base64. Null if no key stands there: code and manuals name the first line alone."""
+    """Return the end of the private key whose first line ended at ``start``: after its last line or, if it was
+    truncated, after its last base64. None if there is no key: code and manuals contain the first line alone."""
     limit = min(len(data), start + _PEM_BYTES)
-    # No key has five dashes within.
+    # The body of a key never has five dashes.
     dashes = data.find(b"-----", start, limit)
     body_end = limit if dashes < 0 else dashes
     end, size = start, 0
@@ -200,19 +204,19 @@ def pem_end(data: bytes, start: int) -> int | None:
 
 
 def _is_placeholder_key(body: bytes) -> bool:
-    """As ``is_placeholder``, of a key of many lines: in so much of base64 any short word may stand by chance."""
+    """As ``is_placeholder``, for a key of many lines: in so much base64, any short word may occur by chance."""
     lowered = body.lower()
     return len(set(lowered)) <= 6 or any(len(part) >= 6 and part in lowered for part in _PLACEHOLDERS)
 
 
 _PEM_BYTES: Final = 32 * 1024
 _PEM_MARGIN: Final = b" \t\r\n\"'+,\\|#>*"
-"""What stands beside the lines of a key that is part of code, of a log or of a table."""
+"""Characters around the lines of a key that is embedded in code, a log or a table."""
 _BASE64: Final = _BASE62 + b"+/="
 
 
 def _line_end(data: bytes, start: int, limit: int) -> int:
-    """Behind the next line feed, as it is or escaped; ``limit`` without one."""
+    """The offset after the next line feed, raw or escaped; ``limit`` without one."""
     plain, escaped = data.find(b"\n", start, limit), data.find(b"\\n", start, min(limit, start + 1000))
     ends = [place + width for place, width in ((plain, 1), (escaped, 2)) if place >= 0]
     return min(ends, default=limit)
