@@ -1,1 +1,1 @@
-"""Seeing inside: logs."""
+"""Observability: logs, call counts, and the socket of the metrics."""

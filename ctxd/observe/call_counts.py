@@ -1,17 +1,17 @@
-"""Counts of ended calls. One thread writes each; readers take them as they are.
+"""Counts of finished calls. Each is written by one thread; readers read them without a lock.
 
-A module of its own because the listeners of several packages count, and the metrics above them read.
+Separate: the listeners of several packages count, and the metrics above them read.
 """
 
 from collections import defaultdict
 from typing import Final
 
 UNKNOWN_METHOD: Final = "unknown"
-"""What stands for a method that does not exist: names are clients' own, and there is no end of them."""
+"""Name under which unknown methods are counted: clients choose those names, so their number is unbounded."""
 
 
 class Tally:
-    """Counts of ended calls: by method, those that succeeded; by method and symbolic code, those that failed."""
+    """Counts of finished calls: successes by method, failures by method and symbolic code."""
 
     def __init__(self) -> None:
         self.succeeded: defaultdict[str, int] = defaultdict(int)

@@ -1,6 +1,6 @@
-"""Logs: one line a record on standard error, never with content, and with no secret that a rule knows.
+"""Logs: one line per record on standard error, without content, and without any secret that a rule finds.
 
-Owns the format and the level. A part gets its logger handed in; records name methods, sizes, sequences, durations and
+Owns the format and the level. Each part receives its logger; records contain methods, sizes, sequences, durations and
 codes, and are escaped, so that no client can forge a line.
 """
 
@@ -22,7 +22,7 @@ LogEvent = Callable[[str, dict[str, Any]], None]
 """Logs an event by name, with its figures."""
 
 _transformed: Final = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-"""Local variables hold clients' content, which no log may show."""
+"""Local variables hold clients' content, which must not be logged."""
 
 _TEXTS: Final = ("exc_value", "exc_notes", "syntax_error")
 """Fields with an exception's own text, which may quote content."""
@@ -48,7 +48,7 @@ def _as_text(stream: TextIO, exc_info: Any) -> None:  # noqa: ANN401 - structlog
 
 
 class _Unfailing:
-    """A text stream that drops what cannot be written: a log on a full disk must not stop a call."""
+    """A text stream that ignores write errors: a log on a full disk must not stop a call."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class _Unfailing:
 
 
 class Threshold:
-    """The least severity that is logged, which may change while loggers are in use."""
+    """The minimum severity that is logged; it may change while loggers are in use."""
 
     def __init__(self, level: LogLevel) -> None:
         self.level = level
@@ -86,11 +86,11 @@ def open_log(
     *,
     redact: Callable[[str], str] | None = None,
 ) -> FilteringBoundLogger:
-    """A logger that writes one line a record to ``stream``, standard error by default.
+    """A logger that writes one line per record to ``stream``, standard error by default.
 
-    ``format`` None: ``console`` on a terminal, ``json`` elsewhere. What goes to the journal has its severity in front,
-    as sd-daemon(3) defines it. Each line goes through
-    ``redact``, None for the built-in rules, as a whole: traces, names and paths included.
+    ``format`` None: ``console`` on a terminal, ``json`` elsewhere. Lines to the journal have their severity in front,
+    as sd-daemon(3) defines it. ``redact`` is applied to each whole line, including traces, names and paths; None: the
+    built-in rules.
     """
     target = stream or sys.stderr
     chosen = format or ("console" if target.isatty() else "json")
@@ -110,7 +110,7 @@ def open_log(
                 _redacting(redact or fleeting_guard().redacted),
                 *([_prioritised] if is_journal(target, os.environ) else []),
             ],
-            # The threshold decides: it may change, and a class cannot.
+            # No filter in the class, which is fixed: the threshold, which may change, filters.
             wrapper_class=structlog.make_filtering_bound_logger(0),
         ),
     )

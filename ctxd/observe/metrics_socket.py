@@ -1,7 +1,7 @@
 """HTTP server of the daemon's metrics on a Unix socket. ``ctxd/prometheus_metrics.py`` owns their names and labels.
 
-The socket has mode 0600, so a user who may read the metrics may call the daemon too. A client that sends slowly, much
-or often costs a bounded number of connections, bytes and seconds.
+The socket has mode 0600, so any user who may read the metrics may also call the daemon. Slow, large or frequent
+requests take a bounded number of connections, bytes and seconds.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ import anyio
 from anyio.abc import TaskStatus
 
 ASKING_MAX: Final = 8
-"""Connections at once; a scraper needs one."""
+"""Maximum simultaneous connections; a scraper needs one."""
 
 REQUEST_BYTES_MAX: Final = 8192
 ASKING_S: Final = 5.0
-"""Seconds from a connection's start to its end."""
+"""Maximum seconds from a connection's start to its end."""
 
 _TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,7 +28,7 @@ async def serve_metrics(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer ``GET /metrics`` on the listening socket ``bound`` with what ``metrics`` returns, until cancelled."""
+    """Serve ``GET /metrics`` on the listening socket ``bound`` until cancelled. ``metrics`` returns the body."""
     asking = anyio.CapacityLimiter(ASKING_MAX)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
