@@ -1,1 +1,1 @@
-"""Programs to learn from and to copy: a harness loop, and the demonstration built on it."""
+"""Programs to learn from and to copy: a harness loop, an agent on Anthropic's API, and a demonstration."""

@@ -1,8 +1,8 @@
-"""A harness loop, whole: copy it, and put a real model in the place of the scripted one.
+"""A complete harness loop: copy it, and replace the scripted model by a real one.
 
-Owns the loop: ask the daemon what the model sees, let the model answer, run its tools, record every step. ``ctxd``
-decides what is in the window. With a daemon running: ``python -m ctxd.examples.agent_loop``. It makes a working tree
-of its own, runs real commands on it, needs no key and no network.
+Owns the loop: assemble the context, call the model with it, run the model's tools, record every step. ``ctxd`` decides
+on the content of the window. With a daemon running: ``python -m ctxd.examples.agent_loop``. It creates its own working
+tree, runs real commands on it, and needs neither a key nor a network.
 """
 
 import sys
@@ -19,7 +19,7 @@ SYSTEM_PROMPT = "You fix small Python projects. Look before you change, and run 
 
 
 class Agent:
-    """One agent at work in ``tree``. ``view`` is what the agent itself calls that folder, as in a container."""
+    """One agent at work in ``tree``. ``view``: the agent's own path of that directory, as in a container."""
 
     def __init__(self, session: Session, model: Model, tree: Path, *, view: str | None = None) -> None:
         self.session = session
@@ -29,7 +29,7 @@ class Agent:
         self._calls = 0
 
     async def turn(self, prompt: str) -> AssembledContext:
-        """Work on ``prompt`` until the model wants no more tools; the context of its last answer."""
+        """Work on ``prompt`` until the model calls no more tools; return the context of its last answer."""
         await self.session.user(prompt)
         while True:
             context, step = await self.step()
@@ -37,7 +37,7 @@ class Agent:
                 return context
 
     async def step(self) -> tuple[AssembledContext, ModelStep]:
-        """One answer of the model, its tools run, all of it recorded."""
+        """Get one answer of the model and run its tools; everything is recorded. Returns the context and the answer."""
         context = await self.session.assemble()
         step = self._model(context.text)
         await self.session.assistant(step.text)
@@ -65,7 +65,7 @@ class Agent:
 
 
 async def main() -> None:
-    """Run one agent through two turns and show what its model saw last."""
+    """Run one agent through two turns and print the last context of its model."""
     with tempfile.TemporaryDirectory(prefix="ctxd-example-") as place:
         tree = make_tree(Path(place))
         async with connect() as client:

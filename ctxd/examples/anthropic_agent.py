@@ -1,7 +1,7 @@
-"""An agent on the Messages API of Anthropic, whole: ctxd makes each request, the model works and arranges its context.
+"""A complete agent on Anthropic's Messages API: ctxd makes each request, the model works and arranges its context.
 
-Needs a running daemon, ``pip install anthropic`` and ``$ANTHROPIC_API_KEY``:
-``python -m ctxd.examples.anthropic_agent "Why does the test fail?"``
+Needs a running daemon, ``pip install anthropic`` and ``$ANTHROPIC_API_KEY``: ``python -m ctxd.examples.anthropic_agent
+"Why does the test fail?"``
 """
 
 import os
@@ -37,7 +37,7 @@ def events_of(reply: Message) -> list[Event]:
 
 
 async def run_tool(session: Session, call: ToolUseBlock) -> None:
-    """Run ``call`` and record it; what goes wrong is recorded too, for the model to see."""
+    """Run ``call`` and record it, including errors, so that the model sees them."""
     output: str | Exception
     status: ToolcallStatus | None = None
     if call.name in MODEL_TOOLS:
@@ -52,7 +52,7 @@ async def run_tool(session: Session, call: ToolUseBlock) -> None:
 
 
 async def turn(session: Session, api: AsyncAnthropic, prompt: str) -> Message:
-    """Work on ``prompt`` until the model calls no more tools; its last reply."""
+    """Work on ``prompt`` until the model calls no more tools; return its last reply."""
     await session.user(prompt)
     while True:
         made = await session.assemble(format="anthropic-messages", model=MODEL, tools=TOOLS)

@@ -1,8 +1,8 @@
 """The demonstration: two agents on one working tree, a daemon killed in the middle of a turn, and the same bytes after.
 
-Exits with 1 if a claim does not hold. Everything is real: the daemon
-is a process of its own with its state on disk, the tools are commands on a working tree, and ``kill -9`` is just that.
-It leaves nothing behind. ``python -m ctxd.examples.demo``.
+Exits with 1 if a claim does not hold. Everything is real: the daemon is a separate process with its state on disk, the
+tools are commands on a working tree, and the daemon is killed by ``kill -9``. It leaves nothing behind. ``python -m
+ctxd.examples.demo``.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ from ctxd_client import Client, connect
 from ctxd_protocol.session_types import Notice
 
 WAIT_S_MAX = 20.0
-"""Longest wait for anything here, in seconds. All of it takes a tenth of that."""
+"""Maximum seconds for any single wait. The whole demonstration takes a tenth of that."""
 
 SANDBOX = "/workspace"
-"""What the second agent calls the working tree, as it would in a container that has it mounted there."""
+"""The second agent's path of the working tree, as in a container that mounts it there."""
 
 
 class DemoDaemon:
-    """``ctxd run`` as a process of its own, whose state outlives it."""
+    """``ctxd run`` as a separate process, whose state outlives it."""
 
     def __init__(self, place: Path) -> None:
         self.socket = place / "ctxd.sock"
@@ -42,7 +42,7 @@ class DemoDaemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process; clients wait until it answers."""
+        """Start the process; clients wait until it accepts calls."""
         command = [sys.executable, "-m", "ctxd", "run", "--state-dir", str(self._state), "--socket", str(self.socket)]
         environ = {**os.environ, "CTXD_CACHE_DIR": str(self._state.with_name("cache"))}
         with self._log.open("ab") as log:
@@ -56,7 +56,7 @@ class DemoDaemon:
         return await in_thread(lambda: process.wait(WAIT_S_MAX))
 
     def clean_up(self) -> None:
-        """End the process if it still runs."""
+        """Kill the process if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -90,7 +90,7 @@ async def main() -> int:
 
 
 async def story(client: Client, daemon: DemoDaemon, tree: Path, teller: Teller) -> None:
-    """The four scenes, one after the other."""
+    """Play the four scenes, one after the other."""
     builder = Agent(
         await client.session("builder", agent="builder", system_prompt=SYSTEM_PROMPT, workdir=str(tree)),
         scripted(
@@ -111,7 +111,7 @@ async def story(client: Client, daemon: DemoDaemon, tree: Path, teller: Teller) 
 
 
 async def two_agents(client: Client, builder: Agent, reviewer: Agent, tree: Path, teller: Teller) -> None:
-    """Both agents look at the same file, each by its own name for it."""
+    """Both agents read the same file, each under its own path."""
     teller.scene("Two agents, one working tree", f"builder works in {tree}, reviewer sees it as {SANDBOX}")
     await builder.turn("A test fails. Why?")
     context = await reviewer.turn("Review the cart.")
@@ -139,7 +139,7 @@ async def a_change(client: Client, builder: Agent, reviewer: Agent, teller: Tell
 
 
 async def first(notices: AsyncIterable[Notice]) -> Notice:
-    """The next notice, in time."""
+    """The next notice, at most ``WAIT_S_MAX`` seconds later."""
     with anyio.fail_after(WAIT_S_MAX):
         async for notice in notices:
             return notice
@@ -166,7 +166,7 @@ async def a_kill(client: Client, daemon: DemoDaemon, builder: Agent, teller: Tel
 
 
 async def the_rest(client: Client, builder: Agent, teller: Teller) -> None:
-    """The turn goes on where it was, and the past can be asked for."""
+    """The turn continues where it was interrupted, and the past can be read."""
     teller.scene("The turn goes on")
     _, step = await builder.step()
     context, last = await builder.step()

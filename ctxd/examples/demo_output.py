@@ -8,17 +8,17 @@ from typing import Final
 from ctxd_protocol.context_types import AssembledContext, Block
 
 COLOURS: Final = {"system_prompt": "45", "metadata_pool": "44", "chat": "42", "active_content": "43"}
-"""The background of a section in the bar, as terminals number it; ``OTHER`` for one that is not listed."""
+"""Background colour of a section in the bar, as an ANSI code; ``OTHER`` for sections that are not listed."""
 
 OTHER: Final = "46"
 
 SIGNS: Final = {"system_prompt": "s", "metadata_pool": "m", "chat": "c", "active_content": "a"}
-"""The letter of a section in the bar where there are no colours; of one that is not listed, its first."""
+"""Letter of a section in the bar without colours; for sections that are not listed, their first letter."""
 
 BAR_CELLS: Final = 72
 LABEL_CELLS: Final = 56
 PLAIN_CELLS: Final = 100
-"""Width of the output where there is no terminal to ask."""
+"""Width of the output without a terminal."""
 
 _BOLD, _DIM, _RED, _GREEN, _BLACK = "1", "2", "31", "32", "30"
 
@@ -39,7 +39,7 @@ class Teller:
             self.say(text)
 
     def say(self, text: str) -> None:
-        """One line of the story."""
+        """Print one line of the story."""
         print(f"   {text}")
 
     def holds(self, what: str, true: bool, evidence: str = "") -> None:
@@ -50,7 +50,7 @@ class Teller:
         print(f"{mark} {what}  {self._paint(evidence, _DIM)}")
 
     def context(self, title: str, context: AssembledContext) -> None:
-        """A context to scale, and its blocks with the reason for each."""
+        """Print a context as a bar to scale, and its blocks with the reason for each."""
         self.say(f"{title}: {context.tokens:,} tokens, {context.bytes:,} bytes, {context.context_id}")
         self.say(self._bar(context))
         lines = _pool_lines(context)
@@ -67,12 +67,12 @@ class Teller:
             print(self._paint(line, _BOLD) if number == 0 else line)
 
     def compare(self, before: AssembledContext, after: AssembledContext, seconds: float) -> None:
-        """Two assemblies, hash beneath hash."""
+        """Print two assemblies, one hash below the other."""
         self.say(f"before the kill  sha256 {before.sha256}  {before.bytes:,} bytes")
         self.say(f"after it         sha256 {after.sha256}  {after.bytes:,} bytes, {seconds:.2f} s later")
 
     def end(self, seconds: float) -> None:
-        """The last line."""
+        """Print the last line."""
         verdict = f"{self._held} claims held" + (f", {self.failed} did not" if self.failed else "")
         print(f"\n{self._paint(f'{verdict}; {seconds:.1f} s', _BOLD, _RED if self.failed else _GREEN)}")
 

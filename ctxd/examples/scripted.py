@@ -1,6 +1,6 @@
 """A scripted model that needs no key, and the small broken project that it fixes.
 
-Owns the examples' stage, not the loop: a harness has a real model and a real working tree in its place.
+Owns the surroundings of the examples, not the loop: a harness has a real model and a real working tree instead.
 """
 
 import shlex
@@ -26,11 +26,11 @@ class ModelStep(NamedTuple):
 
 
 Model = Callable[[str], ModelStep]
-"""A model takes the context and answers with a step."""
+"""A model takes the context and returns a step."""
 
 
 def scripted(steps: Iterable[ModelStep]) -> Model:
-    """Model with scripted responses, whatever it sees."""
+    """Model with scripted responses, whatever its input."""
     coming = iter(steps)
     return lambda context: next(coming)
 
@@ -51,7 +51,7 @@ CHECK = ModelStep("Now the tests.", (ToolCall("test", TEST),))
 
 
 def make_tree(root: Path) -> Path:
-    """A small project below ``root`` with one bug in it; the folder, made canonical."""
+    """Create a small project with one bug below ``root``; return its directory as a canonical path."""
     cart = '"""What is in the cart."""\n\nfrom shop.price import price\n\n\ndef total(items):\n    '
     cart += '"""The sum of (name, quantity) pairs, in cents."""\n    return sum(price(n) for n, q in items)\n'
     test = "import unittest\n\nfrom shop.cart import total\n\n\nclass CartTest(unittest.TestCase):\n"
