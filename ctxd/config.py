@@ -1,6 +1,6 @@
 """Configuration: files, environment and flags merged into one frozen ``Config`` and validated before anything starts.
 
-Owns the names, kinds and defaults of every setting, and which of several places wins: a flag, then the environment,
+Owns the names, types and defaults of every setting, and the precedence of its sources: a flag, then the environment,
 then the user's file, then the system's, then the default. Every value keeps its origin.
 """
 
@@ -24,16 +24,16 @@ WindowAim = Literal["cost", "recall"]
 Value = str | int | float
 
 SYSTEM_FILE: Final = Path("/etc/ctxd/ctxd.toml")
-"""The system's settings; a user's own file wins over them key by key."""
+"""The system's settings; a user's own file overrides them key by key."""
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used. The message names the place, the key, and what is allowed there."""
+    """A setting that cannot be used. The message names the source, the key, and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its dotted key, what it may be, and its meaning. ``default`` None: derived from the
+    """One setting: its dotted key, its allowed values, and its meaning. ``default`` None: derived from the
     environment."""
 
     key: str
@@ -41,7 +41,7 @@ class Setting:
     meaning: str
     allowed: str
     read: Callable[[object], Value]
-    """From TOML, or from text, to the value. Raises: ``ValueError`` or ``TypeError`` if it is not allowed."""
+    """Converts a value from TOML, or text. Raises: ``ValueError`` or ``TypeError`` if it is not allowed."""
 
     @property
     def variable(self) -> str:
@@ -51,9 +51,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting, checked. Times are in seconds, sizes in bytes.
+    """All settings, validated. Times are in seconds, sizes in bytes.
 
-    ``origins`` maps each key to its source: ``flag``, ``env CTXD_…``, ``file /path``, or ``default``."""
+    ``origins`` maps each key to its source: ``flag``, ``env CTXD_…``, ``file /path``, or ``default``.
+    """
 
     socket: Path
     socket_group: str | None
@@ -100,11 +101,12 @@ def load(
     *,
     file: Path | None = None,
 ) -> Config:
-    """Return the settings in force. ``flags`` are by dotted key, None left out; ``environ`` None: the process's.
+    """Return the settings in force. ``flags`` are by dotted key, and None means not given; ``environ`` None: the
+    process's.
 
     ``file`` (or ``$CTXD_CONFIG``) is read instead of the user's and the system's files, and must exist.
 
-    Raises: ``ConfigError``, for the first setting that is wrong.
+    Raises: ``ConfigError`` for the first invalid setting.
     """
     environ = os.environ if environ is None else environ
     values: dict[str, Value] = {}
@@ -122,7 +124,7 @@ def user_file(environ: Mapping[str, str]) -> Path:
 
 
 def default_socket(environ: Mapping[str, str], *, root: bool) -> Path:
-    """Return the default socket path, which clients try by default too."""
+    """Return the default socket path, which clients also try by default."""
     if root:
         return Path(default_paths.SYSTEM_SOCKET)
     runtime = default_paths.runtime_socket(environ)
@@ -141,21 +143,21 @@ def store_url_beside(socket: Path) -> str:
 
 
 def default_state_dir(environ: Mapping[str, str], *, root: bool) -> Path:
-    """Return the default state directory; systemd's ``StateDirectory=`` comes first."""
+    """Return the default state directory; systemd's ``StateDirectory=`` has precedence."""
     if managed := environ.get("STATE_DIRECTORY"):
         return Path(managed.split(":")[0])
     return Path(default_paths.SYSTEM_STATE_DIR if root else default_paths.user_state_dir(environ))
 
 
 def _default_cache_dir(environ: Mapping[str, str], *, root: bool) -> Path:
-    """Return the default cache directory; systemd's ``CacheDirectory=`` comes first."""
+    """Return the default cache directory; systemd's ``CacheDirectory=`` has precedence."""
     if managed := environ.get("CACHE_DIRECTORY"):
         return Path(managed.split(":")[0])
     user = environ.get("XDG_CACHE_HOME") or os.path.join(default_paths.home(environ), ".cache")
     return Path("/var/cache/ctxd" if root else os.path.join(user, "ctxd"))
 
 
-# --- what each setting may be ---
+# --- allowed values ---
 
 
 def _text(value: object) -> str:
@@ -290,14 +292,14 @@ SETTINGS: Final = (
         *_whole_number(2**20, 2**44),
     ),
 )
-"""Every setting there is."""
+"""All settings."""
 
 _BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
 _KEY_OF_VARIABLE: Final = {setting.variable: setting.key for setting in SETTINGS}
 _SECTIONS: Final = {key.partition(".")[0] for key in _BY_KEY if "." in key}
 
 
-# --- from the places to the values ---
+# --- from the sources to the values ---
 
 
 def _raw_values(
@@ -342,7 +344,7 @@ def _of_file(path: Path, *, must_exist: bool) -> Iterator[tuple[str, str, object
         if isinstance(value, dict) and key in _SECTIONS:
             yield from ((origin, f"{key}.{inner}", each) for inner, each in value.items())
         elif key == "store":
-            # Short for the table's first key: TOML cannot hold both forms at once.
+            # Short for ``store.backend``; a TOML file cannot contain both the short form and the table.
             yield origin, "store.backend", value
         else:
             yield origin, key, value
@@ -389,7 +391,8 @@ def _whole(values: dict[str, Value], origins: dict[str, str], environ: Mapping[s
 
 
 def _require_apart(values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
-    """Raises: ConfigError if something else has its path where the directories of sandboxes are made and removed."""
+    """Raises: ConfigError if a path lies in the directory where the directories of sandboxes are created and
+    removed."""
     above, name = os.path.split(str(values["socket"]))
     folder = os.path.join(above, default_paths.sandboxes_name(name))
     sandboxes = os.path.realpath(folder)
@@ -401,7 +404,7 @@ def _require_apart(values: Mapping[str, Value], origins: Mapping[str, str]) -> N
 
 
 def field_of(key: str) -> str:
-    """Return the name of the ``Config`` field for a key: limits without their section, the rest with it."""
+    """Return the name of the ``Config`` field for a key: limits without their section, other keys with it."""
     return key.removeprefix("limits.").replace(".", "_")
 
 

@@ -1,6 +1,6 @@
 """Composition root: builds every part once, starts the parts in order, and stops them in the reverse order.
 
-Holds no behaviour of its own. Promise: the socket answers only after the journal is recovered, and it is gone
+Has no behaviour of its own. Guarantee: the socket accepts calls only after the journal is recovered, and is removed
 before the journal is closed.
 """
 
@@ -101,7 +101,7 @@ _EXIT_IO: Final = 74
 
 
 class Parts(NamedTuple):
-    """The parts of a daemon that serves, for its status, its figures and a change of settings."""
+    """The parts of a running daemon, for its status, its metrics and a change of settings."""
 
     store: VersionStore
     projection: Projection | None
@@ -116,7 +116,7 @@ class Parts(NamedTuple):
 
 
 class Daemon:
-    """One daemon, from start to drained end."""
+    """One daemon, from its start to the end of its drain."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Daemon:
         settings: Settings | None = None,
         threshold: Threshold | None = None,
     ) -> None:
-        """``service_manager`` None: no service manager is notified. ``settings`` None: they are not read again.
+        """``service_manager`` None: no service manager is notified. ``settings`` None: SIGHUP stops the daemon.
 
         ``threshold`` is that of ``log``.
         """
@@ -143,8 +143,8 @@ class Daemon:
         self._draining = False
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until SIGTERM or SIGINT, then drain; started once the socket answers. Parts end in the reverse order
-        of their start.
+        """Serve until SIGTERM or SIGINT, then drain. ``task_status`` is started once the socket accepts calls. Parts
+        end in the reverse order of their start.
 
         Raises: StateDirError if it cannot start, StoreFailed when the disk has failed. Cancel: ends without a drain.
         """
@@ -165,7 +165,7 @@ class Daemon:
             guard = Guard(options.scanner or built_in_scanner(), await in_thread(load_key, store.root))
             indexer = Indexer(store, files, host, host_devices=host_devices(), guard=guard)
             sessions = Sessions(store, clock, host_filesystem_id=host, guard=guard, indexer=indexer, projects=projects)
-            # Before anyone can ask: a link that a sandbox planted may wait for the first read after a restart.
+            # Before any client can call: a symlink that a sandbox planted may wait for the first read after a restart.
             for mounts in await sessions.start():
                 indexer.visibility.confine(mounts)
             hosts = await self._joined(sessions, ownership, projection, host)
@@ -209,13 +209,14 @@ class Daemon:
         log.info("daemon.stopped")
 
     async def _open(self, running: AsyncExitStack, parts: Parts, hosts: "Hosts | None") -> None:
-        """Start what serves: other hosts, the sockets of sandboxes, the host's socket, trackers and metrics."""
+        """Start the parts that serve: other hosts, the sockets of sandboxes, the host's socket, trackers and
+        metrics."""
         running.callback(self._service_manager.close)
         if hosts is not None:
             await running.enter_async_context(part(hosts.run))
         await running.enter_async_context(part(parts.listeners.run))
         await running.enter_async_context(part(parts.checkpoints.run))
-        # Before the host's socket: a harness that is back at once finds its sandboxes.
+        # Before the host's socket, so that a harness that reconnects at once finds its sandboxes.
         await parts.sandboxes.start()
         handed = self._service_manager.listening()
         await running.enter_async_context(part(partial(parts.server.run, handed, lasting=handed is not None)))
@@ -231,7 +232,7 @@ class Daemon:
         await running.enter_async_context(part(self._watch))
 
     async def _drain(self, parts: Parts) -> None:
-        """Answer what was begun, and return once everything accepted is durable."""
+        """Finish the calls in flight, and return once every accepted write is durable."""
         self._draining = True
         await self._service_manager.stopping()
         async with anyio.create_task_group() as draining:
@@ -240,7 +241,8 @@ class Daemon:
         await parts.store.drain()
 
     async def _heed(self, signals: AsyncIterator[signal.Signals], parts: Parts) -> None:
-        """Return at the signal to stop. SIGHUP has the settings read again, unless a terminal is gone with it."""
+        """Return at a signal to stop. SIGHUP reloads the settings; on a terminal, or without ``settings``, it stops as
+        well."""
         async for number in signals:
             if number != signal.SIGHUP or self._settings is None or has_terminal():
                 self._log.info("daemon.stopping", signal=signal.Signals(number).name)
@@ -249,7 +251,7 @@ class Daemon:
             await self._service_manager.ready(await self._reload(self._settings, parts))
 
     async def _reload(self, settings: Settings, parts: Parts) -> str:
-        """Take up what has changed. Returns: what came of it, in words."""
+        """Apply changed settings. Returns: the status text for the service manager."""
         try:
             changes = await in_thread(settings.reread)
         except ConfigError as error:
@@ -268,7 +270,7 @@ class Daemon:
         await ping_watchdog(self._service_manager, self._clock, self._log, works=self._works, status=self._state_text)
 
     async def _works(self) -> None:
-        """Return once the store's thread has committed what waited for it, and has read something."""
+        """Return once the store's thread has committed its pending writes, and has read something."""
         assert self._parts is not None, "only a daemon that serves is watched"
         with suppress(CtxdError):
             await self._parts.store.check_alive()
@@ -291,7 +293,7 @@ class Daemon:
         target, shared = self._options.store, self._options.shared
         if shared is None or target is None or projection is None:
             return None
-        # What it takes to speak HTTP is loaded only by those who do.
+        # HTTP libraries are loaded only if they are needed.
         from ctxd.sharing.session_ownership import Hosts
 
         hosts = Hosts(
@@ -302,7 +304,7 @@ class Daemon:
         return hosts
 
     def _note_health(self, code: ErrorCode | None) -> None:
-        # The reason may name an object: it is in the status, not in the log.
+        # The reason may name an object, so it is in the status but not in the log.
         if code is None:
             self._log.info("store.writable")
         else:
@@ -407,8 +409,8 @@ class Daemon:
         }
 
     async def _metrics(self, parts: Parts) -> bytes:
-        """The figures of this moment, as Prometheus reads them."""
-        # What it takes to write them is loaded only by those who do.
+        """The current metrics in Prometheus' text format."""
+        # The Prometheus library is loaded only if it is needed.
         from ctxd.prometheus_metrics import Figures, exposition
 
         tracking = parts.tracking
@@ -427,7 +429,7 @@ class Daemon:
         return status.state + (f": {reason}" if reason else "")
 
     def status(self) -> DaemonStatus:
-        """Health and figures, as ``daemon.status`` answers them."""
+        """Health and figures, as ``daemon.status`` returns them."""
         parts = self._parts
         assert parts is not None, "only a daemon that serves is asked"
         store = parts.store.status()
@@ -452,7 +454,8 @@ class Daemon:
 
 @asynccontextmanager
 async def part(run: Callable[..., Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Start ``run(task_status=…)``, and cancel it at the end of the block. Raises: what ``run`` raises, in a group."""
+    """Start ``run(task_status=…)``, and cancel it at the end of the block. Raises: the exceptions of ``run``, in a
+    group."""
     async with anyio.create_task_group() as group:
         await group.start(run)
         yield
@@ -460,7 +463,8 @@ async def part(run: Callable[..., Coroutine[Any, Any, Any]]) -> AsyncIterator[No
 
 
 def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Config] | None = None) -> int:
-    """Run one daemon in this process until it is stopped. Returns the exit code: 0, or 74 if the disk has failed.
+    """Run one daemon in this process until it is stopped. Returns the exit code: 0, 74 if the disk has failed, or 70
+    after an unexpected exception.
 
     ``reread`` reads the settings again at SIGHUP; None: SIGHUP stops the daemon too.
 
@@ -471,7 +475,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
     spare_the_collector()
     return_large_blocks()
     scanner = scanner_from(config)
-    # The key is in the state directory, whose lock is not held yet: tags in the log are of this run alone.
+    # The lock on the state directory, which has the key, is not held yet: tags in the log are valid for this run only.
     redact = Guard(scanner, os.urandom(KEY_BYTES)).redacted
     threshold = Threshold(config.log_level)
     log = open_log(threshold, None if config.log_format == "auto" else config.log_format, redact=redact)
@@ -501,7 +505,7 @@ def serve(config: Config, *, ephemeral: bool = False, reread: Callable[[], Confi
 
 
 def _first(group: BaseExceptionGroup[_E]) -> _E:
-    """The first of the exceptions that a task group gathered."""
+    """The first of the exceptions in a task group's exception."""
     found: BaseExceptionGroup[_E] | _E = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]

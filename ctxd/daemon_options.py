@@ -1,6 +1,6 @@
-"""Options of a daemon: each part's own settings, derived from ``Config``, and what a running daemon can read again.
+"""Options of a daemon: the settings of each part, derived from ``Config``, and those that a running daemon can reload.
 
-Builds no part, and opens nothing but the files of the rules for secrets and of the models.
+Builds no part, and opens only the files of rules for secrets and of models.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ _EXIT_CONFIG: Final = 78
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """Other hosts use the same log. ``host`` is what they call this one; others may take over after ``lease_s`` of
-    its silence."""
+    """Settings for an XTDB log that other hosts share. ``host``: the name of this host there; ``lease_s``: seconds of
+    silence after which others may take over its sessions."""
 
     host: str
     lease_s: float
@@ -45,11 +45,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one daemon. ``state_dir`` None: a temporary directory; ``cache_dir`` None: the state directory;
     ``socket_gid`` None: mode 0600.
 
-    ``metrics``: path of the HTTP metrics socket, or None. ``collapse``, ``secrets``: defaults of sessions.
-    ``watcher``: kind of the file watcher, or None. ``store``: the XTDB node to project to, or None.
-    ``artifacts_bytes_max``: bytes of artifacts above which they are collected; 0: never.
-    ``scanner``: detector of secrets; None: the built-in rules. ``models``: those that requests may be made for; None:
-    the built-in ones. ``aim``: of repacks.
+    ``metrics``: path of the HTTP metrics socket, or None. ``collapse``, ``secrets``: defaults of sessions. ``watcher``:
+    kind of the file watcher, or None. ``store``: the XTDB node to project to, or None. ``artifacts_bytes_max``: bytes
+    of artifacts above which they are collected; 0: never. ``scanner``: detector of secrets; None: the built-in rules.
+    ``models``: the models that requests may be made for; None: the built-in ones. ``aim``: of repacks.
     """
 
     socket: Path
@@ -72,7 +71,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scanner_from(config: Config) -> Scanner:
-    """The rules that secrets are found by. Raises: StateDirError for rules that cannot be used."""
+    """The scanner with the configured rules for secrets. Raises: StateDirError for rules that cannot be used."""
     try:
         return scanner_of(config.secrets_rules)
     except RulesRefused as refused:
@@ -112,7 +111,7 @@ def _models(config: Config) -> Models:
 
 
 class Settings:
-    """The settings in force, which can be read again. ``read`` is how: it raises ConfigError."""
+    """The settings in force, which can be reloaded. ``read`` loads them; it raises ConfigError."""
 
     def __init__(self, config: Config, read: Callable[[], Config]) -> None:
         self.config = config
@@ -121,7 +120,7 @@ class Settings:
     def reread(self) -> "Changes":
         """Read the settings again and apply those that can change in a running daemon.
 
-        Raises: ConfigError for settings that cannot be used; those in force stay. Blocks briefly.
+        Raises: ConfigError for settings that cannot be used; those in force do not change. Blocks briefly.
         """
         old, read = self.config, self._read()
         changed = [key for (key, was, _), (_, now, _) in zip(old.items(), read.items(), strict=True) if was != now]
@@ -134,14 +133,14 @@ class Settings:
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """Settings that are others since: by key, those in force now, and those that will be after a restart."""
+    """Keys of changed settings: those in force now, and those that will be in force after a restart."""
 
     applied: tuple[str, ...]
     after_restart: tuple[str, ...]
 
     @property
     def told(self) -> str:
-        """The same in words."""
+        """The changes as text."""
         parts = [("now in force", self.applied), ("in force after a restart", self.after_restart)]
         return "; ".join(f"{what}: {', '.join(keys)}" for what, keys in parts if keys) or "nothing has changed"
 
@@ -156,7 +155,7 @@ RELOADABLE: Final = frozenset(
         "limits.connections_max",
     }
 )
-"""Keys that take effect in a running daemon. The other limits were announced to clients."""
+"""Keys that take effect in a running daemon. Other limits do not, as they were announced to clients."""
 
 
 def timing_of(config: Config) -> Timing:
@@ -167,7 +166,8 @@ def timing_of(config: Config) -> Timing:
 
 
 def _require_group_rights(config: Config) -> None:
-    """Refuse a socket group of a root daemon, unless the configuration allows it. Raises: StateDirError."""
+    """Refuse a socket group for a daemon that runs as root, unless the configuration allows it. Raises:
+    StateDirError."""
     if os.geteuid() == 0 and not config.socket_group_as_root:
         raise StateDirError(
             "a daemon that runs as root reads every file for a group that may connect: run it as its own user, leave"
@@ -177,9 +177,10 @@ def _require_group_rights(config: Config) -> None:
 
 
 def with_passed_socket(options: Options, path: str, config: Config) -> Options:
-    """Return ``options`` for the socket that the service manager passed at ``path``, empty for none; its mode counts.
+    """Return ``options`` for the socket that the service manager passed at ``path``, empty for none; the mode of that
+    socket decides on its group.
 
-    Raises: StateDirError if it cannot be looked at.
+    Raises: StateDirError if its file cannot be examined.
     """
     if not path:
         return options

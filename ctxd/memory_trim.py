@@ -1,7 +1,7 @@
 """Return of freed memory to the system.
 
-The C library keeps small blocks that are freed, each between others that are in use, for the thread that has made them.
-An import of large transcripts leaves some 30 MB of them, until they are trimmed.
+The C library keeps freed small blocks, which lie between others that are in use, for the thread that allocated them. An
+import of large transcripts leaves about 30 MB of them until they are trimmed.
 """
 
 import ctypes
@@ -16,23 +16,24 @@ from ctxd.store.write_types import Landed
 from ctxd.worker_threads import in_thread
 
 PAUSE_S: Final = 0.5
-"""Seconds between two looks at the size of the process, and only while commits are made."""
+"""Seconds between two checks of the size of the process, which happen only while commits are made."""
 
 GROWTH_BYTES: Final = 2 * 1024 * 1024
-"""Growth of the process after which it is trimmed. A trim takes some 10 ms of a thread."""
+"""Growth of the process after which it is trimmed. A trim takes about 10 ms of a thread."""
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryTrim:
-    """Trims the process while commits are made, which is when deltas come and go. ``note`` is called with each."""
+    """Trims the process while commits are made, as deltas are allocated and freed then. ``note`` is called for each
+    commit."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._due = anyio.Event()
 
     def note(self, landed: Landed) -> None:
-        """Take writes of commits as a reason to look at the size of the process."""
+        """Schedule a check of the size of the process, as commits were written."""
         self._due.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -50,13 +51,13 @@ class MemoryTrim:
 
 
 def resident_bytes() -> int:
-    """Return the bytes of this process that are in memory, without those that it has mapped and not touched."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * _PAGE_BYTES
 
 
 def trim() -> None:
-    """Return all whole pages that are free to the system, where the C library can do that: see malloc_trim(3)."""
+    """Return all free whole pages to the system if the C library can do that: see malloc_trim(3)."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

@@ -10,18 +10,18 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 _COLLECTED_AT: Final = 20_000
-"""Objects made, less those freed, after which the collector looks at them: some 1,000 writes, a few ms."""
+"""Allocations minus deallocations after which the collector runs: about 1,000 writes, a few ms."""
 
 _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_BYTES: Final = 512 * 1024
-"""Bytes from which on a block is mapped by itself: mapping it costs less than filling it."""
+"""Bytes from which a block gets its own mapping, which costs less than filling the block."""
 
 _THREADS_S: Final = 1.0
-"""Seconds that a thread gets to end by itself. All but those that a file system keeps need some microseconds."""
+"""Seconds that a thread gets to end by itself. Threads need some microseconds unless a file system blocks them."""
 
 
 def have_descriptors() -> None:
-    """Allow as many open files as the system lets this process have: each sandbox and each connection is one."""
+    """Raise the limit on open files to the maximum for this process: each sandbox and each connection needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -34,25 +34,25 @@ def has_terminal() -> bool:
 def spare_the_collector() -> None:
     """Make the garbage collector run less often, and never over imported modules.
 
-    Most of what a call makes is freed by its reference count, and what it leaves is kept: looking through either for
-    cycles is a twentieth of the cost of a write.
+    Most objects made by a call are freed by their reference count, and the others are kept: searching either for cycles
+    is a twentieth of the cost of a write.
     """
     gc.freeze()
     gc.set_threshold(_COLLECTED_AT, 20, 20)
 
 
 def return_large_blocks() -> None:
-    """Let the C library map each large block by itself, so that freeing it returns the memory to the system.
+    """Make the C library map each large block separately, so that freeing it returns the memory to the system.
 
-    Otherwise glibc raises its threshold with the first large blocks that are freed, keeps later ones in its heap, and
-    the daemon stays as large as its largest answers were.
+    Otherwise glibc raises its threshold when the first large blocks are freed, keeps later ones in its heap, and the
+    daemon stays as large as its largest replies.
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with ``code``, also if a file system that does not answer keeps one of its threads."""
+    """End the process with ``code``, even if a file system that hangs blocks one of its threads."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join(_THREADS_S)

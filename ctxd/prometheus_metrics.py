@@ -1,7 +1,7 @@
-"""The daemon's figures as Prometheus metrics: which there are, and what they are called.
+"""The daemon's figures as Prometheus metrics, with their names and labels.
 
-Owns the names and the labels; labels are bounded: methods and codes of the protocol, states, kinds of listener. What
-is exported are numbers: no id, no path and no name that a client chose.
+Owns the names and the labels. Labels are bounded: methods and codes of the protocol, states, kinds of listener. Only
+numbers are exported: no id, no path and no name chosen by a client.
 """
 
 import os
@@ -23,7 +23,7 @@ from ctxd_protocol.status import DaemonStatus
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon at one moment. ``tracked`` are the states of the files that are followed."""
+    """The daemon at one moment. ``tracked``: the states of the tracked files."""
 
     status: DaemonStatus
     tally: Tally
@@ -32,18 +32,19 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exposition(figures: Figures) -> bytes:
-    """``figures`` in the text format that Prometheus reads. Some ms; looks at this process too."""
+    """``figures`` in Prometheus' text format, with those of this process. Takes some ms."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Taken([*process(), *families(figures)]))
     return generate_latest(registry)
 
 
 def process() -> Iterator[Metric]:
-    """Resources of this process, under the names that Prometheus has for them.
+    """Resources of this process, under the names that Prometheus defines.
 
-    The library's own collector needs files of ``/proc`` that the service does not see, and then reports nothing at all.
+    The library's own collector needs files of ``/proc`` that are hidden from the service, and then reports nothing at
+    all.
     """
-    # What follows the name, which may hold anything: proc(5) counts its fields from 3 on.
+    # The fields after the process name, which may contain anything; in proc(5) they are numbered from 3.
     fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -59,7 +60,7 @@ def process() -> Iterator[Metric]:
 
 
 def families(figures: Figures) -> Iterator[Metric]:
-    """Every metric but those of the process."""
+    """Every metric except those of the process."""
     status = figures.status
     info = GaugeMetricFamily("ctxd_build_info", "The version that runs.", labels=["version"])
     info.add_metric([status.version], 1)
@@ -117,7 +118,7 @@ def _calls(figures: Figures) -> Iterator[Metric]:
     for (method, code), count in sorted(failed.items()):
         calls.add_metric([method, code], count)
     yield calls
-    # Not the sandboxes' own counts, which go with them: a counter never falls.
+    # Not the counts of the sandboxes, which end with them: a counter must never fall.
     beyond = sum(count for (_, code), count in failed.items() if code == "quota_exceeded")
     yield CounterMetricFamily("ctxd_quota_refusals", "Calls beyond a sandbox's quota.", value=beyond)
 
@@ -142,7 +143,7 @@ def _by(name: str, meaning: str, label: str, counts: Iterable[tuple[str, int]]) 
 
 
 class _Taken(Collector):
-    """Metrics that were taken before."""
+    """Collector of metrics that were made before."""
 
     def __init__(self, taken: Iterable[Metric]) -> None:
         self._taken = list(taken)

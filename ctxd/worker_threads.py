@@ -1,8 +1,8 @@
 """Work in threads, off the event loop.
 
-Every lane shares one pool of daemon threads: a thread that never returns keeps neither the loop nor the process.
-Handing work over and reporting its end each take one turn of the loop; anyio's own threads take four turns and two
-limiters a call, several times what a stat costs.
+All lanes share one pool of daemon threads: a thread that never returns blocks neither the loop nor the end of the
+process. Starting work and reporting its end take one iteration of the loop each; anyio's own threads take four
+iterations and two limiters per call, several times the cost of a stat.
 """
 
 import sys
@@ -22,22 +22,22 @@ IDLE_S: Final = 10.0
 """Seconds after which a thread without work ends."""
 
 BULK_TURN_S: Final = 0.0005
-"""Seconds after which a thread that waits for the interpreter gets it while bulk work is under way."""
+"""Seconds after which a thread that waits for the interpreter lock gets it while bulk work is running."""
 
 BULK_PAUSE_S: Final = 0.00005
-"""Seconds for which bulk work pauses: enough for another thread to wake up and take the interpreter."""
+"""Seconds for which bulk work pauses: enough for another thread to wake up and take the interpreter lock."""
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 
 class LoopHandle:
-    """Handle on the event loop it is made on, for other threads. Works on asyncio and on trio."""
+    """Handle for other threads on the event loop that it is created on. Works on asyncio and on trio."""
 
     def __init__(self) -> None:
         running: Any = current_token().native_token
         self.schedule: Callable[..., object] = getattr(running, "call_soon_threadsafe", None) or running.run_sync_soon
-        """As ``soon``, for a thread that the loop waits for. Raises: RuntimeError if the loop has ended."""
+        """As ``soon``, for callers that must notice an ended loop. Raises: RuntimeError if the loop has ended."""
 
     def soon(self, function: Callable[[Unpack[Args]], object], *args: *Args) -> None:
         """Schedule ``function`` on the loop, in order, without waiting; dropped if the loop has ended."""
@@ -46,14 +46,14 @@ class LoopHandle:
 
 
 class NoThread(RuntimeError):
-    """The system starts no further thread for this process."""
+    """The system cannot start another thread for this process."""
 
 
 class ThreadPool:
-    """Daemon threads, as many as there is work at once; idle ones are used again."""
+    """Daemon threads, as many as there is concurrent work; idle ones are reused."""
 
     def __init__(self) -> None:
-        # Lists are changed in one step each under the interpreter's lock, so that a thread is either taken or ended.
+        # Each change of the list is atomic under the interpreter lock, so a thread is either taken or ended.
         self._idle: list[SimpleQueue[tuple[Callable[[], object], Callable[[], object]]]] = []
 
     def start(self, work: Callable[[], object], report: Callable[[], object]) -> None:
@@ -107,12 +107,12 @@ class Job(Generic[T]):
             self._then()
 
     def result(self) -> T:
-        """The result of the call; only once ``ended`` is set. Raises: what the call raised."""
+        """The result of the call; only once ``ended`` is set. Raises: as the call."""
         return self._future.result(timeout=0)
 
 
 def complete(future: "Future[T]", work: Callable[[], T]) -> None:
-    """Call ``work`` and set its result, or what it raises, in ``future``."""
+    """Call ``work`` and set its result or its exception in ``future``."""
     try:
         future.set_result(work())
     except BaseException as error:  # noqa: BLE001 - raised where the result is taken
@@ -120,8 +120,8 @@ def complete(future: "Future[T]", work: Callable[[], T]) -> None:
 
 
 def background(work: Callable[[], T]) -> "Future[T]":
-    """Call ``work`` in a thread of the shared pool, or at once if none can be started; for callers that are not on a
-    loop."""
+    """Call ``work`` in a thread of the shared pool, or in the calling thread if none can be started; for callers that
+    are not on a loop."""
     future: Future[T] = Future()
     try:
         _POOL.start(lambda: complete(future, work), lambda: None)
@@ -131,18 +131,18 @@ def background(work: Callable[[], T]) -> "Future[T]":
 
 
 async def in_thread(work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-    """Return what ``work`` returns, from a thread: for calls that come once, as at a start, and need no limit.
+    """Return the result of ``work``, called in a thread: for rare calls, as at a start, which need no limit.
 
-    Raises: what ``work`` raises. Cancel: before it has begun at once, then once it has ended.
+    Raises: as ``work``. Cancel: at once before it has begun, afterwards once it has ended.
     """
     await checkpoint()
     return await _ended(Job(partial(work, *args)), abandon=False)
 
 
 class _BulkWork:
-    """Count of the bulk work under way. While there is any, a thread that waits for the interpreter gets it after
-    ``BULK_TURN_S`` instead of the 5 ms of Python's default, which each hand-over of a small call would cost. Shorter
-    turns all the time would cost writes 8 % more processor time."""
+    """Count of the bulk work in progress. While there is any, a thread that waits for the interpreter lock gets it
+    after ``BULK_TURN_S`` instead of Python's default of 5 ms, which would delay each hand-over of a small call. Using
+    the shorter interval all the time would cost writes 8 % more processor time."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -152,7 +152,7 @@ class _BulkWork:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the work inside. For any thread."""
+        """Count the block as bulk work. May be used on any thread."""
         self._add(1)
         try:
             yield
@@ -167,7 +167,7 @@ class _BulkWork:
             sys.setswitchinterval(BULK_TURN_S if self._running else self._usual_s)
 
     def let_others_run(self) -> None:
-        """See the function."""
+        """See the function of the same name."""
         if self._running and perf_counter() >= getattr(self._turn, "ends", 0.0):
             sleep(BULK_PAUSE_S)
             self._turn.ends = perf_counter() + BULK_TURN_S
@@ -177,20 +177,20 @@ _BULK: Final = _BulkWork()
 
 
 def let_others_run() -> None:
-    """Pause for ``BULK_PAUSE_S`` if bulk work is under way and this thread has not paused for ``BULK_TURN_S``.
+    """Pause for ``BULK_PAUSE_S`` if bulk work is in progress and this thread has not paused for ``BULK_TURN_S``.
 
-    For bulk work of many short reads and writes. Each of them releases the interpreter, and takes it again before a
-    thread that waits for it is awake. That thread requests it only after ``BULK_TURN_S`` in which it was never
-    released, and so waits for some 5 ms. Not to be called with a lock held that others need.
+    For bulk work with many short reads and writes. Each of them releases the interpreter lock, and takes it again
+    before a waiting thread has woken up. That thread requests the lock only after ``BULK_TURN_S`` without any release,
+    and so waits for about 5 ms. Do not call this while holding a lock that other threads need.
     """
     _BULK.let_others_run()
 
 
 class Lane:
-    """Limit on the calls of one kind in threads at once: ``threads``.
+    """Limit on concurrent calls of one kind in threads: ``threads``.
 
-    ``inline``: the greatest size of work that stays on the loop. ``bulk``: calls may compute for long, and others get
-    the interpreter sooner meanwhile. ``name`` is that of its threads while they work.
+    ``inline``: maximum size of work that is done on the loop. ``bulk``: calls may compute for long, and other threads
+    get the interpreter lock sooner meanwhile. ``name``: that of its threads while they work.
     """
 
     def __init__(self, name: str, threads: int = 1, *, inline: int = -1, bulk: bool = False) -> None:
@@ -206,10 +206,10 @@ class Lane:
         size: int | None = None,
         abandon: bool = False,
     ) -> T:
-        """Return what ``work`` returns, from a thread unless ``size`` is at most ``inline``.
+        """Return the result of ``work``, called in a thread unless ``size`` is at most ``inline``.
 
-        Raises: what ``work`` raises, NoThread. Cancel: before it has begun at once, then once it has ended; with
-        ``abandon`` at once, the call going on by itself, and counting until it ends.
+        Raises: as ``work``, NoThread. Cancel: at once before it has begun, afterwards once it has ended; with
+        ``abandon`` at once in any case: the call continues in its thread, and counts until it ends.
         """
         if size is not None and size <= self.inline:
             return work(*args)
