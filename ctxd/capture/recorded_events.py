@@ -15,7 +15,7 @@ import msgspec
 
 from ctxd.capture.planned_deltas import PlannedDelta
 from ctxd.formats.harness_session import portable_call
-from ctxd.transcripts.claude_code import wrapper_of
+from ctxd.transcripts.claude_code import is_typed, wrapper_of
 from ctxd.transcripts.records import Record, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
@@ -47,6 +47,9 @@ _COMMAND: Final = re.compile(
 )
 """A slash command in a transcript of Claude Code, whose hook reports it as it was typed."""
 
+_HARMLESS: Final = frozenset({"response", "call", "compaction", "notice"})
+"""Kinds of events that a transcript may have in another form than the hooks, or may lack after a kill."""
+
 Key = tuple[str, str | bytes]
 
 
@@ -57,7 +60,10 @@ class RecordedEvents:
     commit of the session, made at the instant ``before``: events after the last prompt that the session has continue
     it, all others are older. ``has_commits``: the session has commits of its own. ``redact``: replaces the secrets in a
     text as the daemon does, except for their tags. ``written``: the bytes at the start of the source that a hand-over
-    wrote from a context of the session; ``events`` are those after it. Memory: about 150 bytes for each event.
+    wrote from a context of the session; ``events`` are those after it. ``whole``: the bytes of the source that are
+    imported together with the events that the session has of them, as the session began after earlier turns.
+    ``continued_at``: the end of the line that was the first to continue the session, 0 before there is one. Memory:
+    about 150 bytes for each event.
     """
 
     def __init__(
@@ -70,9 +76,17 @@ class RecordedEvents:
         has_commits: bool = True,
         redact: Callable[[str], str] = str,
         written: int = 0,
+        whole: int = 0,
+        continued_at: int = 0,
     ) -> None:
         self.since = since
         self.written = written
+        self.whole = whole
+        self.continued_at = continued_at
+        self.is_completed = False
+        """The source is imported whole for the first time: the session goes on from the chain with all of it."""
+        self._first_line: bytes | None = None
+        self._is_within = self._has_first_line = False
         self._has_commits = has_commits
         self.before = before
         self.newest = newest
@@ -82,9 +96,11 @@ class RecordedEvents:
         self._redact = redact
         self._redacted: dict[Key, list[Key]] = {}
         """Keys of redacted events that were not found in the transcript yet, by their texts without tags."""
+        self._required = Counter[Key]()
         for event in events:
             for key in _keys(event)[:1]:
                 self._recorded[key] += 1
+                self._required[key] += event.sidechain is None and key[0] not in _HARMLESS
                 if _is_redacted(event) and (by_text := _text_key(event, _without_tags(_text(event)))) is not None:
                     self._redacted.setdefault(by_text, []).append(key)
         self._met = Counter[Key]()
@@ -97,15 +113,46 @@ class RecordedEvents:
         ``written``."""
         return (self._has_prompts or self.written > 0) and self._prompts_left == 0
 
+    def is_continued_by(self, line: SourceLine, events: Iterable[Event]) -> bool:
+        """True for a line that begins what continues the session: a prompt in its conversation behind every one that
+        the session has, and whatever follows the part that a hand-over wrote; or the line that was it before."""
+        if self.newest is None or not line.kept or self._is_within or line.end < self.continued_at:
+            return False
+        is_first = self.written > 0 or any(is_typed(event) and event.sidechain is None for event in events)
+        if line.end != self.continued_at and not (is_first and self.is_over):
+            return False
+        self.continued_at = line.end
+        return True
+
+    @property
+    def has_met_all(self) -> bool:
+        """True once the transcript has had every prompt and every output of a tool of the session's conversation."""
+        return all(self._met[key] >= times for key, times in self._required.items())
+
     def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
         """True for a delta without a message, if the session continues another's commit and has none of its own yet:
         the delta would become its newest commit."""
         is_empty = delta.counts is not None and delta.counts[0] == 0 and not delta.is_continued
         return is_empty and self.newest is not None and not self._has_commits
 
+    def complete(self, whole: int) -> None:
+        """Import the first ``whole`` bytes of the source with what the session has of them, for the first time."""
+        self.whole, self.newest, self.is_completed = whole, None, True
+
+    def is_behind_beginning(self, delta: PlannedDelta) -> bool:
+        """True for a delta of the conversation that has what the session has too, or that follows on such a delta. Call
+        it for each delta in order."""
+        if self.is_completed and self._first_line is not None and not delta.agent:
+            self._has_first_line = self._has_first_line or self._first_line in delta.lines
+        return self._has_first_line and not delta.agent
+
+    def meet(self, events: Iterable[Event]) -> list[Event]:
+        """Return those of ``events``, of the next line of the transcript, that the session has."""
+        return [event for event in events if _keys(event) and self._meet(event)]
+
     def go_on(self, earlier: "RecordedEvents") -> None:
         """Take over the state from ``earlier``, when the source was read before."""
-        self._met, self.left_out = earlier._met, earlier.left_out
+        self._met, self.left_out, self.continued_at = earlier._met, earlier.left_out, earlier.continued_at
         self._prompts_left -= sum(times for (kind, _), times in self._met.items() if kind == "prompt")
 
     def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
@@ -116,9 +163,12 @@ class RecordedEvents:
             return line._replace(kept=b"")
         if line.end <= self.since or line.record is None:
             return line
-        spoken = [event for event in events if _keys(event)]
-        known = [event for event in spoken if self._meet(event)]
+        known = self.meet(events)
+        self._is_within = line.end <= self.whole
         if not known:
+            return line
+        if self._is_within:
+            self._first_line = self._first_line or line.kept
             return line
         if len(known) == len(events) and not any(map(_has_attachments, known)):
             self.left_out += 1

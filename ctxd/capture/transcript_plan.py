@@ -20,7 +20,7 @@ from ctxd.transcripts.claude_code import Segment, is_typed, preserved
 from ctxd.transcripts.opencode_storage import STATE, reverted
 from ctxd.transcripts.pi import changes_window
 from ctxd.transcripts.readers import LINE_READERS, Format
-from ctxd.transcripts.records import Line, Record, id_of, number_of, record_of, records_of, text_of
+from ctxd.transcripts.records import Line, Record, id_of, number_of, parent_of, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -170,10 +170,10 @@ class TranscriptPlan:
         found = recorded.without(line, events)
         if found.kept and found.record is not None and found.record is not line.record:
             events = [entry.event for entry in self._read([Line(1, found.record)])]
-        is_next = found.kept and recorded.is_over and recorded.newest is not None and not self._is_continued
-        if is_next and (recorded.written or any(isinstance(e, _SPOKEN) and e.sidechain is None for e in events)):
-            self._is_continued = True
-            self._main = self._branch(CONTINUED, self._agent)
+        if not self._is_continued and recorded.is_continued_by(found, events):
+            self._is_continued, self._main = True, self._branch(CONTINUED, self._agent)
+            # The line before is in the session's own chain, whatever chain has the last one that was not left out.
+            self._nodes.pop(hash(parent_of(record_of(line.record))), None)
         return found, events
 
     def _due(
@@ -212,8 +212,7 @@ class TranscriptPlan:
 
     def _pass_over(self, id: str | None, record: Record) -> None:
         """Attach the children of a record that is left out to its parent."""
-        parent = text_of(record.get("parentUuid")) or text_of(record.get("parentId"))
-        if id is not None and (place := self._nodes.get(hash(parent))) is not None:
+        if id is not None and (place := self._nodes.get(hash(parent_of(record)))) is not None:
             self._nodes.setdefault(hash(id), place)
 
     @property

@@ -20,9 +20,10 @@ from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
-from ctxd.cli.import_reading import Copies, ImportedLines, Pass, events_of, handed_over, is_grown, redacted, settled
+from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.cli.import_result import ImportResult
+from ctxd.cli.recorded_session import events_of, handed_over, recorded_events
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause
 from ctxd.transcripts.discovery import (
@@ -351,16 +352,7 @@ class TranscriptImport:
                 f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
                 f"it is paused (ctx session pause {source.session})"
             )
-        # What the import adds is beside what the session goes on from, or continues it.
-        own = record.continued or (await self._client.context_current(session=source.session)).context_id
-        record.continued = own or ""
-        newest = (await self._client.commit_resolve(session=source.session)).commit
-        before = self._clock.wall_ms() if newest is None else newest.created_at_ms
-        is_own = newest is not None and newest.session == source.session
-        rest = events[begun:]
-        return RecordedEvents(
-            rest, record.unrecorded, before, own, has_commits=is_own, redact=redacted, written=written
-        )
+        return await recorded_events(self._client, self._clock, source, record, events[begun:], written)
 
     async def _note(self, planned: _Planned) -> None:
         """Record a source that was read to its end, and count what was new."""
@@ -386,6 +378,10 @@ class TranscriptImport:
         record.size, record.digest = done.size, done.digest()
         if plan.recorded is None:
             record.unrecorded = done.size
+        else:
+            record.continued_at = plan.recorded.continued_at
+            if plan.recorded.is_completed:
+                record.whole, record.continued = plan.recorded.whole, ""
         # What was not read again may have changed meanwhile: an import that keeps no plan reads all of it.
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
@@ -478,14 +474,15 @@ class TranscriptImport:
         lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
         batches, recorded = planned.batches, planned.plan.recorded
         is_wanted = recorded is None or not recorded.would_be_hidden_by(delta)
+        is_newest = recorded is not None and recorded.is_behind_beginning(delta)
         if not batches.add(delta, parent, lines, is_wanted=is_wanted) or self._dry_run:
             return
         await self._create(planned.source)
-        batches.put(self._imported_delta(planned, delta, len(lines)), parent, lines)
+        batches.put(self._imported_delta(planned, delta, len(lines), is_newest), parent, lines)
         if batches.is_full:
             await batches.send(self._tasks)
 
-    def _imported_delta(self, planned: _Planned, delta: PlannedDelta, size: int) -> ImportedDelta:
+    def _imported_delta(self, planned: _Planned, delta: PlannedDelta, size: int, is_newest: bool) -> ImportedDelta:
         now = self._clock.wall_ms()
         # Lines without a time, or of a clock that was ahead, are as old as the file.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
@@ -494,7 +491,10 @@ class TranscriptImport:
             # One that ran on when the conversation had ended would be what the session goes on from. What a watch sees
             # is under way: the conversation waits, and goes on behind it.
             valid_time = min(valid_time, self._conversation_ends.get(planned.source.session, now) - 1)
-        if (recorded := planned.plan.recorded) is not None and not delta.is_continued:
+        if (recorded := planned.plan.recorded) is not None and is_newest:
+            # Newer than what the hooks have made: the session goes on from it.
+            valid_time = None if valid_time is None else max(recorded.before, valid_time)
+        elif recorded is not None and not delta.is_continued:
             valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
         messages, tokens = delta.counts if delta.counts is not None else (None, None)
         return ImportedDelta(

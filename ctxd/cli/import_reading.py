@@ -1,34 +1,25 @@
 """Reading of one imported source: what of it was read before, and what of it repeats another source."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from blake3 import blake3
 
 from ctxd.capture.planned_deltas import PlannedDelta, Repeated, Start
-from ctxd.capture.recorded_events import HAND_OVER_DIGEST_BYTES, HandedOverStart
 from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.cli.import_record import CopyEnd, SourceRecord
 from ctxd.clock import Clock
-from ctxd.command_line import Stop
 from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
 from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, id_of, number_of
 from ctxd.transcripts.session_facts import SessionFacts
-from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine, open_source
-from ctxd_protocol.event_types import Event
-from ctxd_protocol.limits import PAGE_ITEMS_MAX
-
-if TYPE_CHECKING:
-    from ctxd.secrets.redaction import Guard
-    from ctxd_client import Client
+from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 
 _TAIL_BYTES: Final = 16 * 1024
 """Bytes before the end of what was read that must be the same for the reading to go on there."""
@@ -59,49 +50,6 @@ async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
         await clock.sleep(0.1)
         stat = stat_of(path)
     return stat
-
-
-@cache
-def _guard() -> "Guard":
-    # Imported only where a session has redacted text: it takes as long as the import of a small file.
-    from ctxd.cli.secrets import host_guard
-    from ctxd.config import ConfigError
-
-    try:
-        return host_guard()
-    except (Stop, ConfigError) as error:
-        raise ValueError(f"the rules for secrets: {error}") from None
-
-
-def redacted(text: str) -> str:
-    """Return ``text`` as the daemon stores it under ``redact``, but for the tags. Raises: ValueError for rules that
-    cannot be used, as an unreadable source does: the others are imported."""
-    return _guard().redacted(text)
-
-
-def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
-    """Return the bytes at the start of a source that a hand-over wrote, if they are unchanged, and the number of events
-    that its session had then; zeros for any other. Raises: OSError, and as reading it does."""
-    stated = HandedOverStart.read(labels)
-    if stated is None or source.stored is not None:
-        return 0, 0
-    digest, left = blake2b(digest_size=HAND_OVER_DIGEST_BYTES), stated.size
-    with open_source(source.file) as file:
-        while left and (piece := file.read(min(left, _BYTES_HASHED_AT_ONCE))):
-            digest.update(piece)
-            left -= len(piece)
-    return (stated.size, stated.events) if digest.hexdigest() == stated.digest else (0, 0)
-
-
-async def events_of(client: "Client", session: str) -> list[Event]:
-    """Return all events in the chat of a session. Raises: CallFailed. Cancel: safe."""
-    events: list[Event] = []
-    cursor: str | None = None
-    while True:
-        page = await client.session_events(session, limit=PAGE_ITEMS_MAX, cursor=cursor)
-        events += (msgspec.convert(logged.event, Event) for logged in page.events)
-        if (cursor := page.next_cursor) is None:
-            return events
 
 
 def is_grown(before: Stat | None, stat: Stat | None) -> bool:

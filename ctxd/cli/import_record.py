@@ -44,7 +44,9 @@ class SourceRecord(msgspec.Struct, array_like=True):
     the session that the lines behind those events continue, empty while there are none. ``number``: grows with the
     order in which sources were first imported, 0 before that: a later one may be a copy of an earlier one.
     ``copy_end``: where this source leaves its origin, None if it is a copy of no other. ``newest``: the commit with
-    which its main chain ends, empty if it has none of its own.
+    which its main chain ends, empty if it has none of its own. ``whole``: the bytes that were imported with what hooks
+    had recorded of them, as these had begun behind earlier turns. ``continued_at``: the end of the first of the lines
+    that continue the session.
     """
 
     parser: int
@@ -63,6 +65,8 @@ class SourceRecord(msgspec.Struct, array_like=True):
     number: int = 0
     copy_end: CopyEnd | None = None
     newest: str = ""
+    whole: int = 0
+    continued_at: int = 0
 
 
 class ImportRecord:

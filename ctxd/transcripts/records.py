@@ -192,6 +192,11 @@ def id_of(record: Record) -> str | None:
     return text_of(record_of(record.get("info")).get("id")) or None
 
 
+def parent_of(record: Record) -> str:
+    """Return the id of the record that one of a tree follows, empty for one without."""
+    return text_of(record.get("parentUuid")) or text_of(record.get("parentId"))
+
+
 def number_of(value: object) -> int | None:
     """Return ``value`` if it is a whole number, which ``true`` is not."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

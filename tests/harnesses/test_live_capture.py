@@ -113,6 +113,33 @@ def test_a_session_that_is_resumed_and_compacted_goes_on(harness: str, daemon: R
         assert SUMMARY in next(event["summary"] for event in events if event["event"] == "compaction")
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("HOK-18")
+@pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
+def test_a_session_that_is_older_than_its_hooks_is_completed_by_an_import(
+    harness: str, daemon: Running, tmp_path: Path
+) -> None:
+    again = "Go on with it."
+    with ScriptedModel(TOOLS[harness], scripts={again: [Step("Well then.")]}) as model:
+        client = Client(harness, daemon, model, tmp_path / "client")
+        client.ask()
+        (file,) = client.home.glob({"claude": ".claude/projects/*/*.jsonl"}.get(harness, ".*/**/sessions/**/*.jsonl"))
+        client.connect()
+        client.ask(again, session=file.stem[-36:])
+    with connect_sync(daemon.socket) as ctxd:
+        (session,) = ctxd.session_list().sessions
+        ctxd.session_pause(session.session)  # codex reports no end.
+    client.ctx("import", harness)
+    with connect_sync(daemon.socket) as ctxd:
+        made = ctxd.commit_resolve(session=session.session).commit
+        assert made is not None
+        context = str(ctxd.commit_materialize(made.commit, format="narrative-v1").content)
+    steps = [text for step in zip(SAID, COMMANDS, strict=True) for text in step]
+    texts = (PROMPT, *steps, ANSWER, again, "Well then.")
+    places = [context.find(text) for text in texts]
+    assert min(places) >= 0 and places == sorted(places) and context.count(again) == 1, context
+
+
 def compact(client: Client, session: str) -> None:
     """Let the client compact its own ``session``."""
     match client.harness:

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -33,6 +34,7 @@ class Session:
         self.file = folder / "sources" / f"{self.native}.jsonl"
         self.file.parent.mkdir(parents=True)
         self.last: str | None = None
+        self.written = "2026-01-02T03:04:05.000Z"
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -52,7 +54,7 @@ class Session:
         parent, self.last = self.last, str(uuid4())
         record = {
             "type": kind, "uuid": self.last, "parentUuid": parent, "sessionId": self.native,
-            "timestamp": "2026-01-02T03:04:05.000Z", "cwd": "/",
+            "timestamp": self.written, "cwd": "/",
             "message": {"role": kind, "content": list(content) if text is None else text, "stop_reason": stop},
         }  # fmt: skip
         with self.file.open("ab") as file:
@@ -163,6 +165,82 @@ def test_hooks_after_an_import_go_on_from_it_and_an_import_again_adds_what_they_
     assert [whole.count(f"answer {label}") for label in "abc"] == [1, 1, 0]
 
 
+def whole(client: SyncClient, session: str, stop: str = "compaction") -> Counter[str]:
+    """How often each event is in the context of the newest commit of a session."""
+    found = client.commit_resolve(session=session).commit
+    assert found is not None
+    text = str(client.commit_materialize(found.commit, stop=stop, format="narrative-v1").content)
+    return +Counter({f"{name} {label}": text.count(f"{name} {label}") for label in "abcde" for name in NAMES})
+
+
+@pytest.mark.requirement("HOK-18")
+def test_an_import_after_a_resume_completes_a_session_that_was_older_than_its_hooks(
+    session: Session, client: SyncClient
+) -> None:
+    session.turn("a", hooked=False)
+    session.hook("SessionStart", source="resume")
+    session.turn("b")
+    session.hook("SessionEnd", reason="other")
+    assert whole(client, session.id)["answer a"] == 0
+    found = session.imported()
+    assert (found["recorded"], found["events"]["prompt"]) == (0, 2)
+    spoken = ("prompt", "answer", "output")
+    for stop in ("compaction", "root"):
+        has = whole(client, session.id, stop)
+        assert [has[f"{name} {label}"] for name in spoken for label in "ab"] == [1] * 6, has
+    assert session.imported()["commits"] == 0
+    # It goes on from there: hooked, and not.
+    session.hook("SessionStart", source="resume")
+    session.turn("c")
+    session.hook("SessionEnd", reason="other")
+    assert session.imported()["recorded"] == 4
+    session.written = datetime.now(UTC).isoformat()
+    session.turn("d", hooked=False)
+    session.imported()
+    has = whole(client, session.id)
+    assert [has[f"{name} {label}"] for name in spoken for label in "abcd"] == [1] * 12, has
+    text = session.ctx("materialize", session.id, "--format", "narrative-v1")
+    assert [text.index(f"answer {label}") for label in "abcd"] == sorted(
+        text.index(f"answer {each}") for each in "abcd"
+    )
+    # What hooks had recorded before the import is in their own commits too.
+    assert held(client, session.id) == once("a", "b", "c", "d") + Counter(
+        f"{name} b" for name in ("prompt", "before", "run", "output", "answer")
+    )
+
+
+@pytest.mark.requirement("HOK-18")
+def test_a_fork_that_hooks_record_is_completed_with_what_its_origin_has(session: Session, client: SyncClient) -> None:
+    session.turn("a", hooked=False)
+    session.imported()
+    before, origin = session.id, session.native
+    session.native = str(uuid4())
+    session.id, text = f"claude-code-{session.native}", session.file.read_text()
+    session.file = session.file.with_name(f"{session.native}.jsonl")
+    session.file.write_text(text.replace(origin, session.native))
+    session.hook("SessionStart", source="fork")
+    session.turn("b")
+    session.hook("SessionEnd", reason="other")
+    assert session.imported()["copied"] > 0
+    has = whole(client, session.id)
+    assert [has[f"{name} {label}"] for name in ("prompt", "answer", "output") for label in "ab"] == [1] * 6, has
+    assert whole(client, before)["answer b"] == 0
+
+
+@pytest.mark.requirement("HOK-18")
+def test_a_transcript_without_what_hooks_have_recorded_does_not_take_their_place(
+    session: Session, client: SyncClient
+) -> None:
+    session.turn("a", hooked=False)
+    session.turn("b")
+    session.hook("UserPromptSubmit", prompt="prompt c", prompt_id="p-c")
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    has = whole(client, session.id)
+    assert has["prompt c"] == 1 and has["answer a"] == 0
+    assert held(client, session.id) == once("a", "b") + Counter({"prompt c": 1})
+
+
 @pytest.mark.requirement("HOK-14")
 def test_what_hooks_record_is_left_to_them_while_they_do(session: Session, client: SyncClient) -> None:
     session.turn("a")
@@ -178,6 +256,24 @@ def test_what_hooks_record_is_left_to_them_while_they_do(session: Session, clien
     session.hook("SessionEnd", reason="other")
     session.imported()
     assert held(client, session.id) == once("a", "b", "c")
+
+
+@pytest.mark.requirement("HOK-14")
+def test_what_continues_the_session_does_so_also_once_hooks_have_recorded_more(
+    session: Session, client: SyncClient
+) -> None:
+    session.turn("a")
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    session.written = datetime.now(UTC).isoformat()
+    session.turn("b", hooked=False)
+    session.imported()
+    session.turn("c")
+    session.hook("SessionEnd", reason="other")
+    session.imported()
+    assert held(client, session.id) == once("a", "b", "c")
+    has = whole(client, session.id)
+    assert [has[f"answer {label}"] for label in "abc"] == [1, 1, 1]
 
 
 @pytest.mark.requirement("HOK-14")
