@@ -23,6 +23,7 @@ from ctxd.formats.cbor_array import joined
 from ctxd.objects.commit_fields import Fields, Position, commit_id, entity_id
 from ctxd.objects.document import Page
 from ctxd.sessions.chat import read_pages
+from ctxd.sessions.kept_messages import with_kept_messages
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import LiveSession, SessionLock, WriteRequest
 from ctxd.sessions.stored_session import SessionHead, events_of, read_segment
@@ -317,7 +318,7 @@ class SessionCheckpoints:
             cuts: list[Checkpoint] = []
             async for page in read_pages(live, began.chat, end.chat):
                 places = [(place, event) for place, event in page.placed() if began.chat <= place < end.chat]
-                cuts += tracker.add([event for _, event in places])
+                cuts += tracker.add(await with_kept_messages(live, places))
                 if cuts:
                     cuts += tracker.cut("explicit")
                     turn, place = places[-1][0]

@@ -61,8 +61,7 @@ older file is one that a killed hook has left."""
 _LINE_START = 4_096
 """Bytes of a line that may have been incomplete at an earlier look, in which the id of a call of Claude Code is."""
 
-_PAUSE_S = 0.01
-_PAUSE_S_MAX = 0.05
+_PAUSE_S, _PAUSE_S_MAX = 0.01, 0.05
 
 _TOOL_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 
@@ -258,14 +257,12 @@ class EventOrder:
     def __init__(self, path: str, name: str, event: HookedEvent) -> None:
         self.has_waiting = False  # Of events in the spool.
         self._folder: int | None = None
-        self._path = path
-        self._name = name
+        self._path, self._name = path, name
         self._is_main = event.is_main
         self._session = f"-{_plain(event.session)}-"
         self._call = f"{self._session}{_plain(event.call)}{LATE}"
         self._is_end = event.kind in _TOOL_EVENTS[1:]
-        self._began = now()
-        self._is_apart = False
+        self._began, self._is_apart = now(), False
         self._late: list[str] = []
 
     def go_apart(self) -> None:
@@ -284,13 +281,12 @@ class EventOrder:
         """Wait for the earlier events of the session, within the time limits."""
         try:
             self._folder = open_folder(self._path, os.environ)
-            if self._folder is None or not self._is_behind():
-                return
-            if not self._is_end and not self._is_apart:
-                self.go_apart()
-            ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _PAUSE_S_MAX)
-            while self._is_behind() and now() < ends:
-                time.sleep(_PAUSE_S)
+            if self._folder is not None and self._is_behind():
+                if not self._is_end and not self._is_apart:
+                    self.go_apart()
+                ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _PAUSE_S_MAX)
+                while self._is_behind() and now() < ends:
+                    time.sleep(_PAUSE_S)
         except OSError:
             return  # What cannot wait can still be delivered.
 
@@ -327,13 +323,17 @@ def _age_s(name: str) -> float:
 
 
 def with_texts(event: HookedEvent, order: EventOrder) -> bytes:
-    """The event as bytes; that of a tool call with the lines of the transcript, as ``transcript_lines``, that have the
-    model's texts just before the call. No hook reports those.
+    """The event as bytes; with the lines of the transcript, as ``transcript_lines``, that have the model's texts just
+    before a tool call, or what a compaction keeps. No hook reports those.
 
     Of a call that the harness has not written yet, both hooks wait for the line, as a call that is recorded without its
     texts has them behind it: at its start in a process of its own, so that the harness goes on.
     """
     raw, text, path, call = event.raw, event.text, event.transcript, event.call
+    if event.kind == "PostCompact" and event.is_main and path:
+        from ctxd.hook.kept_messages import with_kept
+
+        return with_kept(raw, text, path, order.go_apart)
     if event.kind not in _TOOL_EVENTS or not event.is_main or not path or not call:
         return raw
     transcript, is_start = CallTranscript(path, call), event.kind == "PreToolUse"

@@ -7,12 +7,13 @@ import msgspec
 
 from ctxd.errors import CtxdError
 from ctxd.sessions.chat_operations import ChatOperations
+from ctxd.sessions.kept_messages import with_kept_place
 from ctxd.sessions.lifecycle_operations import LifecycleOperations
 from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Accepted, Actor, SessionLock, WriteRequest, find_replay, write_request
 from ctxd.sessions.toolcall_operations import ToolcallOperations
 from ctxd.transcripts.hook_events import HookInput, read_hook, shortened
-from ctxd_protocol.event_types import ToolCallEvent
+from ctxd_protocol.event_types import CompactionEvent, ToolCallEvent
 from ctxd_protocol.ids import native_op_id, toolcall_alias
 from ctxd_protocol.methods.hooks import SessionHookParams, SessionHookResult
 from ctxd_protocol.methods.listing import SessionAnnotateParams
@@ -89,6 +90,8 @@ class HookOperations:
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
         if found.start is not None and not found.is_start and await self._has(actor, found.start):
             found = found.without_start()
+        if found.kept:
+            found = await self._with_kept_place(found)
         own = msgspec.structs.replace(request, op_id=found.native or request.op_id)
         try:
             accepted = await self._record(actor, found, own)
@@ -149,6 +152,15 @@ class HookOperations:
                     raise
             finally:
                 request.submitted = request.submitted or own.submitted
+
+    async def _with_kept_place(self, found: HookInput) -> HookInput:
+        """``found`` with the place from which on its compaction leaves events in the window. Raises: as ``hook``."""
+        live = await self._sessions.live(found.session)
+        events = [
+            await with_kept_place(live, event, found.kept) if isinstance(event, CompactionEvent) else event
+            for event in found.events
+        ]
+        return found._replace(events=tuple(events))
 
     async def _has_output(self, actor: Actor, found: HookInput) -> bool:
         """True if the output of the tool call that starts with ``found`` is recorded: its hook came late. Raises: as

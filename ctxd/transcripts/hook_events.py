@@ -73,7 +73,8 @@ class HookInput(NamedTuple):
     ``native``: the operation id made of the harness's own ids; None where the harness gives none. ``start``: the
     operation id that the start of the tool call has. ``texts``: those of the model before the call, each with an
     operation id of its own. ``response``: the output of the tool in the harness's own shape.
-    ``permissions``: the grants that the input names.
+    ``permissions``: the grants that the input names. ``kept``: the first messages that a compaction leaves in the
+    window.
     """
 
     session: str
@@ -87,6 +88,7 @@ class HookInput(NamedTuple):
     texts: tuple[tuple[str, typed.ResponseEvent], ...] = ()
     response: object = None
     permissions: dict[str, Any] = {}
+    kept: tuple[typed.Event, ...] = ()
 
     @property
     def is_start(self) -> bool:
@@ -132,7 +134,7 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         case "Stop" | "SubagentStop":
             return _response(found, record, place)
         case "PostCompact":
-            return _compaction(found, record, place)
+            return _compaction(found, record, place)._replace(kept=tuple(_lines_of(harness, record, place)))
         case _ if event in _UNRECORDED:
             return found
         case _ if event in _STATED:
@@ -169,11 +171,8 @@ def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput
 
 def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     """``found`` with the texts before the call, from the lines of the transcript that ``ctx-hook`` has added."""
-    lines, read = record.get("transcript_lines"), _READERS.get(harness)
-    if read is None or not isinstance(lines, list) or place["sidechain"] is not None:
-        return found
     texts = []
-    for _, event in read(Line(number, record_of(_json_of(text_of(line)))) for number, line in enumerate(lines)):
+    for event in _lines_of(harness, record, place):
         if isinstance(event, typed.ResponseEvent) and event.text and event.sidechain is None:
             # Calls of one answer have the same text before them.
             id = event.id or f"{event.at} {_digest(event.text)}"
@@ -181,6 +180,14 @@ def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[
             response = typed.ResponseEvent(id=event.id, text=event.text, model=event.model, at=at)
             texts.append((native_op_id(found.session, "text", id), response))
     return found._replace(texts=tuple(texts))
+
+
+def _lines_of(harness: Harness, record: Record, place: dict[str, Any]) -> Iterator[typed.Event]:
+    """Yield the events of the lines of the transcript that ``ctx-hook`` has added."""
+    lines, read = record.get("transcript_lines"), _READERS.get(harness)
+    if read is not None and isinstance(lines, list) and place["sidechain"] is None:
+        found = (Line(number, record_of(_json_of(text_of(line)))) for number, line in enumerate(lines))
+        yield from (entry.event for entry in read(found))
 
 
 def _json_of(text: str) -> object:

@@ -109,6 +109,12 @@ def test_a_session_that_is_resumed_and_compacted_goes_on(harness: str, daemon: R
     compacted = "compaction" if harness in ("claude", "pi") else "post_compact"
     assert kinds.count(compacted) == 1
     assert kinds.index("response") < kinds.index(compacted) < len(kinds) - 1 - kinds[::-1].index("prompt")
+    if harness == "claude":
+        # The answer that it keeps behind the summary, and the last one.
+        with connect_sync(daemon.socket) as ctxd:
+            made = ctxd.context_current(session=ctxd.session_list().sessions[0].session).context_id
+            context = str(ctxd.commit_materialize(made, format="narrative-v1").content)
+        assert [context.count(text) for text in (SUMMARY, again, "Well then.", ANSWER)] == [1, 1, 2, 0], context
     if compacted == "compaction":
         assert SUMMARY in next(event["summary"] for event in events if event["event"] == "compaction")
 

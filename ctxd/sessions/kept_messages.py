@@ -1,0 +1,94 @@
+"""Messages that a harness keeps word for word behind the summary of a compaction, found in the chat of the session.
+
+The compaction has the place of the first of them in its ``meta``: those from there on are in the chat already, and are
+repeated in what is committed behind the compaction, which stands for everything before it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from ctxd.sessions.chat import read_pages
+from ctxd.sessions.session import LiveSession
+from ctxd.sessions.session_state import Place
+from ctxd_protocol.event_types import (
+    CompactionEvent,
+    Event,
+    PromptEvent,
+    ResponseEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+KEPT_AT: Final = "kept_at"
+"""Member of the ``meta`` of a compaction: turn and place of the first event that stays."""
+
+_Spoken = PromptEvent | ResponseEvent | ToolCallEvent | ToolResultEvent
+
+
+async def with_kept_place(live: LiveSession, compaction: CompactionEvent, kept: Iterable[Event]) -> CompactionEvent:
+    """Return ``compaction`` with the place in the chat of the first of the messages ``kept`` that the session has; as
+    it is if it has none of them. Cost: that of the chat since the last compaction. Raises: those of the store."""
+    wanted = [key for event in kept if (key := _key(event)) is not None]
+    if not wanted:
+        return compaction
+    places: defaultdict[tuple[str, str], list[Place]] = defaultdict(list)
+    async with aclosing(read_pages(live)) as pages:
+        async for page in pages:
+            for place, event in page.placed():
+                if isinstance(event, CompactionEvent) and event.summary:
+                    places.clear()
+                elif (key := _key(event)) is not None:
+                    places[key].append(place)
+    for key in wanted:
+        # The newest events stay: a prompt may be there several times.
+        if found := places[key][-wanted.count(key) :]:
+            return msgspec.structs.replace(compaction, meta={**(compaction.meta or {}), KEPT_AT: list(found[0])})
+    return compaction
+
+
+async def with_kept_messages(live: LiveSession, placed: Sequence[tuple[Place, Event]]) -> list[Event]:
+    """Return the events ``placed``, and behind each compaction those before it that it leaves in the window. Raises:
+    those of the store."""
+    events: list[Event] = []
+    for place, event in placed:
+        events.append(event)
+        first = _kept_at(event)
+        if first is None or first >= place:
+            continue
+        async with aclosing(read_pages(live, first, place)) as pages:
+            async for page in pages:
+                events += _spoken(page.placed(), first, place)
+    return events
+
+
+def _spoken(placed: Iterable[tuple[Place, Event]], first: Place, end: Place) -> Iterator[Event]:
+    for place, event in placed:
+        if first <= place < end and isinstance(event, _Spoken) and event.sidechain is None:
+            yield event
+
+
+def _kept_at(event: Event) -> Place | None:
+    if not isinstance(event, CompactionEvent) or not event.summary:
+        return None
+    match (event.meta or {}).get(KEPT_AT):
+        case [int(turn), int(place)]:
+            return turn, place
+        case _:
+            return None
+
+
+def _key(event: Event) -> tuple[str, str] | None:
+    """Return what names an event in the chat and in the transcript; None for one that hooks do not report."""
+    if event.sidechain is not None:
+        return None
+    match event:
+        case ToolCallEvent() | ToolResultEvent() if event.call:
+            return type(event).__name__, event.call
+        case PromptEvent() | ResponseEvent() if event.text:
+            return type(event).__name__, " ".join(event.text.split())
+        case _:
+            return None
