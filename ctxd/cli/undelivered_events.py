@@ -23,19 +23,44 @@ _DELIVERY_S: Final = 30.0
 
 
 def erase(socket: str | None, names: Iterable[str]) -> int:
-    """Erase the events waiting for the daemon at ``socket`` that quote one of ``names``: an object's id, a path, or
-    ``chat:SESSION`` for all of that session. Returns their number. Raises: OSError."""
+    """Erase the events that quote one of ``names``: an object's id, a path, or ``chat:SESSION`` for all of that
+    session. Those waiting for the daemon at ``socket``, and those that hooks with another environment keep for the
+    daemons of other sockets, in the places where they do by default too.
+
+    Returns their number. Raises: OSError, once all others are erased, for a directory that cannot be used.
+    """
     wanted = [name for name in names if name]
-    erased = 0
-    with _waiting(socket) as waiting:
-        if waiting is None:
-            return 0
-        for name in (*waiting.names(), *waiting.drafts()):
-            with suppress(FileNotFoundError):
-                if _quotes(waiting.read(name), wanted):
-                    waiting.erase(name)
-                    erased += 1
+    erased, failure = 0, None
+    for path, environ in _spools(find_socket(socket).path):
+        try:
+            with _waiting(path, environ) as waiting:
+                erased += 0 if waiting is None else _erase_in(waiting, wanted)
+        except OSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return erased
+
+
+def _erase_in(waiting: EventSpool, wanted: list[str]) -> int:
+    erased = 0
+    for name in (*waiting.names(), *waiting.drafts()):
+        with suppress(FileNotFoundError):
+            if _quotes(waiting.read(name), wanted):
+                waiting.erase(name)
+                erased += 1
+    return erased
+
+
+def _spools(own: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the sockets for which this user's hooks keep events, each with the environment that names the place."""
+    # A program that cron starts knows of no other place than the default one.
+    default = {name: value for name, value in os.environ.items() if name != "XDG_STATE_HOME"}
+    environs = {delivery.waiting_root(environ): environ for environ in (default, dict(os.environ))}
+    for environ in environs.values():
+        others = {unquote(os.path.basename(folder)) for folder in _folders(environ)}
+        for path in sorted({own, *others}):
+            yield path, environ
 
 
 def deliver_waiting(socket: str | None) -> None:
@@ -56,7 +81,7 @@ def findings(socket: str) -> Iterator[Finding]:
     daemon of another socket, which hooks with another environment have looked for."""
     yield _finding("hooks", socket, "the next hook delivers them once the daemon answers")
     own = os.path.abspath(find_socket(socket).path)
-    for folder in _folders():
+    for folder in _folders(dict(os.environ)):
         other = unquote(os.path.basename(folder))
         remedy = (
             "start its daemon, or run ctx install again for hooks that find this one: ctx import reads the events"
@@ -69,7 +94,7 @@ def findings(socket: str) -> Iterator[Finding]:
 def _finding(name: str, socket: str, remedy: str) -> Finding:
     """Check the events for ``socket``; ``remedy``: for those that wait."""
     try:
-        with _waiting(socket) as waiting:
+        with _waiting(find_socket(socket).path, dict(os.environ)) as waiting:
             if waiting is None:
                 return ok(name, "no event waits")
             number, lost = len(waiting.names()), waiting.lost()
@@ -82,9 +107,9 @@ def _finding(name: str, socket: str, remedy: str) -> Finding:
     return warn(name, f"{count(number, 'event')} waiting", remedy) if number else ok(name, "no event waits")
 
 
-def _folders() -> list[str]:
+def _folders(environ: dict[str, str]) -> list[str]:
     """The directories of events, each named by its socket."""
-    root = delivery.waiting_root(os.environ)
+    root = delivery.waiting_root(environ)
     try:
         names = sorted(os.listdir(root))
     except OSError:
@@ -93,9 +118,9 @@ def _folders() -> list[str]:
 
 
 @contextmanager
-def _waiting(socket: str | None) -> Iterator[EventSpool | None]:
-    """The events for ``socket``, with no hook delivering them meanwhile; None where none ever waited."""
-    waiting = delivery.find_spool(find_socket(socket).path, os.environ)
+def _waiting(path: str, environ: dict[str, str]) -> Iterator[EventSpool | None]:
+    """The events for the daemon at ``path``, with no hook delivering them meanwhile; None where none ever waited."""
+    waiting = delivery.find_spool(path, environ)
     if waiting is None:
         yield None
         return
