@@ -107,6 +107,7 @@ class TranscriptImport:
         self._live: dict[str, _Planned] = {}
         self._busy: set[str] = set()
         self._waiting: dict[str, Transcript] = {}
+        self._databases: dict[str, Stat] = {}
         self._origins = ImportOrigins(self._record)
         self._callers = AgentCallers()
         self._conversation_ends: dict[str, int] = {}  # Of each session, in ms since 1970.
@@ -147,6 +148,7 @@ class TranscriptImport:
             raise first from None
         for path in [*self._plans]:  # Of the origins of others, whose files may change until the next import.
             self._take_plan(path)
+        self._note_databases()
         # The order of new sources decides which is a copy of which, also once this import was killed.
         await self.save(when_due=self._goes_on and not self._record.has_new)
         self.result.sessions.sort()
@@ -213,9 +215,16 @@ class TranscriptImport:
                 self._records[source.path] = known
             yield source
         if has_stored and stat.size >= 0:
-            # The database itself: equal the next time, it is not opened.
-            self._records[str(path)] = SourceRecord(PARSER, stat, "", "", "", "")
-            self._record.changed.add(str(path))
+            self._databases[str(path)] = stat
+
+    def _note_databases(self) -> None:
+        """Record the databases of which every session was read: equal the next time, they are not opened."""
+        skipped = {name for each in self.result.skipped for name in (each.path, each.path.rpartition("#")[0])}
+        for path, stat in self._databases.items():
+            if path not in skipped:
+                self._records[path] = SourceRecord(PARSER, stat, "", "", "", "")
+                self._record.changed.add(path)
+        self._databases.clear()
 
     def _skip(self, path: str, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import PromptEvent
 from tests.client.running import Running
 from tests.spec.test_import import Record, commits, here, imported, text
 
@@ -168,3 +169,25 @@ def test_a_row_whose_text_is_damaged_hides_no_other_session(
     stored.database.execute("UPDATE session SET directory=CAST(x'ff' AS TEXT) WHERE id=?", (sessions[0],))
     found = imported(daemon, "opencode", tmp_path / "opencode.db")
     assert (found["sessions"], found["skipped"]) == (sorted(here("opencode", each) for each in sessions), [])
+
+
+@pytest.mark.requirement("IMP-7")
+@pytest.mark.requirement("HOK-14")
+def test_a_session_that_hooks_recorded_is_imported_once_it_is_paused_though_the_database_is_the_same(
+    daemon: Running, client: SyncClient, tmp_path: Path
+) -> None:
+    source = Opencode(tmp_path / "opencode.db")
+    recorded, other = (f"ses_{uuid4().hex[:20]}" for _ in range(2))
+    for native in (recorded, other):
+        source.add("session", id=native, directory="/srv")
+        source.message(native, f"{native}-a", "user", {"type": "text", "text": "unseen"})
+    session = here("opencode", recorded)
+    client.session_create("opencode", session=session)
+    client.session_append(session, events=[PromptEvent(text="by a hook")])
+    first = imported(daemon, "opencode", tmp_path)
+    assert "import it again once it is paused" in first["skipped"][0]["reason"]
+    assert first["sessions"] == [here("opencode", other)]
+    assert imported(daemon, "opencode", tmp_path)["skipped"] == first["skipped"], "it is still listed"
+    client.session_pause(session)
+    assert imported(daemon, "opencode", tmp_path)["sessions"] == [session]
+    assert "unseen" in "".join(text(client, commit) for commit in commits(client, session))
