@@ -34,9 +34,12 @@ export const CtxdPlugin = async ({ directory }) => {
 
   return {
     "chat.message": async (input, output) => {
-      const text = output.parts.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text).join("\n");
       const id = output.message?.id ?? input.messageID;
-      if (text) hook(input.sessionID, "UserPromptSubmit", { prompt: text, prompt_id: id });
+      // Each text is a prompt of its own, as in the database: an import then knows them.
+      for (const { type, text, synthetic, ignored } of output.parts) {
+        if (type !== "text" || !text || synthetic || ignored) continue;
+        hook(input.sessionID, "UserPromptSubmit", { prompt: text, prompt_id: id });
+      }
     },
     "tool.execute.before": async (input, output) => {
       const members = { tool_name: input.tool, tool_input: output.args, tool_use_id: input.callID };
@@ -57,13 +60,15 @@ export const CtxdPlugin = async ({ directory }) => {
     },
     event: async ({ event }) => {
       const { part, partID, sessionID, messageID, field, delta } = event.properties ?? {};
-      if (event.type === "message.part.updated" && part?.type === "text" && !part.text) {
+      const isUpdate = event.type === "message.part.updated";
+      if (isUpdate && part?.type === "text" && !part.text) {
         texts.set(part.id, { of: part.sessionID, message: part.messageID, text: "" });
       }
       if (event.type === "message.part.delta" && field === "text" && texts.has(partID)) {
         texts.set(partID, { of: sessionID, message: messageID, text: texts.get(partID).text + delta });
       }
-      if (event.type === "message.part.updated" && part?.type === "tool" && part.state?.status === "error") {
+      const status = isUpdate && part?.type === "tool" ? part.state?.status : undefined;
+      if (status === "error") {
         hook(part.sessionID, "PostToolUseFailure", {
           tool_name: part.tool,
           tool_input: part.state.input,
@@ -76,7 +81,7 @@ export const CtxdPlugin = async ({ directory }) => {
         for (const [id, { of }] of texts) if (of === sessionID) texts.delete(id);
         reported.clear();
       }
-      if (event.type === "session.compacted") hook(event.properties.sessionID, "PostCompact", {});
+      if (event.type === "session.compacted") hook(sessionID, "PostCompact", {});
     },
     "experimental.text.complete": async (input, output) => {
       const known = reported.get(input.partID) ?? "";

@@ -1,0 +1,88 @@
+"""HOK: the plugin that ``ctx install opencode`` writes, loaded by Node, with the events that opencode gives it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import which
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from ctxd_client.sync import SyncClient
+from tests import programs
+from tests.client.running import Running
+
+Call = tuple[str, dict[str, Any], dict[str, Any]]
+
+_PLAYER = """
+const plugin = await import(process.argv[2]);
+const hooks = await plugin.CtxdPlugin({ directory: "/" });
+for (const [name, input, output] of JSON.parse(process.argv[3])) await hooks[name](input, output);
+"""
+
+
+class Plugin:
+    """The plugin as it is installed, for one session of opencode."""
+
+    def __init__(self, daemon: Running, folder: Path) -> None:
+        self.native = f"ses_{uuid4().hex[:20]}"
+        self.id = f"opencode-{self.native}"
+        self._folder = folder
+        self._environ = {
+            "PATH": os.environ["PATH"], "HOME": str(folder), "CTXD_SOCKET": daemon.socket, "CTXD_HOOK_SECONDS": "4",
+        }  # fmt: skip
+
+    def play(self, *calls: Call) -> None:
+        """Let opencode call the hooks of the plugin."""
+        done = programs.run("ctx", ("install", "opencode"), env=self._environ)
+        assert done.returncode == 0, done.stderr
+        (self._folder / "player.mjs").write_text(_PLAYER)
+        module = self._folder / "plugin.mjs"
+        module.write_text((self._folder / ".config/opencode/plugin/ctxd.js").read_text())
+        node = which("node")
+        assert node is not None
+        words: Sequence[str | Path] = (node, self._folder / "player.mjs", module, json.dumps(calls))
+        subprocess.run(words, env=self._environ, check=True, timeout=60)
+
+    def prompt(self, id: str, *texts: str) -> Call:
+        parts = [{"type": "text", "text": text} for text in texts]
+        added = {"type": "text", "text": "by opencode itself", "synthetic": True}
+        return "chat.message", {"sessionID": self.native}, {"message": {"id": id}, "parts": [added, *parts]}
+
+    def said(self, text: str, message: str = "msg_x") -> Call:
+        input = {"sessionID": self.native, "messageID": message, "partID": f"prt_{text}"}
+        return "experimental.text.complete", input, {"text": text}
+
+    def event(self, kind: str, **properties: Any) -> Call:
+        return "event", {"event": {"type": kind, "properties": properties}}, {}
+
+    def part(self, id: str, kind: str, **members: Any) -> Call:
+        part = {"id": id, "sessionID": self.native, "messageID": "msg_x", "type": kind, **members}
+        return self.event("message.part.updated", part=part, sessionID=self.native)
+
+    def tool(self, status: str, **state: Any) -> Call:
+        return self.part("prt_t", "tool", callID="c1", tool="bash", state={"status": status, "input": {}, **state})
+
+    def recorded(self, client: SyncClient) -> list[tuple[str, str]]:
+        """What the session has, without notices: the kind and text of each event."""
+        events = [each.event for each in client.session_events(self.id).events]
+        return [
+            (each["event"], each.get("summary") or each.get("text") or "") for each in events
+            if each["event"] != "system"
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def plugin(daemon: Running, tmp_path: Path) -> Plugin:
+    if which("node") is None:
+        pytest.skip("node is not installed")
+    return Plugin(daemon, tmp_path)
+
+
+@pytest.mark.requirement("HOK-14")
+def test_each_text_of_a_prompt_is_one_as_in_the_database(plugin: Plugin, client: SyncClient) -> None:
+    plugin.play(plugin.prompt("msg_1", "one text", "another text"))
+    assert plugin.recorded(client) == [("prompt", "one text"), ("prompt", "another text")]
