@@ -8,6 +8,8 @@ export const CtxdPlugin = async ({ directory }) => {
   // The texts under way, by part: some providers end a text only after the calls of tools that follow it.
   const texts = new Map();
   const reported = new Map();
+  // Calls under way, by part: a fork copies those that failed, and they are in the session that it was made of.
+  const calls = new Set();
 
   function reportTexts(session) {
     for (const [part, { of, message, text }] of texts) {
@@ -68,7 +70,9 @@ export const CtxdPlugin = async ({ directory }) => {
         texts.set(partID, { of: sessionID, message: messageID, text: texts.get(partID).text + delta });
       }
       const status = isUpdate && part?.type === "tool" ? part.state?.status : undefined;
-      if (status === "error") {
+      if (status === "pending" || status === "running") calls.add(part.id);
+      if (status === "completed") calls.delete(part.id);
+      if (status === "error" && calls.delete(part.id)) {
         hook(part.sessionID, "PostToolUseFailure", {
           tool_name: part.tool,
           tool_input: part.state.input,

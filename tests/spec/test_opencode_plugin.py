@@ -82,6 +82,19 @@ def plugin(daemon: Running, tmp_path: Path) -> Plugin:
     return Plugin(daemon, tmp_path)
 
 
+@pytest.mark.requirement("HOK-1")
+def test_a_failed_call_that_a_fork_copies_is_recorded_in_its_origin_alone(plugin: Plugin, client: SyncClient) -> None:
+    origin, plugin.native = plugin.native, f"{plugin.native}-fork"
+    copy = plugin.tool("error", error="denied")
+    plugin.native = origin
+    before: Call = ("tool.execute.before", {"sessionID": origin, "tool": "bash", "callID": "c1"}, {"args": {}})
+    plugin.play(
+        plugin.prompt("msg_1", "first"), plugin.tool("pending"), before, plugin.tool("error", error="denied"), copy
+    )
+    assert [kind for kind, _ in plugin.recorded(client)] == ["prompt", "tool_call", "tool_result"]
+    assert not client.session_list(label=f"native_session={origin}-fork").sessions
+
+
 @pytest.mark.requirement("HOK-14")
 def test_each_text_of_a_prompt_is_one_as_in_the_database(plugin: Plugin, client: SyncClient) -> None:
     plugin.play(plugin.prompt("msg_1", "one text", "another text"))
