@@ -15,7 +15,7 @@ export const CtxdPlugin = async ({ directory }) => {
     for (const [part, { of, message, text }] of texts) {
       if (of !== session || !text) continue;
       texts.delete(part);
-      reported.set(part, text);
+      reported.set(part, { of, text });
       hook(session, "Stop", { last_assistant_message: text, turn_id: `${message}/${part}` });
     }
   }
@@ -82,13 +82,14 @@ export const CtxdPlugin = async ({ directory }) => {
       }
       if (event.type === "session.idle") {
         // Texts that were interrupted.
-        for (const [id, { of }] of texts) if (of === sessionID) texts.delete(id);
-        reported.clear();
+        for (const known of [texts, reported]) {
+          for (const [id, { of }] of known) if (of === sessionID) known.delete(id);
+        }
       }
       if (event.type === "session.compacted") hook(sessionID, "PostCompact", {});
     },
     "experimental.text.complete": async (input, output) => {
-      const known = reported.get(input.partID) ?? "";
+      const known = reported.get(input.partID)?.text ?? "";
       texts.delete(input.partID);
       reported.delete(input.partID);
       const text = output.text.startsWith(known.trimEnd()) ? output.text.slice(known.length) : output.text;

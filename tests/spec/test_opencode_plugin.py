@@ -99,3 +99,17 @@ def test_a_failed_call_that_a_fork_copies_is_recorded_in_its_origin_alone(plugin
 def test_each_text_of_a_prompt_is_one_as_in_the_database(plugin: Plugin, client: SyncClient) -> None:
     plugin.play(plugin.prompt("msg_1", "one text", "another text"))
     assert plugin.recorded(client) == [("prompt", "one text"), ("prompt", "another text")]
+
+
+@pytest.mark.requirement("HOK-16")
+def test_a_text_is_reported_once_though_a_sub_agent_ends_before_its_end(plugin: Plugin, client: SyncClient) -> None:
+    said = {"sessionID": plugin.native, "messageID": "msg_x", "partID": "prt_I delegate."}
+    plugin.play(
+        plugin.prompt("msg_1", "first"),
+        plugin.part(said["partID"], "text", text=""),
+        plugin.event("message.part.delta", **said, field="text", delta="I delegate. "),
+        ("tool.execute.before", {"sessionID": plugin.native, "tool": "task", "callID": "c1"}, {"args": {}}),
+        plugin.event("session.idle", sessionID="ses_of_the_sub_agent"),
+        plugin.said("I delegate."),
+    )
+    assert [kind for kind, _ in plugin.recorded(client)] == ["prompt", "response", "tool_call"]
