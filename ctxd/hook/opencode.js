@@ -10,6 +10,10 @@ export const CtxdPlugin = async ({ directory }) => {
   const reported = new Map();
   // Calls under way, by part: a fork copies those that failed, and they are in the session that it was made of.
   const calls = new Set();
+  const prompts = new Map();
+  // The summary that is being written, by session, and the message with which the part that it leaves begins.
+  const summaries = new Map();
+  const tails = new Map();
 
   function reportTexts(session) {
     for (const [part, { of, message, text }] of texts) {
@@ -37,6 +41,7 @@ export const CtxdPlugin = async ({ directory }) => {
   return {
     "chat.message": async (input, output) => {
       const id = output.message?.id ?? input.messageID;
+      prompts.set(input.sessionID, [...(prompts.get(input.sessionID) ?? []), id]);
       // Each text is a prompt of its own, as in the database: an import then knows them.
       for (const { type, text, synthetic, ignored } of output.parts) {
         if (type !== "text" || !text || synthetic || ignored) continue;
@@ -60,6 +65,9 @@ export const CtxdPlugin = async ({ directory }) => {
     "shell.env": async (input, output) => {
       if (input.sessionID) output.env.CTXD_SESSION = `opencode-${input.sessionID}`;
     },
+    "experimental.session.compacting": async (input) => {
+      summaries.set(input.sessionID, []);
+    },
     event: async ({ event }) => {
       const { part, partID, sessionID, messageID, field, delta } = event.properties ?? {};
       const isUpdate = event.type === "message.part.updated";
@@ -69,6 +77,7 @@ export const CtxdPlugin = async ({ directory }) => {
       if (event.type === "message.part.delta" && field === "text" && texts.has(partID)) {
         texts.set(partID, { of: sessionID, message: messageID, text: texts.get(partID).text + delta });
       }
+      if (isUpdate && part?.type === "compaction") tails.set(part.sessionID, part.tail_start_id);
       const status = isUpdate && part?.type === "tool" ? part.state?.status : undefined;
       if (status === "pending" || status === "running") calls.add(part.id);
       if (status === "completed") calls.delete(part.id);
@@ -85,13 +94,25 @@ export const CtxdPlugin = async ({ directory }) => {
         for (const known of [texts, reported]) {
           for (const [id, { of }] of known) if (of === sessionID) known.delete(id);
         }
+        summaries.delete(sessionID);
       }
-      if (event.type === "session.compacted") hook(sessionID, "PostCompact", {});
+      if (event.type === "session.compacted") {
+        const tail = tails.get(sessionID);
+        // A tail may begin within a turn; the window has whole ones. Ids of messages ascend.
+        const kept = (tail && prompts.get(sessionID)?.findLast((id) => id <= tail)) ?? tail;
+        const summary = (summaries.get(sessionID) ?? []).join("\n");
+        summaries.delete(sessionID);
+        hook(sessionID, "PostCompact", summary ? { compact_summary: summary, kept_from: kept } : {});
+      }
     },
     "experimental.text.complete": async (input, output) => {
       const known = reported.get(input.partID)?.text ?? "";
       texts.delete(input.partID);
       reported.delete(input.partID);
+      if (summaries.has(input.sessionID)) {
+        summaries.get(input.sessionID).push(output.text);
+        return;
+      }
       const text = output.text.startsWith(known.trimEnd()) ? output.text.slice(known.length) : output.text;
       if (text) hook(input.sessionID, "Stop", { last_assistant_message: text, turn_id: `${input.messageID}/${input.partID}` });
     },

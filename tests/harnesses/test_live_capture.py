@@ -105,8 +105,8 @@ def test_a_session_that_is_resumed_and_compacted_goes_on(harness: str, daemon: R
         [*SAID, ANSWER, again, "Well then.", again, "Well then."]
     )
     kinds = [event.get("kind") if event["event"] == "system" else event["event"] for event in events]
-    # codex and opencode keep their summaries to themselves.
-    compacted = "compaction" if harness in ("claude", "pi") else "post_compact"
+    # codex keeps its summary to itself.
+    compacted = "post_compact" if harness == "codex" else "compaction"
     assert kinds.count(compacted) == 1
     assert kinds.index("response") < kinds.index(compacted) < len(kinds) - 1 - kinds[::-1].index("prompt")
     if harness == "claude":

@@ -82,6 +82,40 @@ def plugin(daemon: Running, tmp_path: Path) -> Plugin:
     return Plugin(daemon, tmp_path)
 
 
+@pytest.mark.requirement("HOK-17")
+def test_the_summary_of_a_compaction_is_one_and_keeps_the_prompts_from_its_tail_on(
+    plugin: Plugin, client: SyncClient
+) -> None:
+    compacting: Call = ("experimental.session.compacting", {"sessionID": plugin.native}, {})
+    plugin.play(
+        plugin.prompt("msg_1", "first"),
+        plugin.said("first answer", "msg_2"),
+        plugin.prompt("msg_3", "second"),
+        plugin.said("second answer", "msg_4"),
+        plugin.part("prt_c", "compaction", auto=False),
+        compacting,
+        plugin.part("prt_c", "compaction", auto=False, tail_start_id="msg_4"),
+        plugin.said("the summary", "msg_6"),
+        plugin.event("session.compacted", sessionID=plugin.native),
+        plugin.prompt("msg_7", "third"),
+        plugin.said("third answer", "msg_8"),
+        # One that fails is none, and what follows is an answer.
+        compacting,
+        plugin.said("a part of a summary", "msg_9"),
+        plugin.event("session.idle", sessionID=plugin.native),
+        plugin.said("fourth answer", "msg_10"),
+    )
+    assert plugin.recorded(client) == [
+        ("prompt", "first"), ("response", "first answer"), ("prompt", "second"), ("response", "second answer"),
+        ("compaction", "the summary"), ("prompt", "third"), ("response", "third answer"),
+        ("response", "fourth answer"),
+    ]  # fmt: skip
+    made = client.context_assemble(session=plugin.id, format="anthropic-messages", model="claude-sonnet-5")
+    window = json.dumps(made.request)
+    places = [window.find(text) for text in ("the summary", "second", "second answer", "third")]
+    assert places == sorted(places) and -1 not in places and "first answer" not in window
+
+
 @pytest.mark.requirement("HOK-1")
 def test_a_failed_call_that_a_fork_copies_is_recorded_in_its_origin_alone(plugin: Plugin, client: SyncClient) -> None:
     origin, plugin.native = plugin.native, f"{plugin.native}-fork"
