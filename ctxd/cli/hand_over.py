@@ -118,8 +118,7 @@ def _write(
     text = written(events, harness, new, own=own, losses=losses, first_format=first_format)
     if not text:
         raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")
-    if harness != "opencode":  # It makes rows of a database of the file.
-        client.session_annotate(session, labels=HandedOverStart.of(text, _count_events(client, session)).label)
+    client.session_annotate(session, labels=HandedOverStart.of(text, _count_events(client, session)).label)
     _create(file, text)
     return commit, {loss.part: loss.times for loss in losses.found()}
 

@@ -12,10 +12,11 @@ from ctxd.capture.recorded_events import HAND_OVER_DIGEST_BYTES, HandedOverStart
 from ctxd.cli.import_record import SourceRecord
 from ctxd.clock import Clock
 from ctxd.command_line import Stop
+from ctxd.formats.harness_session import is_id_of_hand_over
 from ctxd.transcripts.claude_code import is_typed
 from ctxd.transcripts.discovery import Transcript, lines_of
 from ctxd.transcripts.readers import LINE_READERS
-from ctxd.transcripts.records import Line
+from ctxd.transcripts.records import Line, record_of, text_of
 from ctxd.transcripts.source_lines import open_source
 from ctxd_protocol.event_types import Event, ResponseEvent
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -71,10 +72,14 @@ def redacted(text: str) -> str:
 
 def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
     """Return the bytes at the start of a source that a hand-over wrote, if they are unchanged, and the number of events
-    that its session had then; zeros for any other. Raises: OSError, and as reading it does."""
+    that its session had then; zeros for any other. Of a session of opencode, which makes rows of a database of them,
+    they are known by their ids. Raises: OSError, and as reading it does."""
     stated = HandedOverStart.read(labels)
-    if stated is None or source.stored is not None:
+    if stated is None:
         return 0, 0
+    if source.stored is not None:
+        size = _size_of_hand_over(source)
+        return (size, stated.events) if size else (0, 0)
     digest, left = blake2b(digest_size=HAND_OVER_DIGEST_BYTES), stated.size
     with open_source(source.file) as file:
         while left and (piece := file.read(min(left, _BYTES_AT_ONCE))):
@@ -106,6 +111,18 @@ async def _unrecorded_beginning(source: Transcript, recorded: RecordedEvents) ->
             is_answered = is_answered or (is_asked and any(isinstance(each, ResponseEvent) for each in own))
             is_asked = is_asked or any(map(is_typed, own))
     return end if is_begun and recorded.has_met_all else 0
+
+
+def _size_of_hand_over(source: Transcript) -> int:
+    size = 0
+    for line in lines_of(source):
+        record = line.record or {}
+        id = text_of(record_of(record.get("info")).get("id")) or text_of(record.get("row"))
+        if is_id_of_hand_over(id, source.native):
+            size = line.end
+        elif "session" not in record:
+            break
+    return size
 
 
 async def events_of(client: "Client", session: str) -> list[Event]:

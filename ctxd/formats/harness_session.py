@@ -87,6 +87,9 @@ _CODEX_VERSION: Final = "0.169.0"
 _OPENCODE_VERSION: Final = "1.18.33"
 """Versions that were seen to continue such sessions."""
 
+_RANDOM_CHARS: Final = 14
+"""Characters at the end of each id of opencode, by which those of one instant differ."""
+
 
 class NewSession(NamedTuple):
     """Session that is made: the harness's own id for it, its working directory, and the time in ms since 1970.
@@ -422,6 +425,12 @@ def _pi(events: list[typed.Event], new: NewSession, own: bool) -> Iterator[typed
         yield event
 
 
+def is_id_of_hand_over(id: str, session: str) -> bool:
+    """True for the id of a message that ``written`` gave opencode's ``session``: opencode itself draws the end of each
+    id anew."""
+    return len(session) > _RANDOM_CHARS and id.endswith(session[-_RANDOM_CHARS:])
+
+
 def _opencode(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
     info = {
         "id": new.id, "slug": new.id[-8:].lower(), "version": _OPENCODE_VERSION, "projectID": "global",
@@ -434,7 +443,7 @@ def _opencode(events: list[typed.Event], new: NewSession) -> Iterator[typed.Even
         # opencode sorts by id: 48 bits of time and counter, then text.
         nonlocal number
         number += 1
-        return f"{kind}_{((new.at - 1_000_000) * 4096 + number) & 0xFFFF_FFFF_FFFF:012x}{new.id[-14:]}"
+        return f"{kind}_{((new.at - 1_000_000) * 4096 + number) & 0xFFFF_FFFF_FFFF:012x}{new.id[-_RANDOM_CHARS:]}"
 
     user, answered = "", ""
     role: str | None = None

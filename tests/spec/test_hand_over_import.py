@@ -162,3 +162,41 @@ def test_prompts_that_a_compaction_of_codex_left_in_the_window_go_on(
     if prompts is None:
         found = imported(daemon, harness, Path(made["file"]))
         assert (found["skipped"], found["commits"]) == ([], 0)
+
+
+@pytest.mark.requirement("HND-4")
+def test_a_hand_over_to_opencode_is_known_by_its_ids(
+    client: SyncClient, daemon: Running, tree: Path, tmp_path: Path
+) -> None:
+    pi = Pi()
+    image = {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="}
+    records = [
+        pi.says("b", "assistant", content=[{"type": "text", "text": "I am ready."}]),
+        pi.says("a", content=[{"type": "text", "text": "What is this?"}, image]),
+    ]
+    imported(daemon, "pi", pi.write(tmp_path / "pi", *records))
+    config = tmp_path / ".config/opencode/opencode.json"
+    config.parent.mkdir(parents=True)
+    config.write_text('{"model": "a/b"}')
+    words = ("resume", pi.id, "--in", "opencode", "--cwd", str(tree), "--json")
+    made = json.loads(ctx(daemon, *words, HOME=str(tmp_path), TMPDIR=str(tmp_path)).stdout)
+    document = json.loads(Path(made["file"]).read_text())
+    exported = tmp_path / "exported.json"
+
+    def imports(*more: dict[str, Any]) -> list[str]:
+        exported.write_text(json.dumps({**document, "messages": [*document["messages"], *more]}))
+        assert imported(daemon, "opencode", exported)["skipped"] == []
+        newest = client.commit_resolve(session=made["session"]).commit
+        assert newest is not None
+        commits = client.commit_list(session=made["session"]).commits
+        assert [each for each in commits if each.message_count and each.commit != newest.commit] == []
+        context = client.commit_materialize(newest.commit, format="narrative-v1", stop="root").content or ""
+        return [text for text in ("I am ready.", "What is this?", "goes on here", "And then?") if text in context]
+
+    client.session_pause(made["session"])
+    assert imports() == ["I am ready.", "What is this?"]
+    assert client.context_current(session=made["session"]).context_id == made["commit"]
+    info = {"id": "msg_ffff00000001AAAAAAAAAAAAAA", "role": "user", "time": {"created": 4_070_908_800_000}}
+    for _ in range(2):
+        said = {"info": info, "parts": [{"id": "prt_1", "type": "text", "text": "And then?"}]}
+        assert imports(said) == ["I am ready.", "What is this?", "And then?"]
