@@ -34,7 +34,7 @@ from ctxd_protocol.event_types import (
 )
 
 PARSER: Final = 6
-"""Version of this plan. Files that were planned by another version are planned again."""
+"""Version of this plan. Files that another version has planned are read again, and keep its cuts (``keeps_cuts``)."""
 
 DELTA_BYTES: Final = 192 * 1024
 """Bytes at which a delta is cut."""
@@ -83,6 +83,7 @@ class TranscriptPlan:
         """Number of lines that repeat lines of another source, or of this one."""
         self.recorded: RecordedEvents | None = None
         """Events that the session has from elsewhere, which are left out of the following lines."""
+        self.keeps_cuts = False  # Another version planned the next lines: ``end_delta`` cuts them as it did.
         self._read = LINE_READERS[format]
         self._start, self._agent = start, agent
         self.starts, self._ends = array("Q"), array("Q")
@@ -146,7 +147,7 @@ class TranscriptPlan:
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
         if (prompt := _prompt(events)) is not None and not branch.agent:
-            if branch.has_spoken:
+            if branch.has_spoken and not self.keeps_cuts:
                 yield self._cut(branch, "turn_boundary")
             self._turns.append(self._task or branch.start)
             self._prompts.append((place, measured(prompt)[1]))
@@ -186,9 +187,9 @@ class TranscriptPlan:
                 self._relinked[self._last_kept], self._last_kept = branch.last, None
             self._summaries.add(self.starts[branch.last])
             yield self._cut(branch, "compaction", summary=compaction.summary[:_SUMMARY_CHARS_MAX], kept=kept)
-        elif any(isinstance(event, ToolCallEvent) and event.tool in _SPAWNING for event in events):
+        elif not self.keeps_cuts and any(isinstance(each, ToolCallEvent) and each.tool in _SPAWNING for each in events):
             yield self._cut(branch, "tool_call")
-        elif branch.size >= DELTA_BYTES:
+        elif not self.keeps_cuts and branch.size >= DELTA_BYTES:
             yield self._cut(branch, "explicit")
         if self._pending >= _PENDING_BYTES_MAX:
             yield from self.flush("explicit")
@@ -216,10 +217,10 @@ class TranscriptPlan:
             self._nodes.setdefault(hash(id), place)
 
     @property
-    def pending(self) -> int:
-        """Bytes of the unfinished delta with the last line."""
+    def pending(self) -> tuple[int, bool]:
+        """Bytes of the unfinished delta with the last line, and whether it repeats other lines before them."""
         branch = self._to or self._main
-        return 0 if branch is None else branch.size
+        return (0, False) if branch is None else (branch.size, bool(branch.start.repeated))
 
     def end_delta(self) -> Iterator[PlannedDelta]:
         """Yield the commit of the unfinished delta with the last line."""

@@ -20,7 +20,7 @@ from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import in_commands
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
-from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, settled
+from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, keep_cuts, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.recorded_session import events_of, handed_over, recorded_events
@@ -210,7 +210,7 @@ class TranscriptImport:
                     self.result.unchanged += 1
                     continue
             known = known or self._record.adopt(source.path, source.session, source.agent)
-            if known is None or known.parser != PARSER:
+            if known is None:
                 known = SourceRecord(PARSER, None, "", source.session, source.agent, source.root)
                 self._records[source.path] = known
             yield source
@@ -286,6 +286,8 @@ class TranscriptImport:
         stat = None if is_stamped else await settled(source.file, last, self._clock)
         recorded = await self._recorded(source, record)
         planned, copies = await self._begun(source, record, stat, recorded)
+        if not planned.goes_on:
+            await keep_cuts(self._client, source, planned.done)
         await self._learn_ends(planned)
         planned.plan.recorded, recorded_before = recorded, 0 if recorded is None else recorded.left_out
         for delta in _deltas(planned, copies):
@@ -385,6 +387,7 @@ class TranscriptImport:
         record.cuts = [*(record.cuts if not is_rewritten else ()), done.size]
         record.cuts, record.ends = sorted(set(record.cuts)), sorted(done.ends)
         record.size, record.digest = done.size, done.digest()
+        record.parser, record.kept = PARSER, 0 if is_rewritten else done.kept
         if plan.recorded is None:
             record.unrecorded = done.size
         else:
@@ -580,6 +583,7 @@ def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
         if unseen > _TURN_BYTES:
             yield None
             unseen = 0
+        plan.keeps_cuts = line.end <= done.kept
         yield from copies.taken(plan, line)
         if done.ends_at(line):
             yield from copies.release(plan)

@@ -6,13 +6,13 @@ from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from blake3 import blake3
 
 from ctxd.capture.planned_deltas import PlannedDelta, Repeated, Start
-from ctxd.capture.transcript_plan import TranscriptPlan
+from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.import_record import CopyEnd, SourceRecord
 from ctxd.clock import Clock
 from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
@@ -20,6 +20,11 @@ from ctxd.transcripts.opencode_storage import STATE
 from ctxd.transcripts.records import Record, id_of, number_of
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
+from ctxd_client.errors import NotFound
+from ctxd_protocol.limits import PAGE_ITEMS_MAX
+
+if TYPE_CHECKING:
+    from ctxd_client import Client
 
 _TAIL_BYTES: Final = 16 * 1024
 """Bytes before the end of what was read that must be the same for the reading to go on there."""
@@ -74,6 +79,8 @@ class Pass:
         """The journal sequence of the newest commit of the session whose delta was looked at."""
         self.ends = set(record.ends)
         """Ends of lines with which another import has ended a delta."""
+        self.kept = record.kept
+        """The bytes that an earlier version has planned, whose deltas end as they did."""
         self._learnt: dict[bytes, set[int]] = {}
         self._hash = blake3()
         self._unhashed: list[bytes] = []
@@ -108,11 +115,14 @@ class Pass:
         """Let deltas end as ``delta`` does, which another import has committed."""
         self._learnt.setdefault(_last_line(delta), set()).add(len(delta))
 
-    def ends_another(self, line: SourceLine, size: int) -> bool:
-        """True if another import has committed a delta of ``size`` bytes that ends with ``line``."""
+    def ends_another(self, line: SourceLine, pending: tuple[int, bool]) -> bool:
+        """True if another import has committed a delta that ends with ``line``, and has the bytes that are ``pending``,
+        with those that it repeats if it does so."""
         if STATE in (line.record or ()):
             return False
-        if self._learnt and size in self._learnt.get(_last_line(line.kept), ()):
+        size, is_repeating = pending
+        sizes = self._learnt.get(_last_line(line.kept), ()) if self._learnt and size else ()
+        if size in sizes or (is_repeating and any(size < each for each in sizes)):
             self.ends.add(line.end)
         return line.end in self.ends
 
@@ -124,6 +134,36 @@ class Pass:
         self._hash.update(b"".join(self._unhashed))
         self._unhashed.clear()
         self._hashed = self.size
+
+
+async def keep_cuts(client: "Client", source: Transcript, done: Pass) -> None:
+    """Let the deltas of lines that an earlier version has planned end as they did: what it has committed would be there
+    a second time, in other deltas. Raises: CallFailed, and as ``lines_of``. Cancel: safe."""
+    record = done.record
+    if record.parser == PARSER or not _is_as_imported(source, record):
+        return
+    left = [*record.commits.values()]
+    with suppress(NotFound):
+        while left:
+            deltas = (await client.commit_deltas(left[:PAGE_ITEMS_MAX])).deltas
+            for each in deltas:
+                if each.data is None:
+                    return  # It was purged, or is long: its end is not known.
+                done.learn(each.data)
+            left = left[len(deltas) :]
+        done.kept = record.size
+
+
+def _is_as_imported(source: Transcript, record: SourceRecord) -> bool:
+    """True if a source begins with the lines that were imported of it. Raises: as ``lines_of``."""
+    found, end = blake3(), 0
+    for line in lines_of(source):
+        if line.end > record.size:
+            break
+        if STATE not in (line.record or ()):
+            found.update(line.source)
+            end = line.end
+    return end == record.size and found.hexdigest(length=DIGEST_BYTES) == record.digest
 
 
 def _last_line(delta: bytes) -> bytes:

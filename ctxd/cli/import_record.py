@@ -46,7 +46,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     ``copy_end``: where this source leaves its origin, None if it is a copy of no other. ``newest``: the commit with
     which its main chain ends, empty if it has none of its own. ``whole``: the bytes that were imported with what hooks
     had recorded of them, as these had begun behind earlier turns. ``continued_at``: the end of the first of the lines
-    that continue the session.
+    that continue the session. ``kept``: the bytes that an earlier version has planned, whose deltas are kept.
     """
 
     parser: int
@@ -67,6 +67,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
     newest: str = ""
     whole: int = 0
     continued_at: int = 0
+    kept: int = 0
 
 
 class ImportRecord:

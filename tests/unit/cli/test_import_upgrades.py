@@ -1,0 +1,131 @@
+"""Import of what another version of ctxd has imported, which ended deltas elsewhere: those that are there stay."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from ctxd.capture import transcript_plan
+from ctxd.cli import import_delivery, import_reading
+from ctxd.cli.import_delivery import TranscriptImport
+from ctxd.cli.import_result import ImportResult
+from ctxd_client import connect, connect_sync
+from ctxd_client.sync import SyncClient
+from ctxd_protocol.event_types import Event, PromptEvent
+from tests.client.running import Running
+from tests.spec.claude_records import compaction, fork_of, forked, newest
+from tests.spec.test_import import Claude, append, commits, labels, write
+
+_PROMPT = transcript_plan._prompt
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, keep_state=True) as running:
+        yield running
+
+
+@pytest.fixture
+def client(daemon: Running) -> Iterator[SyncClient]:
+    with connect_sync(daemon.socket) as client:
+        yield client
+
+
+def imported(daemon: Running, place: Path) -> ImportResult:
+    """The result of an import in this process, whose plan a test may change."""
+
+    async def run() -> ImportResult:
+        async with connect(daemon.socket) as client:
+            return await TranscriptImport(client, "claude", progress=lambda _: None).run([place])
+
+    return anyio.run(run)
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Another version: for it a text with tags was no prompt, and a sub-agent's call ended no delta."""
+
+    def no_tags(events: list[Event]) -> PromptEvent | None:
+        found = _PROMPT(events)
+        return None if found is not None and found.text.startswith("<") else found
+
+    for module in (import_delivery, import_reading):
+        monkeypatch.setattr(module, "PARSER", transcript_plan.PARSER - 1)
+    monkeypatch.setattr(transcript_plan, "_prompt", no_tags)
+    monkeypatch.setattr(transcript_plan, "_SPAWNING", frozenset())
+    yield monkeypatch
+
+
+def tagged(claude: Claude, one: str, other: str) -> list[dict[str, Any]]:
+    prompt, answer = claude.turn(one, other)
+    prompt["message"]["content"] = f"<plan>text {one}</plan>"
+    block = {"type": "tool_use", "id": f"call-{one}", "name": "Task", "input": {}}
+    call = claude(f"{one}{one}", "assistant")
+    call["message"]["content"] = [block]
+    return [prompt, answer, call]
+
+
+@pytest.mark.requirement("IMP-2")
+def test_what_another_version_has_imported_is_not_committed_again(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
+) -> None:
+    claude = Claude()
+    records = [*claude.turn("a", "b"), *tagged(claude, "c", "d"), *tagged(claude, "e", "f"), *claude.turn("g", "h")]
+    path = write(tmp_path / "sources" / f"{claude.session}.jsonl", records)
+    assert imported(daemon, path.parent).commits == 2
+    before = newest(client, claude.id)
+    append(path, *claude.turn("i", "j"))
+    imported(daemon, path.parent)
+    old.undo()
+    # Read anew, as what a session is called may be read otherwise too.
+    found = imported(daemon, path.parent)
+    assert (found.commits, found.imported, found.rewritten) == (0, 1, 0)
+    assert imported(daemon, path.parent).unchanged == 1
+    # What is added continues the chain, with the cuts of the new version.
+    append(path, *tagged(claude, "k", "l"), *tagged(claude, "m", "n"))
+    assert imported(daemon, path.parent).commits == 2
+    tip = newest(client, claude.id)
+    assert labels(client, tip.commit) == "abcdccefeeghijklkkmnmm"
+    assert before.commit in {each.commit for each in client.commit_history(tip.commit, depth=100).commits}
+    append(path, *claude.turn("o", "p"))
+    assert imported(daemon, path.parent).commits == 1
+    assert client.commit_list(session=claude.id, tips=True).commits == (newest(client, claude.id),)
+
+
+@pytest.mark.requirement("IMP-2")
+def test_branches_compactions_and_forks_keep_their_places_in_a_new_version(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
+) -> None:
+    claude = Claude()
+    records = [*tagged(claude, "a", "b"), *tagged(claude, "c", "d"), claude("x", after="b"), claude("y", "assistant")]
+    records += [*compaction(claude, "k", "K", logical="y"), *tagged(claude, "m", "n")]
+    path = write(tmp_path / "sources" / f"{claude.session}.jsonl", records)
+    made = imported(daemon, path.parent).commits
+    assert made > 3
+    old.undo()
+    fork = fork_of(claude, "n")
+    chain = [each for each in records if each["label"] in ("a", "b", "x", "y", "k", "K", "m", "n")]
+    write(tmp_path / "sources" / f"{fork.session}.jsonl", [*forked(chain, fork.session), fork("o")])
+    found = imported(daemon, path.parent)
+    assert (found.commits, found.copied) == (1, len(chain))
+    assert len(commits(client, claude.id)) == made
+    parent = newest(client, fork.id).parent
+    assert parent is not None and client.commit_show(parent).commit.session == claude.id
+
+
+@pytest.mark.requirement("IMP-2")
+def test_a_file_that_was_rewritten_is_planned_anew(
+    daemon: Running, client: SyncClient, tmp_path: Path, old: pytest.MonkeyPatch
+) -> None:
+    claude = Claude()
+    records = [*claude.turn("a", "b"), *tagged(claude, "c", "d"), *claude.turn("e", "f")]
+    path = write(tmp_path / "sources" / f"{claude.session}.jsonl", records)
+    imported(daemon, path.parent)
+    old.undo()
+    records[3]["message"]["content"] = [{"type": "text", "text": json.dumps("other")}]
+    write(path, records)
+    found = imported(daemon, path.parent)
+    assert found.rewritten == 1 and labels(client, newest(client, claude.id).commit) == "abcdccef"
