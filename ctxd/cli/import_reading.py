@@ -38,7 +38,7 @@ _SETTLING_MS_MAX: Final = 5000
 _COPIED: Final = frozenset(
     {
         "sessionId", "forkedFrom", "parentUuid", "logicalParentUuid", "isSidechain", "sessionKind", "agentId", "cwd",
-        "gitBranch", "version", "slug", "ordinal", "row", "seq",
+        "promptId", "requestSessionId", "gitBranch", "version", "slug", "ordinal", "row", "seq",
     }
 )  # fmt: skip
 """Members of a record that a copy changes: a fork of Claude Code is one chain, whatever tree its origin is."""

@@ -24,6 +24,27 @@ from tests.spec.test_import import Claude, append, commits, imported, labels, vi
 
 
 @pytest.mark.requirement("IMP-4")
+def test_a_fork_with_other_ids_of_prompts_and_of_the_session_that_asked_repeats_nothing(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    """As Claude Code 2.1.330 writes it."""
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    for record in records[::2]:
+        record["promptId"] = str(uuid4())
+    write(tmp_path / f"{claude.session}.jsonl", records)
+    fork = fork_of(claude, "d")
+    copied = [{**each, "sessionId": fork.session} for each in records]
+    for prompt, answer in zip(copied[::2], copied[1::2], strict=True):
+        prompt["promptId"], answer["requestSessionId"] = str(uuid4()), claude.session
+    path = write(tmp_path / f"{fork.session}.jsonl", [*copied, *fork.turn("e", "f")])
+    assert imported(daemon, "claude", tmp_path)["copied"] == 4
+    append(path, *fork.turn("g", "h"))
+    assert imported(daemon, "claude", tmp_path)["commits"] == 1
+    assert once(client, claude.id, fork.id) == "abcdefgh"
+    assert labels(client, newest(client, fork.id).commit) == "abcdefgh"
+
+
+@pytest.mark.requirement("IMP-4")
 @pytest.mark.parametrize("together", [True, False])
 def test_a_fork_of_one_branch_of_a_tree_repeats_nothing_of_its_origin(
     daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, together: bool
