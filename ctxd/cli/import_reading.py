@@ -17,7 +17,7 @@ from ctxd.cli.import_record import CopyEnd, SourceRecord
 from ctxd.clock import Clock
 from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
 from ctxd.transcripts.opencode_storage import STATE
-from ctxd.transcripts.records import Record, id_of, number_of
+from ctxd.transcripts.records import Record, id_of, number_of, record_of, records_of, text_of
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 from ctxd_client.errors import NotFound
@@ -219,7 +219,21 @@ def fingerprint(record: Record) -> int:
     same = {name: value for name, value in record.items() if name not in _COPIED}
     if "payload" in record:
         same.pop("timestamp", None)
+    if "parts" in record:
+        # An export and a folder of opencode repeat in each part what a database has in columns.
+        same["info"] = _without_place(record_of(record.get("info")))
+        same["parts"] = [_without_place(part) for part in records_of(record["parts"])]
     return int.from_bytes(blake2b(msgspec.json.encode(same, order="sorted"), digest_size=8).digest())
+
+
+def _without_place(record: Record) -> Record:
+    return {name: value for name, value in record.items() if name not in ("sessionID", "messageID")}
+
+
+def _is_same_session(one: Record | None, other: Record | None) -> bool:
+    """True for the first records of one session of opencode, whose members have other names in an export."""
+    id = text_of(record_of((one or {}).get("session")).get("id"))
+    return bool(id) and id == text_of(record_of((other or {}).get("session")).get("id"))
 
 
 class Copies:
@@ -338,7 +352,7 @@ class Copies:
         """Return the place at the other one of a line without an id, before its next line with one."""
         self._next_keyed()
         for position, (place, theirs) in enumerate(self._ahead):
-            if theirs.kept == line.kept:
+            if theirs.kept == line.kept or _is_same_session(theirs.record, line.record):
                 for _ in range(position + 1):
                     self._ahead.popleft()
                 return place

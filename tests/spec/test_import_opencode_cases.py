@@ -382,3 +382,31 @@ def test_a_row_that_is_no_json_is_kept_and_hides_nothing(
     assert json.dumps(broken)[1:-1] in lines, "as it is"
     assert "text c" in narrative(client, store.id)
     assert imported(daemon, "opencode", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-4")
+def test_an_export_of_a_session_of_a_database_is_a_copy_of_it(
+    daemon: Running, client: SyncClient, old: Store, tmp_path: Path
+) -> None:
+    old.turn("a", "b", "c")
+
+    def exported() -> None:
+        """Write the session as ``opencode export`` does, which repeats the ids of the columns in the documents."""
+        messages: list[Record] = []
+        for id, data in old.database.execute("SELECT id, data FROM message WHERE session_id=?", (old.native,)):
+            parts = old.database.execute("SELECT id, data FROM part WHERE message_id=?", (id,)).fetchall()
+            of = {"sessionID": old.native}
+            shown = [{**json.loads(part), "id": each, **of, "messageID": id} for each, part in parts]
+            messages.append({"info": {"id": id, **of, **json.loads(data)}, "parts": shown})
+        document = {"info": {"id": old.native, "directory": "/srv/app"}, "messages": messages}
+        (tmp_path / "export.json").write_text(json.dumps(document))
+
+    imported(daemon, "opencode", tmp_path / "opencode.db")
+    exported()
+    assert imported(daemon, "opencode", tmp_path / "export.json")["copied"] == 4
+    (tmp_path / "old.json").write_bytes((tmp_path / "export.json").read_bytes())
+    old.turn("d")
+    exported()
+    for source in ("export.json", "opencode.db", "export.json", "old.json"):
+        assert imported(daemon, "opencode", tmp_path / source)["skipped"] == []
+    assert written(client, old.id) == Counter("abcd") and ids(client, old.id) == "abcd"
