@@ -12,7 +12,13 @@ from typing import IO, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from ctxd.transcripts.opencode_storage import StoredSession, export_records, folder_sessions, stored_sessions
+from ctxd.transcripts.opencode_storage import (
+    StoredSession,
+    export_records,
+    folder_sessions,
+    has_known_tables,
+    stored_sessions,
+)
 from ctxd.transcripts.readers import Format, format_of
 from ctxd.transcripts.records import Record, decoded, number_of, record_of, text_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
@@ -163,6 +169,8 @@ def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
             start = file.read(16) if path.suffix != ".zst" else b""
         if start.startswith(b"SQLite format 3"):
             yield from (_stored(path, each) for each in stored_sessions(path))
+            if not has_known_tables(path):
+                yield Skipped(str(path), "a database without the tables of opencode that this version of ctxd reads")
         elif path.suffix == ".json":
             yield _export(path)
         else:

@@ -17,6 +17,10 @@ from ctxd.transcripts.records import DAMAGED, Line, Record, decoded, number_of, 
 _LOCKED_S: Final = 5.0
 """Seconds to wait for a writer's lock."""
 
+_FIRST: Final = frozenset({"session", "message", "part"})
+_SECOND: Final = frozenset({"session_v2", "session_message"})
+"""Tables of the two generations."""
+
 _CONTENT_TYPES: Final = ("agent-switched", "model-switched")
 """Types of rows that the second table has before it holds messages."""
 
@@ -57,16 +61,16 @@ def stored_sessions(path: Path) -> Iterator[StoredSession]:
     """Yield the sessions of a database. Of a session in tables of both generations the second is read: the first is
     frozen at the upgrade. Raises: sqlite3.Error."""
     with closing(_opened(path)) as database:
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = _tables(database)
         newer: set[str] = set()
-        if {"session_v2", "session_message"} <= tables:
+        if _SECOND <= tables:
             stamps = _stamps(database, "session_message", f"WHERE type NOT IN {_CONTENT_TYPES!r}")
             for id, stamp in stamps.items():
                 newer.add(id)
                 row = _row(database, "session_v2", id)
                 stamp = stamp and f"{stamp} {row.get('time_updated')}"
                 yield _session(id, row, stamp, lambda id=id: _second_generation(path, id))  # type: ignore[misc]
-        if {"session", "message", "part"} <= tables:
+        if _FIRST <= tables:
             stamps, messages = _stamps(database, "part"), _stamps(database, "message")
             for (id,) in database.execute("SELECT id FROM session ORDER BY id").fetchall():
                 if id not in newer:
@@ -75,6 +79,18 @@ def stored_sessions(path: Path) -> Iterator[StoredSession]:
                         f"{stamps.get(id)} {messages.get(id)} {row['time_updated']}" if "time_updated" in row else ""
                     )
                     yield _session(id, row, stamp, lambda id=id: _first_generation(path, id))  # type: ignore[misc]
+
+
+def has_known_tables(path: Path) -> bool:
+    """True if a database has the tables of a generation that is read, with or without sessions. Raises:
+    sqlite3.Error."""
+    with closing(_opened(path)) as database:
+        tables = _tables(database)
+    return tables >= _FIRST or tables >= _SECOND
+
+
+def _tables(database: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import PromptEvent
 from tests.client.running import Running
-from tests.spec.test_import import Record, commits, here, imported, text
+from tests.spec.test_import import Record, commits, ctx, here, imported, text
 
 SCHEMA: Mapping[str, str] = {
     "session": "id, parent_id, directory, time_updated, revert",
@@ -191,3 +191,15 @@ def test_a_session_that_hooks_recorded_is_imported_once_it_is_paused_though_the_
     client.session_pause(session)
     assert imported(daemon, "opencode", tmp_path)["sessions"] == [session]
     assert "unseen" in "".join(text(client, commit) for commit in commits(client, session))
+
+
+@pytest.mark.requirement("IMP-6")
+def test_a_database_of_a_schema_that_is_not_known_is_listed(daemon: Running, tmp_path: Path) -> None:
+    source = Opencode(tmp_path / "opencode.db")
+    for table in ("part", "session_message"):
+        source.database.execute(f"ALTER TABLE {table} RENAME TO {table}_of_a_newer_version")
+    Opencode(tmp_path / "new.db")
+    for _ in range(2):
+        found = imported(daemon, "opencode", tmp_path)
+        assert [Path(each["path"]).name for each in found["skipped"]] == ["opencode.db"], "one without sessions is not"
+    assert ctx(daemon, "import", "opencode", str(tmp_path / "opencode.db")).returncode == 1
