@@ -29,7 +29,7 @@ CLAUDE_EVENTS: Final = (
 _FILE_MARK: Final = "// Installed by `ctx install"
 _WORDS: Final = "/* command */ []"
 _TOOLS: Final = "/* tools */ []"
-_COMMAND: Final = re.compile(r"^const COMMAND(?:: string\[\])? = (\[.*\]);$", re.M)
+_COMMAND: Final = re.compile(r"^const COMMAND(?:: string\[\])? = (\[.*\]);\r?$", re.M)
 
 
 def place(harness: HarnessName, environ: Mapping[str, str]) -> Path:

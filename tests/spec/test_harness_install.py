@@ -321,9 +321,11 @@ def test_status_and_doctor_report_each_harness(tmp_path: Path) -> None:
     codex.write_text(codex.read_text().replace('trusted_hash = "sha256:', 'trusted_hash = "sha256:0'))
     pi = tmp_path / FILES["pi"]
     pi.write_text(pi.read_text().replace(HOOK, "/gone/ctx-hook"))
+    opencode = tmp_path / FILES["opencode"]
+    opencode.write_bytes(opencode.read_bytes().replace(b"\n", b"\r\n"))
     (tmp_path / FILES["claude"]).write_text("{")
-    assert states() == {"claude": "broken", "codex": "outdated", "pi": "outdated", "opencode": "connected"}
-    assert verdicts() == {"claude": "fail", "codex": "warn", "pi": "warn", "opencode": "ok"}
-    for harness in ("codex", "pi"):
+    assert states() == {"claude": "broken", "codex": "outdated", "pi": "outdated", "opencode": "outdated"}
+    assert verdicts() == {"claude": "fail", "codex": "warn", "pi": "warn", "opencode": "warn"}
+    for harness in ("codex", "pi", "opencode"):
         assert ctx(tmp_path, "install", harness).returncode == 0
-    assert states()["codex"] == states()["pi"] == "connected"
+    assert states()["codex"] == states()["pi"] == states()["opencode"] == "connected"
