@@ -50,15 +50,18 @@ class ForkOperations(OperationGroup):
             if (replay := await find_replay(self.store, request)) is not None:
                 return again(replay, SessionForkResult)
             await self.sessions.require_new(session)
-            base, head, continues = await self._moment(params)
-            result = SessionForkResult(
-                session=session, base=base.session, tx=base.tx, turn=head.turn_count, receipt=None
-            )
-            settings = msgspec.structs.replace(
-                head.settings, base=base, continues=continues, state="active", archived=False
-            )
-            head = msgspec.structs.replace(head, settings=settings)
-            pending = await self._submit(actor, request, session, head, kept_result(request, result))
+            pending = None
+            while pending is None:
+                purges = self.sessions.purges
+                base, head, continues = await self._moment(params)
+                result = SessionForkResult(
+                    session=session, base=base.session, tx=base.tx, turn=head.turn_count, receipt=None
+                )
+                settings = msgspec.structs.replace(
+                    head.settings, base=base, continues=continues, state="active", archived=False
+                )
+                head = msgspec.structs.replace(head, settings=settings)
+                pending = await self._submit(actor, request, session, head, kept_result(request, result), purges)
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     async def create(
@@ -79,15 +82,19 @@ class ForkOperations(OperationGroup):
             if (replay := await find_replay(self.store, request)) is not None:
                 return replay
             await self.sessions.require_new(session)
-            base, head, continues = await self._moment(source)
-            settings = msgspec.structs.replace(
-                head.settings, base=base, continues=continues, state=params.state, archived=params.archived, **given
-            )
-            settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
-            head = msgspec.structs.replace(head, settings=settings)
-            prompt = params.system_prompt or None
             result = kept_result(request, CreatedSession(session))
-            return session, await self._submit(actor, request, session, head, result, prompt)
+            pending = None
+            while pending is None:
+                purges = self.sessions.purges
+                base, head, continues = await self._moment(source)
+                settings = msgspec.structs.replace(
+                    head.settings, base=base, continues=continues, state=params.state, archived=params.archived, **given
+                )
+                settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
+                head = msgspec.structs.replace(head, settings=settings)
+                prompt = params.system_prompt or None
+                pending = await self._submit(actor, request, session, head, result, purges, prompt)
+            return session, pending
 
     async def _submit(
         self,
@@ -96,9 +103,11 @@ class ForkOperations(OperationGroup):
         session: str,
         head: SessionHead,
         result: bytes,
+        purges: int,
         prompt: str | None = None,
-    ) -> Pending:
-        """Submit the fork ``session`` with ``head``; ``prompt``: instead of the system prompt of its base."""
+    ) -> Pending | None:
+        """Submit the fork ``session`` with ``head``; ``prompt``: instead of the system prompt of its base. None if
+        something was purged since there were ``purges``: what was read may be gone."""
         base = head.settings.base
         assert base is not None, "a fork has a base"
         puts = await self._own_documents(base, head, session)
@@ -115,6 +124,8 @@ class ForkOperations(OperationGroup):
         )
         # Since its head was read the session may have been removed for good.
         self._newest(base.session)
+        if self.sessions.purges != purges or self.store.is_purging():
+            return None
         write = Write(
             kind=request.kind,
             principal=request.principal,

@@ -5,7 +5,8 @@ of texts names, the pages of the database that they are freed from, the artifact
 ``ctxd.store.purge``. ``ctxd verify --absent`` searches the files themselves, in a process of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -28,6 +29,15 @@ from ctxd_protocol.object_types import Receipt
 
 _HISTORY: Final = 500
 
+Purging = Callable[[str], AbstractAsyncContextManager[Sequence[str]]]
+"""The sessions that share a beginning with one, while a purge in it is submitted; see ``Sessions.purging``."""
+
+
+@asynccontextmanager
+async def alone(session: str) -> AsyncGenerator[Sequence[str]]:
+    """No session: that of one that is known to share its beginning with none."""
+    yield ()
+
 
 class Proof(msgspec.Struct, frozen=True):
     """Result of a purge. ``residue``: files of the state directory that may still hold some of it."""
@@ -45,7 +55,7 @@ async def purge(
     call: WriteRequest,
     id: str,
     live: LiveSession | None = None,
-    family: Sequence[str] = (),
+    family: Purging = alone,
 ) -> Proof:
     """Destroy the content of ``id``, in every version, and the component texts that were made from it.
 
@@ -83,16 +93,17 @@ async def purge(
             asked = PurgeRequest(ids, guard.keyed_hash, sharing=without_bundle)
             pending = store.submit(_write(call, asked))
         else:
-            asked = PurgeRequest(
-                ids,
-                guard.keyed_hash,
-                within=within((live.session, *family)),
-                restate=restating(gone),
-                sharing=without_bundle,
-                messages=count,
-            )
-            write = _write(call, asked, live.session)
-            pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
+            async with family(live.session) as others:
+                asked = PurgeRequest(
+                    ids,
+                    guard.keyed_hash,
+                    within=within((live.session, *others)),
+                    restate=restating(gone),
+                    sharing=without_bundle,
+                    messages=count,
+                )
+                write = _write(call, asked, live.session)
+                pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
     proof = await _with_late_texts(store, guard, call, id, await _proof(store, asked, pending))
     if not is_quoted_elsewhere:
@@ -106,7 +117,7 @@ async def _purge_imported(
     call: WriteRequest,
     ids: Sequence[str],
     live: LiveSession,
-    family: Sequence[str],
+    family: Purging,
 ) -> Proof:
     """Destroy the content of the commit ``ids``, and the title and the first prompt that ``live`` and its ``family``
     have from their harness. Raises and cancel: as ``purge``."""
@@ -118,10 +129,14 @@ async def _purge_imported(
             residue = [str(session_object_id(live.session))]
         else:
             # A title may be a summary of the commit's text, which no comparison of texts would show.
-            gone, heads = Gone(recorded=True), [str(session_object_id(each)) for each in (live.session, *family)]
-            asked = PurgeRequest(ids, guard.keyed_hash, within=heads, restate=restating(gone), sharing=without_bundle)
-            write = _write(call, asked, live.session)
-            pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, 0)
+            gone = Gone(recorded=True)
+            async with family(live.session) as others:
+                heads = [str(session_object_id(each)) for each in (live.session, *others)]
+                asked = PurgeRequest(
+                    ids, guard.keyed_hash, within=heads, restate=restating(gone), sharing=without_bundle
+                )
+                write = _write(call, asked, live.session)
+                pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, 0)
             residue = []
         call.submitted = True
     proof = await _proof(store, asked, pending)
@@ -173,7 +188,7 @@ async def purge_chat(
     call: WriteRequest,
     live: LiveSession,
     turns: Sequence[int] | None,
-    family: Sequence[str] = (),
+    family: Purging = alone,
 ) -> Proof:
     """Destroy the content of the events in ``turns`` of the chat of ``live``, in all of them with ``None``. The turns
     stay, with kinds and references; equal content elsewhere in its ``family``, the sessions that share a beginning with
@@ -193,11 +208,12 @@ async def purge_chat(
             return await _nothing_left(store, id)
         restate = restating(gone)
         freed = chars_of(events) - chars_of(map(gone.event, events))
-        asked = PurgeRequest(
-            (), guard.keyed_hash, within=within((live.session, *family)), restate=restate, messages=gone.events
-        )
-        write = _write(call, asked, live.session)
-        pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
+        async with family(live.session) as others:
+            asked = PurgeRequest(
+                (), guard.keyed_hash, within=within((live.session, *others)), restate=restate, messages=gone.events
+            )
+            write = _write(call, asked, live.session)
+            pending = live.restate(write, gone.event, gone.delta, gone.preview, gone.settings, freed)
         call.submitted = True
     return await _proof(store, asked, pending)
 

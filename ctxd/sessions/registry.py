@@ -5,7 +5,8 @@ A session is loaded once, however many callers need it at the same time, and unl
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -64,6 +65,9 @@ class Sessions:
         self._projects = projects
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._loading: dict[str, SessionLock] = {}
+        self._outdated = set[str]()
+        self.purges = 0
+        """Purges that became durable since the start."""
         self.moved_sessions: dict[str, MovedSession] = {}
         self.emptied: dict[str, SessionHead] = {}
         """Sessions that were removed and exist no more, each with its head."""
@@ -170,18 +174,19 @@ class Sessions:
         lock = self._loading.setdefault(session, SessionLock())
         try:
             async with lock:
-                live = self._live.get(session)
-                if live is None:
+                while (live := self._live.get(session)) is None:
+                    self._outdated.discard(session)
+                    if self.store.is_purging():
+                        await self.store.settled()
                     loaded = await self.as_of(session)
-                    # It may have been created meanwhile.
-                    live = self._live.get(session)
-                    if live is None:
-                        live = loaded
-                        self._admit(live)
+                    # It may have been created meanwhile, or what was read be out of date.
+                    if session not in self._live and session not in self._outdated:
+                        self._admit(loaded)
                 return live
         finally:
             if lock.free:
                 self._loading.pop(session, None)
+                self._outdated.discard(session)
 
     async def as_of(self, session: str, at: AsOf = NOW) -> LiveSession:
         """``session`` as it was at ``at``, for reading only. Raises and cancel: as ``live``."""
@@ -202,6 +207,21 @@ class Sessions:
         """``session`` and all that share a beginning with it, in no order."""
         root = self.lineage(session).root
         return [root, *self.catalog.forks(root)]
+
+    @asynccontextmanager
+    async def purging(self, session: str) -> AsyncGenerator[list[str]]:
+        """The other sessions that share a beginning with ``session``, for a purge that is submitted at the end of the
+        block: no session is forked meanwhile, and from then on what is in memory of the others is out of date.
+
+        Raises: CtxdError store_failed, draining. Cancel: safe.
+        """
+        async with self.creating:
+            # A fork that was accepted before is in the catalog then.
+            await self.store.settled()
+            others = [other for other in self.family(session) if other != session]
+            yield others
+            for other in others:
+                self.unload(other)
 
     def lineage(self, session: str) -> Lineage:
         """The lineage of ``session``, of which the head is durable if it is a fork."""
@@ -367,9 +387,12 @@ class Sessions:
             live = self._live.pop(session, None)
             if live is not None:
                 live.lost = True
+            if session in self._loading:
+                self._outdated.add(session)
 
     def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
         for write, pending in landed:
+            self.purges += write.purge is not None
             if write.session is None:
                 continue
             if write.purge is not None:

@@ -100,17 +100,11 @@ class SecretCalls:
             live = await self._session_of(params.object)
         else:
             live = await self._sessions.live(params.object.removeprefix(_CHATS))
-        family = [] if live is None else self._sessions.family(live.session)
-        family = [session for session in family if live is not None and session != live.session]
-        try:
-            if not params.object.startswith(_CHATS):
-                return await purge(self._store, guard, call, params.object, live, family)
-            assert live is not None, "a chat is that of a session"
-            return await purge_chat(self._store, guard, call, live, params.turns, family)
-        finally:
-            # What they have in memory of the beginning that they share is out of date.
-            for session in family:
-                self._sessions.unload(session)
+        family = self._sessions.purging
+        if not params.object.startswith(_CHATS):
+            return await purge(self._store, guard, call, params.object, live, family)
+        assert live is not None, "a chat is that of a session"
+        return await purge_chat(self._store, guard, call, live, params.turns, family)
 
     async def object_scan(self, _: Caller, params: wire.ObjectScanParams) -> wire.ObjectScanResult:
         ids = await self._wanted(params.session, "" if params.cursor is None else params.cursor, params.limit + 1)

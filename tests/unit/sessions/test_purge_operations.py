@@ -1,9 +1,12 @@
 """What a purge does to sessions: to that which said it, to those that went on elsewhere, to those that share bytes."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
@@ -16,9 +19,12 @@ from ctxd.objects.document import Document, sourceless
 from ctxd.objects.generated_ids import component_text_id, component_texts_prefix, entry_id, segment_id
 from ctxd.objects.kinds import is_purged
 from ctxd.sessions.entry_operations import EntryOperations
+from ctxd.sessions.fork_operations import ForkOperations
 from ctxd.sessions.purge_operations import purge, purge_chat
 from ctxd.sessions.session import RECENT_CHARS_MAX, Actor, WriteRequest
 from ctxd.sessions.sessions_of_other_hosts import MovedSession
+from ctxd.sessions.settings import ForkBase
+from ctxd.sessions.stored_session import SessionHead
 from ctxd.store import text_sources
 from ctxd.store.purge import KIND
 from ctxd.store.rebuild import rebuild_tables
@@ -122,8 +128,55 @@ async def test_a_tool_call_is_purged_from_the_chat_of_its_session_too(tmp_path: 
         assert kept[2] == ToolResultEvent(call="c1", text="[purged]")
         assert kept[3] == ResponseEvent(text="[purged]")
     verified(tmp_path / "state")
-    files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
-    assert [path for path in files if b"the secret" in path.read_bytes()] == []
+    assert _holding(tmp_path / "state", b"the secret") == []
+
+
+@pytest.mark.requirement("SES-28")
+async def test_a_fork_that_goes_on_while_the_prompt_it_began_with_is_purged_keeps_nothing_of_it(tmp_path: Path) -> None:
+    async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
+        await w.call("session.create", agent="a", session="s1")
+        await say(w, "s1", ("user", "the secret"))
+        await w.call("session.fork", session="s1", fork="f1")
+        await say(w, "f1", ("user", "before"))
+        group.start_soon(partial(w.call, "object.purge", object="chat:s1"))
+        with anyio.fail_after(30):
+            while not w.store.is_purging():
+                await anyio.lowlevel.checkpoint()
+        await say(w, "f1", ("user", "after"))
+        kept = [each.event.text for each in (await w.call("session.events", session="f1")).events]
+        assert kept == ["[purged]", "before", "after"]
+    assert _holding(tmp_path / "state", b"the secret") == []
+
+
+@pytest.mark.requirement("SES-28")
+@pytest.mark.parametrize("what", ["chat:s1", "system_prompt:s1"])
+async def test_a_session_that_is_forked_while_what_it_begins_with_is_purged_has_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    async with world(tmp_path / "state") as w, anyio.create_task_group() as group:
+        await w.call("session.create", agent="a", session="s1", system_prompt="the secret")
+        await say(w, "s1", ("user", "the secret"))
+        copied = ForkOperations._own_documents
+
+        async def slowly(self: ForkOperations, base: ForkBase, head: SessionHead, session: str) -> list[Document]:
+            documents = await copied(self, base, head, session)
+            monkeypatch.undo()
+            group.start_soon(partial(w.call, "object.purge", object=what))
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+                await w.store.settled()
+            return documents
+
+        monkeypatch.setattr(ForkOperations, "_own_documents", slowly)
+        await w.call("session.fork", session="s1", fork="f1")
+    async with world(tmp_path / "state") as w:
+        other = "system_prompt:s1" if what == "chat:s1" else "chat:s1"
+        await w.call("object.purge", object=other)
+    assert _holding(tmp_path / "state", b"the secret") == []
+
+
+def _holding(state: Path, text: bytes) -> list[Path]:
+    return [path for path in state.rglob("*") if path.is_file() and text in path.read_bytes()]
 
 
 @pytest.mark.requirement("SEC-8")
