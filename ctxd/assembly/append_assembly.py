@@ -38,7 +38,7 @@ from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
-from ctxd.assembly.window_loading import WindowReader
+from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.clock import Clock
 from ctxd.epochs.component_changes import Addressing, Blocked, Components, differences
 from ctxd.epochs.component_loading import ComponentObserver
@@ -54,6 +54,7 @@ async def grow(
     reader: WindowReader,
     live: LiveSession,
     window: AppendWindow,
+    bound: ReadBound,
     *,
     rules_of: Callable[[str | None], tuple[Mapping[Kind, int], SystemUpdates | None]],
     components: Components,
@@ -66,10 +67,10 @@ async def grow(
     ``Planner``. ``components``: their current state. ``tools``: see ``Planner``. ``is_whole``: load the material of the
     whole window, not only of the new part.
 
-    Raises: CtxdError source_unreachable if a component of the first baseline cannot be read, corrupt, store_failed.
-    Cancel: safe.
+    Raises: CtxdError source_unreachable if a component of the first baseline cannot be read, too_large, corrupt,
+    store_failed. Cancel: safe.
     """
-    window, batch = await reader.batch(live, window, live.assembly + 1)
+    window, batch = await reader.batch(live, window, live.assembly + 1, bound)
     known = {address: text for address, text in window.texts.items() if text is not None}
     first = not window.refs and not window.epoch.epoch
     try:
@@ -90,7 +91,7 @@ async def grow(
     events = {place: event for place, _, event in batch.events}
     versions, texts = {stored.document.id: stored for stored in heads}, {**window.texts, **differing.texts}
     refs = (*window.refs, *planned.refs) if is_whole else planned.refs
-    material = await reader.material(live, refs, events, versions, texts)
+    material = await reader.material(live, refs, events, versions, texts, bound)
     items = reader.items(window, planned, material)
     # An object that is cut is noted as in the pool only, so that its whole content can be loaded.
     loadable = ToolOutput | ToolUse | Update
@@ -180,7 +181,7 @@ class AppendAssembler:
     ) -> Assembled:
         """Extend the window of ``live`` by later events, render it in the form ``wanted``, and record it. ``dry_run``:
         see ``Assembler.look``."""
-        next_part, target, moment, done = await self._judged_part(live, call, wanted)
+        next_part, target, moment, done = await self._judged_part(live, call, wanted, chars_max)
         kept, before, came, texts, floor_vt = next_part
         assert kept.context_ids is not None, "they were read"
         request, last = next_request(live.assembly + 1, before.record, target), before.rendering
@@ -212,13 +213,13 @@ class AppendAssembler:
         return Assembled(context, pending, carries_receipt=True)
 
     async def _judged_part(
-        self, live: LiveSession, call: WriteRequest, wanted: Wanted
+        self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None
     ) -> tuple[_NextPart, RequestTarget | None, Moment | None, Judged]:
         """The next addition to the window of ``live``, the target of its request and the moment of the decision (both
         None for text), and the policy's decision. Nothing awaits after the last check."""
         is_whole = False
         while True:
-            next_part = await self._next_part(live, call, wanted, is_whole=is_whole)
+            next_part = await self._next_part(live, call, wanted, ReadBound(live.session, chars_max), is_whole=is_whole)
             if next_part is None:
                 continue
             before, came = next_part.before, next_part.grown
@@ -238,13 +239,13 @@ class AppendAssembler:
             is_whole = True
 
     async def _next_part(
-        self, live: LiveSession, call: WriteRequest, wanted: Wanted, *, is_whole: bool
+        self, live: LiveSession, call: WriteRequest, wanted: Wanted, bound: ReadBound, *, is_whole: bool
     ) -> _NextPart | None:
         """The next addition to the window of ``live``, or None if a concurrent change made it stale and the caller must
         retry. ``is_whole``: see ``grow``. Nothing awaits after the last check."""
         kept, cleared = self._cache.of(live), self._cache.cleared
         if kept.window is None:
-            await self._recall_window(kept)
+            await self._recall_window(kept, bound)
         before = kept.window
         assert before is not None, "it was read"
         expected = _epoch_head(live, before)
@@ -252,6 +253,7 @@ class AppendAssembler:
             self._archive.windows,
             live,
             before.window,
+            bound,
             rules_of=lambda spoken: self._plan_rules(live, wanted, spoken or before.window.model),
             components=await self._observed(live, call),
             address=self._observer.address,
@@ -330,12 +332,14 @@ class AppendAssembler:
             raise too_long(live.session, len(made.plain), most)
         return made, items
 
-    async def _recall_window(self, kept: KeptContext) -> None:
+    async def _recall_window(self, kept: KeptContext, bound: ReadBound) -> None:
         """Load the window as the session's last assembly left it: after a restart of the daemon, or an eviction."""
         live = kept.live
         known = await self._archive.recordings(live)
         last = await self._archive.at(live.session, known.append) if known.append else None
-        window = KeptWindow(AppendWindow()) if last is None else await self._archive.recall(live, read_record(last))
+        window = KeptWindow(AppendWindow())
+        if last is not None:
+            window = await self._archive.recall(live, read_record(last), bound)
         window.requests = measured_requests(await self._archive.newest_requests(live.session, REQUESTS_KEPT))
         kept.context_ids = kept.context_ids or set(known.numbers)
         kept.window = window

@@ -12,7 +12,7 @@ from ctxd.assembly.request_bodies import RequestBody, request_body
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import WindowItem
-from ctxd.assembly.window_loading import WindowReader, window_blocks
+from ctxd.assembly.window_loading import ReadBound, WindowReader, window_blocks
 from ctxd.assembly.window_references import Material
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestCost, SectionSize
@@ -78,13 +78,15 @@ class Grown(msgspec.Struct, frozen=True):
         return [item for items in (*self.window.items, *self.items) for item in items]
 
 
-async def recall(reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None) -> KeptWindow:
+async def recall(
+    reader: WindowReader, live: LiveSession, chain: list[Recorded], tools: str | None, bound: ReadBound
+) -> KeptWindow:
     """The window of ``chain``, its records from the first on; without a rendering if its bytes differ from those
     recorded. ``tools``: content of the last record's document.
 
-    Raises: CtxdError corrupt, purged, store_failed. Cancel: safe.
+    Raises: CtxdError too_large, corrupt, purged, store_failed. Cancel: safe.
     """
-    window = await reader.load(live, chain)
+    window = await reader.load(live, chain, bound)
     part = chain[-1].window
     assert part is not None, "it is in this layout"
     target = target_of(live.lineage.root, part, tools)

@@ -99,11 +99,11 @@ class Assembler:
         with Ticket(live.lock.queue) as ticket:
             replay = await live.admit(ticket, call)
             if replay is not None:
-                return await self._again(live, replay)
+                return await self._again(live, replay, chars_max)
             if call.op_id is not None and (repeat := self._cache.repeats.get((call.principal, call.op_id))) is not None:
                 if repeat[0] != call.request:
                     raise mismatch(call.op_id)
-                shown = await self._archive.show(live.session, number=repeat[1])
+                shown = await self._archive.show(live.session, number=repeat[1], bytes_max=chars_max)
                 return Assembled(msgspec.structs.replace(shown.context, receipt=None))
             await self._freshen(live, call)
             if wanted is not None:
@@ -163,11 +163,11 @@ class Assembler:
             if self._cache.cleared == cleared:
                 return made, barrier
 
-    async def _again(self, live: LiveSession, replay: Replay) -> Assembled:
+    async def _again(self, live: LiveSession, replay: Replay, chars_max: int | None) -> Assembled:
         """The result of a resend: the assembly that the first request recorded, with the receipt of that write."""
         receipt = await replay.durable()
         number = msgspec.json.decode(replay.result, type=KeptNumber).number
-        shown = await self._archive.show(live.session, number=number)
+        shown = await self._archive.show(live.session, number=number, bytes_max=chars_max)
         return Assembled(msgspec.structs.replace(shown.context, receipt=receipt))
 
     async def _freshen(self, live: LiveSession, call: WriteRequest) -> None:

@@ -17,7 +17,7 @@ from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render import RENDERER
 from ctxd.assembly.request_bodies import WINDOW_RENDERERS, spec_request
 from ctxd.assembly.token_budget import TokenCounter, sha256
-from ctxd.assembly.window_loading import WindowReader
+from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.errors import CtxdError, purged
 from ctxd.formatting import moment
 from ctxd.models import Models
@@ -150,7 +150,7 @@ class Archive:
             message = f"assembly {recorded.number} has {recorded.bytes:,} bytes, {bytes_max:,} are shown here at most"
             raise CtxdError("too_large", message, hint="Read it on the host's socket.")
         if recorded.window is not None and recorded.renderer in WINDOW_RENDERERS:
-            return await self._show_window(session, recorded)
+            return await self._show_window(session, recorded, ReadBound(session, bytes_max))
         composition, text = await self.render_again(session, stored, recorded)
         context = context_of(session, recorded, composition, text)
         if recorded.form is None:
@@ -159,10 +159,10 @@ class Archive:
         assert target is not None, "a form has a format"
         return Assembled(context).with_request(spec_request(context.blocks, target).body)
 
-    async def recall(self, live: LiveSession, last: Recorded) -> KeptWindow:
+    async def recall(self, live: LiveSession, last: Recorded, bound: ReadBound) -> KeptWindow:
         """The window of ``last``, an assembly in the layout ``append``, as it was then.
 
-        Raises: CtxdError unsupported, corrupt, store_failed. Cancel: safe.
+        Raises: CtxdError too_large, unsupported, corrupt, store_failed. Cancel: safe.
         """
         if last.window is None or last.renderer not in WINDOW_RENDERERS:
             id = live.lineage.assembly_id(last.number)
@@ -173,7 +173,7 @@ class Archive:
         chain = [record for record in found if record.window is not None and record.window.base == first]
         stored = await self.at(live.session, last.number)
         tools = None if stored is None else await self._tools(stored)
-        return await recall(self.windows, live, chain, tools)
+        return await recall(self.windows, live, chain, tools, bound)
 
     async def _tools(self, stored: Stored) -> str | None:
         """The tools that the request of the record ``stored`` declares, as JSON; None if there are none."""
@@ -181,11 +181,11 @@ class Archive:
             return None
         return text_of((await self._store.contents((ref,)))[ref])
 
-    async def _show_window(self, session: str, last: Recorded) -> Assembled:
+    async def _show_window(self, session: str, last: Recorded, bound: ReadBound) -> Assembled:
         live = await self._sessions.live(session)
-        kept = await self.recall(live, last)
+        kept = await self.recall(live, last, bound)
         if kept.rendering is None:
-            material = await self.windows.material(live, kept.window.refs, {}, {}, {})
+            material = await self.windows.material(live, kept.window.refs, {}, {}, {}, ReadBound(session, None))
             gone = [component_text_id(session, address) for address, text in material.components.items() if not text]
             raise await _mismatch(live, live.lineage.assembly_id(last.number), material.versions.values(), gone)
         budget, cost = live.settings.budget_tokens, cost_of(last, self.models)

@@ -7,11 +7,13 @@ a window that is read again, after a restart or an eviction, is the same window,
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from math import ceil
 from typing import Final
 
 import msgspec
 
+from ctxd import limits
 from ctxd.assembly.append_planner import AppendWindow, Arrivals, FileState, Planned
 from ctxd.assembly.assembly_record import Recorded, note_request
 from ctxd.assembly.render import SEPARATOR
@@ -42,15 +44,49 @@ from ctxd.assembly.window_references import (
 from ctxd.epochs.component_loading import read_text
 from ctxd.epochs.epoch_state import ComponentText
 from ctxd.errors import CtxdError
-from ctxd.objects.document import AsOf, Stored
+from ctxd.objects.document import AsOf, Content, Stored
 from ctxd.objects.generated_ids import component_text_id
 from ctxd.sessions.chat import read_pages
 from ctxd.sessions.session import LiveSession
+from ctxd.sessions.stored_session import events_size
+from ctxd.store import commit_index
 from ctxd.store.store import VersionStore
 from ctxd.store.write_types import NotCached
 from ctxd_protocol.context_types import Block
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
+
+_FACTOR: Final = 2
+"""Bytes that may be read for each character of a context: of long contents a window has the beginning and the end.
+With a character beyond the basic plane a text takes four times its bytes in memory."""
+
+_READ_BYTES_MAX: Final = 4 * limits.CONTEXT_CHARS_MAX
+"""Bytes that may be read for a context of any length."""
+
+_UNMEASURED_MAX: Final = 4
+"""Contents that are read without a look at their sizes, as those of most requests are: none has more than 8 MiB."""
+
+
+class ReadBound:
+    """The bytes of messages and contents that may be read for one context of ``session``, one of at most ``chars_max``
+    characters: what is read is in memory at once."""
+
+    def __init__(self, session: str, chars_max: int | None) -> None:
+        self._session = session
+        self._most = _READ_BYTES_MAX if chars_max is None else min(_READ_BYTES_MAX, _FACTOR * chars_max)
+        self._left = self._most
+
+    def take(self, size: int) -> None:
+        """Count ``size`` more bytes. Raises: CtxdError too_large beyond the bound."""
+        self._left -= size
+        if self._left < 0:
+            raise CtxdError(
+                "too_large",
+                f"the context of session {self._session} is made of at least {self._most - self._left:,} bytes of"
+                f" messages and contents, {self._most:,} are read here at most",
+                hint="Deactivate objects, or continue in a new session.",
+                outcome="not_applied",
+            )
 
 
 class WindowReader:
@@ -60,15 +96,15 @@ class WindowReader:
         self._store = store
         self.count = count
 
-    async def load(self, live: LiveSession, chain: Sequence[Recorded]) -> AppendWindow:
+    async def load(self, live: LiveSession, chain: Sequence[Recorded], bound: ReadBound) -> AppendWindow:
         """The window recorded in ``chain``, its records from the first one on.
 
-        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        Raises: CtxdError too_large, corrupt, store_failed. Cancel: safe.
         """
         window = AppendWindow()
         parts = [(record, record.window) for record in chain if record.window is not None]
         refs = [ref for _, part in parts for ref in part.refs]
-        material = await self.material(live, refs, {}, {}, {})
+        material = await self.material(live, refs, {}, {}, {}, bound)
         for record, part in parts:
             names, facts = _calls_of(part.refs, material, window.facts)
             planned = Planned(
@@ -86,17 +122,19 @@ class WindowReader:
         facts = ChainMap(planned.facts, window.facts)
         return [items_of(ref, material, facts) for ref in planned.refs]
 
-    async def batch(self, live: LiveSession, window: AppendWindow, number: int) -> tuple[AppendWindow, Arrivals]:
+    async def batch(
+        self, live: LiveSession, window: AppendWindow, number: int, bound: ReadBound
+    ) -> tuple[AppendWindow, Arrivals]:
         """Everything of ``live`` that ``window`` does not show yet, for assembly ``number``, and the window to extend:
         a new, empty one if the conversation was compacted since. The caller holds the session's lock.
 
-        Raises: CtxdError corrupt, store_failed. Cancel: safe.
+        Raises: CtxdError too_large, corrupt, store_failed. Cancel: safe.
         """
         state, since = live.state, 0
-        events = await self._events(live, window.place)
+        events = await self._events(live, window.place, bound)
         spoken = next((model for _, _, event in reversed(events) if (model := getattr(event, "model", None))), None)
         if not window.refs or any(isinstance(event, CompactionEvent) for _, _, event in events):
-            compacted = await self._compacted(live, events)
+            compacted = await self._compacted(live, events, bound)
             if compacted is not None:
                 window, events, since = window.successor(), compacted, min(seq for _, seq, _ in compacted)
         calls = dict(_called(live, events))
@@ -150,13 +188,14 @@ class WindowReader:
         copied = await self._store.get(shown.object, AsOf(valid_time=shown.valid_time, tx=shown.tx))
         return copied is not None and copied.document.content_hash == prompt.document.content_hash
 
-    async def _events(self, live: LiveSession, first: Place) -> list[tuple[Place, int, Event]]:
+    async def _events(self, live: LiveSession, first: Place, bound: ReadBound) -> list[tuple[Place, int, Event]]:
         turns = live.state.turns
         if first == (len(turns) - 1, len(turns[-1])):
             return []
         found = []
         async with aclosing(read_pages(live, first)) as pages:
             async for page in pages:
+                bound.take(events_size(page.events))
                 found += [
                     (place, page.seq, event)
                     for place, event in page.placed()
@@ -165,7 +204,7 @@ class WindowReader:
         return found
 
     async def _compacted(
-        self, live: LiveSession, events: list[tuple[Place, int, Event]]
+        self, live: LiveSession, events: list[tuple[Place, int, Event]], bound: ReadBound
     ) -> list[tuple[Place, int, Event]] | None:
         """The newest summary among ``events``, the events that it kept, and those after it; None if there is no
         summary."""
@@ -176,7 +215,7 @@ class WindowReader:
         assert isinstance(compaction, CompactionEvent)
         kept: list[tuple[Place, int, Event]] = []
         if compaction.kept_from is not None:
-            before = [each for each in await self._events(live, (0, 0)) if each[0] < place]
+            before = [each for each in await self._events(live, (0, 0), bound) if each[0] < place]
             ids = [event.id for _, _, event in before]
             kept = before[ids.index(compaction.kept_from) :] if compaction.kept_from in ids else []
         return [events[at], *kept, *events[at + 1 :]]
@@ -194,14 +233,15 @@ class WindowReader:
         events: Mapping[Place, Event],
         versions: Mapping[str, Stored],
         texts: Mapping[str, ComponentText | None],
+        bound: ReadBound,
     ) -> Material:
         """Everything that ``refs`` refer to. ``events``, ``versions`` and ``texts`` are loaded already.
 
-        Raises: CtxdError corrupt if some of it is missing, store_failed. Cancel: safe.
+        Raises: CtxdError too_large, corrupt if some of it is missing, store_failed. Cancel: safe.
         """
         places = [ref.at for ref in refs if isinstance(ref, EventRef) and ref.at not in events]
         if places:
-            read = {place: event for place, _, event in await self._events(live, min(places))}
+            read = {place: event for place, _, event in await self._events(live, min(places), bound)}
             events = {**read, **events}
         pairs = {(ref.object, ref.tx): ref for ref in refs if isinstance(ref, ObjectRef)}
         found = {(id, stored.tx): stored for id, stored in versions.items() if (id, stored.tx) in pairs}
@@ -212,14 +252,17 @@ class WindowReader:
                 if head is None or head.tx != tx:
                     head = await self._store.get(id, AsOf(valid_time=pairs[id, tx].valid_time, tx=tx))
                 found[id, tx] = _present(head, id)
-        contents = await self._store.contents(
-            stored.content_ref
-            for pair, stored in found.items()
-            if stored.content_ref is not None and pairs[pair].role != "use"
-        )
+        wanted = (stored.content_ref for pair, stored in found.items() if pairs[pair].role != "use")
+        contents = await self._contents(list(dict.fromkeys(ref for ref in wanted if ref is not None)), bound)
         addresses = {part.address for ref in refs if isinstance(ref, EpochRef) for part in ref.parts} - texts.keys()
         read_texts = await self.texts(live, addresses) if addresses else {}
         return Material(events, found, contents, self.count, {**texts, **read_texts})
+
+    async def _contents(self, refs: Collection[str], bound: ReadBound) -> dict[str, Content]:
+        if len(refs) > _UNMEASURED_MAX:
+            sizes = await self._store.commits(partial(commit_index.content_sizes, refs=refs))
+            bound.take(sum(sizes.values()))
+        return await self._store.contents(refs)
 
     async def texts(self, live: LiveSession, addresses: Iterable[str]) -> dict[str, ComponentText | None]:
         """The component texts of ``live`` at ``addresses``, its own or those of its ancestors, None for purged ones.

@@ -12,6 +12,7 @@ from ctxd.assembly.assemble import Assembler
 from ctxd.assembly.assembly_record import read_record
 from ctxd.assembly.calibration import Measure, MeasuredRequest, calibrated, measure_of
 from ctxd.assembly.recorded_usage import usage_of
+from ctxd.assembly.window_loading import ReadBound
 from ctxd.clock import SystemClock
 from ctxd.objects.generated_ids import assembly_id
 from ctxd.sessions.session import LiveSession, WriteRequest
@@ -180,7 +181,7 @@ async def test_estimates_after_a_restart_are_those_that_would_have_been_made_wit
         fresh = Assembler(home.store, home.sessions, home.indexer, home.archive, MODELS, SystemClock(), providers={})
         kept = home.assembler._cache.get(live)
         assert kept is not None and kept.window is not None
-        await fresh._append._recall_window(again := fresh._cache.of(live))
+        await fresh._append._recall_window(again := fresh._cache.of(live), ReadBound("s", None))
         assert again.window is not None
         assert list(again.window.requests) == list(kept.window.requests)
         made = await ask(home, live, "anthropic-messages")

@@ -21,6 +21,7 @@ from ctxd.assembly.explanation import explain
 from ctxd.assembly.request_bodies import WINDOW_RENDERER, request_body
 from ctxd.assembly.request_target import RequestTarget, Wanted
 from ctxd.assembly.window_items import AssistantText, Reasoning, UserText, WindowItem
+from ctxd.assembly.window_loading import ReadBound
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
 from ctxd.rpc.dispatch import bound
@@ -46,7 +47,7 @@ from ctxd_protocol.event_types import (
 )
 from ctxd_protocol.methods import METHODS
 from ctxd_protocol.methods.epochs import EpochShowParams
-from ctxd_protocol.session_types import Collapse
+from ctxd_protocol.session_types import Collapse, Message
 from tests.unit.assembly.provider_rules import FORMATS, check_request
 from tests.unit.assembly.stored_sessions import MODELS_OF, Household, TestClock, household
 from tests.unit.sessions.world import lists
@@ -532,8 +533,8 @@ async def test_a_window_that_is_read_while_something_is_purged_is_read_again(
         live = await home.sessions.live("s")
         recall, recalled = home.archive.recall, []
 
-        async def racing(live: LiveSession, last: Recorded) -> KeptWindow:
-            recalled.append(await recall(live, last))
+        async def racing(live: LiveSession, last: Recorded, bound: ReadBound) -> KeptWindow:
+            recalled.append(await recall(live, last, bound))
             if len(recalled) == 1:
                 await purge(home.store, home.sessions.guard, WriteRequest("object.purge", "p"), file)
             return recalled[-1]
@@ -552,3 +553,34 @@ async def test_a_kept_window_counts_the_text_of_the_blocks_in_its_answer(tmp_pat
         await ask(home, live, "anthropic-messages")
         kept = home.assembler._cache.of(live).window
         assert kept is not None and kept.size > 290_000, "items, request and blocks have the 100,000 bytes each"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+@pytest.mark.parametrize("what", ["calls", "chat"])
+async def test_a_request_that_is_made_of_more_text_than_may_be_in_memory_is_refused(tmp_path: Path, what: str) -> None:
+    """However little of it the request would have: what a sandbox has recorded is not read whole for it."""
+    form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
+    (tmp_path / "files").mkdir()
+    async with household(tmp_path) as home:
+        live = await home.create(budget_tokens=30_000)
+        for number in range(10):
+            if what == "calls":
+                home.record(live, f"c{number}", f"{number} " + "line\n" * 100_000)
+            else:
+                home.append(
+                    live,
+                    Message(role="user", content=f"{number} " + "word " * 100_000),
+                    Message(role="assistant", content="Well."),
+                )
+        home.append(live, Message(role="user", content="What now?"))
+
+        async def size(chars_max: int) -> int:
+            call = WriteRequest("context.assemble", "p")
+            made = await home.assembler.assemble(live, call, chars_max=chars_max, wanted=form)
+            return len(json.dumps(made.context.request))
+
+        with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
+            await size(1_000_000)
+        assert (refused.value.code, refused.value.outcome, live.assembly) == ("too_large", "not_applied", 0)
+        assert await size(4_000_000) < 1_000_000, "the budget leaves little of it"
