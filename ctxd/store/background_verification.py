@@ -1,8 +1,7 @@
-"""Background scrub: re-reads the whole journal, its versions, texts and artifacts slowly, and reports what is damaged.
+"""Background scrub: re-reads the whole journal, its versions, texts and artifacts slowly, and reports damage.
 
-The end of a pass checks the head witness and the key of secrets. A flipped bit is served as an error once it is read,
-but nothing reads most of a store. A pass takes as long as the store is large at ``limits.SCRUB_BYTES_PER_S``; it
-resumes where the last run of the daemon left it.
+A pass ends with the head witness and the key of secrets. Any read detects a flipped bit, but most of a store is rarely
+read. A pass reads ``limits.SCRUB_BYTES_PER_S`` on average; after a restart it resumes where it was.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from ctxd.worker_threads import Lane, NoThread
 
 
 class Scrub:
-    """One pass after the other over the journal. ``seq`` and ``finished_ms`` are for the status."""
+    """Repeated passes over the journal. ``seq`` and ``finished_ms`` are for the status."""
 
     def __init__(self, clock: Clock, damaged: Callable[[str], None]) -> None:
         """``damaged`` is called on the loop with a sentence for each damage."""
@@ -28,7 +27,7 @@ class Scrub:
         self.finished_ms: int | None = None
 
     async def run(self, follower: Follower, reader: Reader, directory: StateDir) -> None:
-        """Read pass after pass until cancelled, with ``reader`` for itself. Cancel: safe."""
+        """Run passes until cancelled; nothing else may use ``reader``. Cancel: safe."""
         lane = Lane("scrub", bulk=True)
         await self._clock.sleep(limits.SCRUB_DELAY_S)
         while True:
@@ -38,7 +37,7 @@ class Scrub:
                 await self._check_files(reader, directory, lane)
             except (CtxdError, NoThread) as error:
                 if isinstance(error, NoThread) or error.code == "disk_full":
-                    # Want of descriptors, memory or threads is no damage: the pass goes on where it was.
+                    # A shortage of descriptors, memory or threads is not damage: the pass resumes where it was.
                     await self._clock.sleep(limits.SCRUB_PAUSE_S)
                     continue
                 self._damaged(error.message)
@@ -58,7 +57,7 @@ class Scrub:
     async def _check_files(self, reader: Reader, directory: StateDir, lane: Lane) -> None:
         found = await lane.run(answered, lambda: file_damage(reader, directory))
         if found:
-            # A commit writes the witness meanwhile: damage is what both looks find.
+            # A commit may have written the witness meanwhile: only what both checks find is damage.
             await self._clock.sleep(limits.WITNESS_S)
             found &= await lane.run(answered, lambda: file_damage(reader, directory))
         for sentence in sorted(found):

@@ -1,7 +1,7 @@
-"""Copies of a state directory: taken while a daemon writes, put back into an empty directory, checked at both ends.
+"""Backup of a state directory while a daemon writes, and restore into an empty directory; both verify the copy.
 
-A backup is a folder: ``state.db``, ``artifacts/`` and ``manifest.json``, which comes last and names the BLAKE3 of each
-file. A folder without manifest is no backup.
+A backup is a folder: ``state.db``, ``artifacts/`` and ``manifest.json``, which is written last and lists the BLAKE3 of
+each file. A folder without a manifest is not a backup.
 """
 
 import os
@@ -30,7 +30,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 def _unheard(what: str, done: int) -> None:
-    """No consumer."""
+    """Ignore progress."""
 
 
 _PATH: Final = r"^(state\.db|artifacts/([0-9a-f]{2}/[0-9a-f]{64}|index\.db|packs/[0-9]{8}\.pack))$(?!\n)"
@@ -42,7 +42,7 @@ _CHAIN: Final = r"^[0-9a-f]{64}$(?!\n)"
 class BackupFile(msgspec.Struct, frozen=True):
     """One file of a backup: its path below it, its size in bytes, its BLAKE3 in hex.
 
-    The pattern admits the paths of a backup only: a manifest from elsewhere must not name another place.
+    The pattern allows only paths that a backup has: an untrusted manifest must not point outside the backup.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=_PATH)]
@@ -51,7 +51,7 @@ class BackupFile(msgspec.Struct, frozen=True):
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Content list of a backup, and the newest journal row in it."""
+    """The files of a backup, and the newest journal row in it."""
 
     format: Literal[1] = 1
     head_seq: Annotated[int, msgspec.Meta(ge=0)]
@@ -65,14 +65,14 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
 
     ``step`` reports pages and artifacts as they are copied, then the verification of the copy.
 
-    Raises: StateDirError if there is no state, ``destination`` is in it or not empty, or what was copied is damaged.
-    ``dbfile``'s errors. Whatever fails, no manifest is left.
+    Raises: StateDirError if there is no state, ``destination`` is in it or not empty, or the copy is damaged;
+    ``dbfile``'s errors. After a failure there is no manifest.
     """
     database = root / "state.db"
     if not database.is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
     if destination.resolve().is_relative_to(root.resolve()):
-        # It would be lost with what it is a copy of, and be in the way of a restore.
+        # It would be lost with the original, and would block a restore.
         raise StateDirError(f"{destination} is in the state directory itself", exit_code=_EXIT_REFUSED)
     _make_empty(destination)
     try:
@@ -81,7 +81,7 @@ def backup(root: Path, destination: Path, step: Step = _unheard) -> BackupManife
                 _copy_database(database, destination / "state.db", step)
                 if _copy_artifacts(root, destination, step, last=last):
                     break
-                # A daemon has purged a text since the database was copied: a copy must not hold what was purged.
+                # A daemon has purged a text since the database was copied: the copy must not keep it.
                 shutil.rmtree(destination / "artifacts", ignore_errors=True)
                 (destination / "state.db").unlink()
     except (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as error:
@@ -97,7 +97,7 @@ def restore(source: Path, root: Path, step: Step = _unheard) -> Report:
     """Put the backup ``source`` into the state directory ``root``, which is made or empty, and check it there. Blocks.
 
     ``step`` reports files as they are compared and copied, then their verification.
-    Raises: StateDirError if ``source`` is no backup or damaged, or ``root`` is not empty or in use.
+    Raises: StateDirError if ``source`` is not a backup or is damaged, or ``root`` is not empty or in use.
     """
     manifest = _read_manifest(source)
     if all(file.path != "state.db" for file in manifest.files):
@@ -142,7 +142,7 @@ def _copy_database(source: Path, target: Path, step: Step) -> None:
         step("copying pages", copied)
         copied += _PAGES_STEP
 
-    # Made before SQLite does, with mode 0600, which its log takes over.
+    # Create the file before SQLite does, with mode 0600: the write-ahead log gets the same mode.
     os.close(_create(target))
     reader, writer = dbfile.open_reader(source), dbfile.open_copy(target)
     try:
@@ -161,10 +161,10 @@ def _become_another(database: Path) -> None:
 
 
 def _copy_artifacts(root: Path, destination: Path, step: Step, *, last: bool) -> bool:
-    """Copy what the copied database refers to: an artifact is on the disk before a row that names it.
+    """Copy the artifacts that the copied database refers to: an artifact is on disk before any row that names it.
 
-    Returns: false if one was purged meanwhile, unless this is the ``last`` try.
-    Raises: StateDirError for a damaged one.
+    Returns: False if one was purged meanwhile, unless this is the ``last`` try.
+    Raises: StateDirError if one is damaged.
     """
     sources, targets = ArtifactStore(root / "artifacts"), ArtifactStore(destination / "artifacts")
     reader = dbfile.open_reader(destination / "state.db")

@@ -1,9 +1,10 @@
-"""Snapshots of chains: files that each hold the joined contents of consecutive commits, so that a context of a long
-chain takes a few reads.
+"""Snapshots of chains: each file holds the joined contents of consecutive commits, so that building the context of a
+long chain takes only a few reads.
 
-They are a cache beside the database. A file is verified when it is read; one that is missing or damaged is as if it had
-never been made, so none is flushed. The least recently used ones go above a bound. A purge of commits drops all of
-them, before it is acknowledged from what is found and then from the disk: which texts a file holds is not indexed.
+They are a cache beside the database. Files are verified when read, and a missing or damaged file is a cache miss, so
+none is flushed. The least recently used files are removed when their total size exceeds a bound. No index records which
+texts a file holds, so a purge of commits drops all of them: from lookups before the purge is acknowledged, from the
+disk afterwards.
 """
 
 import os
@@ -27,7 +28,7 @@ else:
 FOLDER: Final = "snapshots"
 SUFFIX: Final = ".snapshot"
 BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of all files, compressed."""
+"""Limit on the total size of the files, in bytes, compressed."""
 
 _LEVEL: Final = 6
 _HASH_BYTES: Final = 32
@@ -39,7 +40,7 @@ class SnapshotGone(Exception):
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
-    """Joined deltas of one format: the sums of their counts, and the number of bytes."""
+    """Joined deltas of one format: the sums of their counts, and their size in bytes."""
 
     format: str
     messages: int
@@ -48,11 +49,11 @@ class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChainSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The contents of consecutive commits of a chain, oldest first, without those of compactions and snapshots.
+    """The contents of consecutive commits of a chain, oldest first, except those of compactions and snapshots.
 
-    ``newest``, ``oldest`` and ``parent`` are entity ids, the last one that of the commit before the oldest, which is no
-    boundary; empty at the root. ``boundaries``: the number of commits that are left out. ``messages``: the sum of all
-    message counts of the commits. ``digest``: the BLAKE3 of the compressed contents.
+    ``newest``, ``oldest`` and ``parent`` are entity ids; ``oldest`` is not a boundary, and ``parent`` is its parent,
+    empty at the root. ``boundaries``: the number of commits left out. ``messages``: the sum of all message counts of
+    the commits. ``digest``: the BLAKE3 of the compressed contents.
     """
 
     newest: str
@@ -78,23 +79,22 @@ class ChainSnapshots:
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] | None = None
         self.drops = 0
-        """Number of times that all were dropped."""
+        """Number of calls of ``drop``."""
 
     def load(self) -> None:
-        """Find out which files there are, which otherwise the first walk along a chain does. Raises: OSError."""
+        """List the files now, so that the first walk along a chain need not. Raises: OSError."""
         with self._lock:
             self._known()
 
     def find(self, newest: str, *, across: bool) -> ChainSnapshot | None:
-        """The snapshot that ends with the commit ``newest``; with ``across`` one that leaves out boundaries, if there
-        is one."""
+        """The snapshot that ends with the commit ``newest``; ``across``: preferably one without boundaries."""
         with self._lock:
             for crosses in (True, False) if across else (False,):
                 name = _name(newest, crosses)
                 if name in self._known():
                     try:
                         with (self._folder / name).open("rb") as file:
-                            # A walk that finds it reads all of it soon.
+                            # The walk will soon read the whole file.
                             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
                             return _head(file)
                     except (OSError, ValueError):
@@ -120,9 +120,9 @@ class ChainSnapshots:
         return content
 
     def keep(self, snapshot: ChainSnapshot, content: bytes, drops: int) -> None:
-        """Write a snapshot unless all were dropped since there were ``drops``: its contents were read before that.
+        """Write a snapshot, unless ``self.drops`` is no longer ``drops``: then its contents were read before a purge.
 
-        Raises: OSError; nothing is kept.
+        Raises: OSError; then nothing is kept.
         """
         packed = zstd.compress(content, _LEVEL)
         head = msgspec.msgpack.encode(msgspec.structs.replace(snapshot, digest=blake3(packed).digest()))
@@ -134,7 +134,7 @@ class ChainSnapshots:
                 return
             self._folder.mkdir(mode=0o700, exist_ok=True)
             if path.name not in known:
-                # One that was dropped is not replaced: what it holds has to be overwritten.
+                # Do not replace a dropped file: its content has to be overwritten.
                 erase(path)
             partial = path.with_suffix(".partial")
             try:
@@ -150,7 +150,7 @@ class ChainSnapshots:
                 self._forget(next(iter(known)))
 
     def discard(self, snapshot: ChainSnapshot) -> None:
-        """Remove a snapshot that another one has taken in."""
+        """Remove a snapshot whose contents are now part of another one."""
         with self._lock:
             self._forget(_name(snapshot.newest, bool(snapshot.boundaries)))
 
@@ -165,7 +165,7 @@ class ChainSnapshots:
         with self._lock:
             known = self._known()
             dropped = [path for path in self._files() if path.name not in known]
-        # Without the lock: others read meanwhile. One that is kept again under such a name may be lost, as any may.
+        # Without the lock, so that reads continue. It is harmless if a snapshot kept again under such a name is lost.
         for path in dropped:
             hit("purge.snapshot")
             erase(path)
@@ -184,7 +184,7 @@ class ChainSnapshots:
         return self._sizes
 
     def _files(self) -> list[Path]:
-        """All that lies in the folder, but for folders, which no snapshot is."""
+        """Everything in the folder except subfolders."""
         found = self._folder.glob("*") if self._folder.is_dir() else ()
         return [path for path in found if path.is_symlink() or not path.is_dir()]
 
@@ -194,7 +194,7 @@ class ChainSnapshots:
 
 
 def contents(path: Path) -> bytes:
-    """The uncompressed contents in the file ``path``; nothing of a damaged one. Raises: OSError."""
+    """The uncompressed contents of the file ``path``; empty if it is damaged. Raises: OSError."""
     with path.open("rb") as file:
         try:
             _head(file)
@@ -209,7 +209,7 @@ def _name(newest: str, crosses: bool) -> str:
 
 
 def _head(file: BinaryIO) -> ChainSnapshot:
-    """Read the description of a snapshot, after which its compressed contents follow. Raises: OSError, ValueError."""
+    """Read the description of a snapshot; its compressed contents follow. Raises: OSError, ValueError."""
     start = file.read(_HASH_BYTES + _LENGTH_BYTES)
     head = file.read(int.from_bytes(start[_HASH_BYTES:], "big"))
     if blake3(head).digest() != start[:_HASH_BYTES]:

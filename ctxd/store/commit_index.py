@@ -1,7 +1,7 @@
 """Index of context commits: their place in chains, sessions and the timelines of principals.
 
-Filled in the transaction that writes a commit, from its document alone, so that a rebuild fills it again. Reads go by
-index: their cost is that of what they return, however many commits there are.
+It is filled in the transaction that writes a commit, from its document alone, so a rebuild can fill it again. All reads
+use an index: their cost depends on the size of the result, not on the number of commits.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -37,11 +37,11 @@ snapshot."""
 
 
 _REFS_AT_ONCE: Final = 500
-"""Contents that one query looks for."""
+"""Contents looked up by one query."""
 
 
 def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
-    """Index those of ``versions`` that are of commits, of which the newest are among them. Part of the caller's
+    """Index the commits among ``versions``, which must include the newest version of each. Part of the caller's
     transaction."""
     rows, tags = [], list[tuple[str, int]]()
     for version in sorted(versions, key=lambda version: version.tx):
@@ -69,9 +69,9 @@ def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequen
 
 
 def fields_of(document: Document) -> Fields | None:
-    """The fields of a commit; None for a tool call of an earlier version, whose harness named it so.
+    """The fields of a commit; None for a tool call of an earlier ctxd whose id has the same prefix.
 
-    Raises: msgspec.ValidationError for a damaged one.
+    Raises: msgspec.ValidationError if it is damaged.
     """
     return msgspec.convert(document.payload, Fields) if document.type == "commit" else None
 
@@ -91,9 +91,9 @@ class ListedCommit(NamedTuple):
 
 
 class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions on commits, all of which hold. ``without_session``: they are of no session. ``before``: instant and
-    number of the commit to go on behind, newest first; ``after``: the same, oldest first; ``until``: the latest
-    instant; ``tx``: the journal sequence by which they were made."""
+    """Conditions on commits; all must hold. ``without_session``: commits of no session. ``before``: instant and number
+    of the last commit of the previous page, newest first; ``after``: the same, oldest first; ``until``: the latest
+    instant; ``tx``: the journal sequence by which they must exist."""
 
     principal: str | None = None
     session: str | None = None
@@ -112,7 +112,7 @@ class CommitFilter(msgspec.Struct, frozen=True, kw_only=True):
 def listed(
     connection: dbfile.Connection, wanted: CommitFilter, limit: int, *, oldest_first: bool = False
 ) -> list[ListedCommit]:
-    """At most ``limit`` commits that ``wanted`` lets through, newest first unless ``oldest_first``."""
+    """At most ``limit`` commits that match ``wanted``, newest first unless ``oldest_first``."""
     where, values = _conditions(wanted)
     order = "c.at, c.entity" if oldest_first else "c.at DESC, c.entity DESC"
     query = f"""SELECT e.id, c.at, c.entity FROM context_commit AS c JOIN entity AS e ON e.n=c.entity
@@ -121,8 +121,9 @@ def listed(
 
 
 def newest(connection: dbfile.Connection, wanted: CommitFilter) -> Stored | None:
-    """The newest version of the newest commit that ``wanted`` lets through, None without one: by the commit's number,
-    so that a first look reads few pages of the file. Raises: CtxdError ``corrupt``; DamagedVersion."""
+    """The newest version of the newest commit that matches ``wanted``; None if none does. Looks up the version by the
+    commit's number, so that the first query after a start reads few pages. Raises: CtxdError ``corrupt``;
+    DamagedVersion."""
     where, values = _conditions(wanted)
     query = f"""SELECT {COLUMNS} FROM (
             SELECT c.entity FROM context_commit AS c WHERE {where} ORDER BY c.at DESC, c.entity DESC LIMIT 1
@@ -169,7 +170,7 @@ _WALK: Final = """WITH RECURSIVE chain(entity, parent, boundary) AS (
     UNION ALL SELECT up.entity, up.parent, up.boundary FROM chain JOIN context_commit AS up ON up.entity=chain.parent
         WHERE up.entity<chain.entity AND NOT (chain.boundary AND :to_boundary) AND chain.entity IS NOT :last
     LIMIT :limit)"""
-"""A parent has a smaller number than its children: the walk ends also in a damaged index."""
+"""A parent has a smaller number than its children, so the walk ends even if the index is damaged."""
 
 _CHAIN: Final = f"{_WALK} SELECT e.id FROM chain JOIN entity AS e ON e.n=chain.entity"
 
@@ -198,8 +199,7 @@ def chain_beyond(
     to_boundary: bool = False,
     last: str = "",
 ) -> list[tuple[str, int]]:
-    """The commits among those of ``chain`` that are of none of ``sessions``: their ids, and the journal sequences by
-    which they were made."""
+    """The commits of ``chain`` that belong to none of ``sessions``: the id and journal sequence of each."""
     place = _place(connection, tip, to_boundary, last, -1)
     return list(connection.execute(_CHAIN_BEYOND, {**place, "sessions": msgspec.json.encode(list(sessions)).decode()}))
 
@@ -207,7 +207,7 @@ def chain_beyond(
 def chain_versions(
     connection: dbfile.Connection, tip: str, *, to_boundary: bool = False, last: str = "", limit: int = -1
 ) -> list[tuple[Stored, int]]:
-    """As ``chain``, with one read: the newest version of each commit, and the bytes of its content, 0 without one.
+    """As ``chain``, in one read: the newest version of each commit, and its content's size in bytes, 0 without one.
 
     Raises: CtxdError ``corrupt``; DamagedVersion.
     """
@@ -223,8 +223,7 @@ def _place(connection: dbfile.Connection, tip: str, to_boundary: bool, last: str
 
 
 class SessionCommit(NamedTuple):
-    """A commit of a session, and its parent, by their numbers. ``is_named``: it has a tag, or a commit that is not of
-    the session continues it."""
+    """A commit of a session and its parent, by number. ``is_named``: it has a tag, or a child outside the session."""
 
     number: int
     id: str
@@ -233,7 +232,7 @@ class SessionCommit(NamedTuple):
 
 
 def named_commits(connection: dbfile.Connection, session: str) -> list[SessionCommit]:
-    """All commits of ``session``, those before their parents that continue them."""
+    """All commits of ``session``, children before their parents."""
     query = """SELECT c.entity, e.id, c.parent, EXISTS(SELECT 1 FROM commit_tag AS t WHERE t.entity=c.entity)
         OR EXISTS(SELECT 1 FROM context_commit AS child WHERE child.parent=c.entity AND child.session IS NOT c.session)
         FROM context_commit AS c JOIN entity AS e ON e.n=c.entity WHERE c.session=? ORDER BY c.entity DESC"""
@@ -251,7 +250,7 @@ def children(connection: dbfile.Connection, id: str, limit: int) -> list[str]:
 
 
 def content_sizes(connection: dbfile.Connection, refs: Iterable[str]) -> dict[str, int]:
-    """The bytes of the contents ``refs``, those of large ones too; without those that are gone."""
+    """The sizes of the contents ``refs`` in bytes, also of those in the artifact store, without missing ones."""
     query = "SELECT size FROM content WHERE hash=?"
     found = {ref: connection.execute(query, (bytes.fromhex(ref),)).fetchone() for ref in dict.fromkeys(refs)}
     return {ref: row[0] for ref, row in found.items() if row is not None}
@@ -276,14 +275,14 @@ def of_session(connection: dbfile.Connection, session: str) -> list[str]:
 
 
 def row_of(id: str, fields: Fields) -> bytes:
-    """A digest of what the index has of the commit ``id`` with the newest ``fields``."""
+    """A digest of the index rows that the commit ``id`` with the newest ``fields`` should have."""
     parent = COMMIT_PREFIX + fields.parent if fields.parent else None
     place = (fields.principal, fields.session, fields.template, fields.at, fields.is_boundary, bool(fields.summary))
     return _digest((id, parent, *place, sorted(fields.tags or ())))
 
 
 def rows(connection: dbfile.Connection) -> Iterator[tuple[str, bytes]]:
-    """Every commit of the index, and its ``row_of``."""
+    """Every commit in the index, and the digest of its rows, comparable to ``row_of``."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name='context_commit'").fetchone() is None:
         return
     query = """SELECT c.entity, e.id, p.id, c.principal, c.session, c.template, c.at, c.boundary, c.summarised

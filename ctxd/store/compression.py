@@ -1,9 +1,8 @@
-"""Background compression of journal rows and texts that were stored as they came: those of busy moments, and those of
-earlier versions.
+"""Background compression of journal rows and texts that were stored uncompressed, under load or by earlier versions.
 
-Walks both tables once, in order, a few rows a step. Each value is replaced by a shorter one in its place, so no other
-row is moved within the file, and ``secure_delete`` zeroes what that leaves: a purge finds no copies. Pages that become
-free are used again by later writes. Where it is, is kept in ``meta``; a step that is lost is made again.
+Walks both tables once, in order, a few rows per step. Each value is replaced in place by a shorter one, so no other row
+moves within the file, and ``secure_delete`` zeroes the rest: no copies escape a later purge. Later writes reuse pages
+that become free. The position is kept in ``meta``; a lost step is repeated.
 """
 
 from collections.abc import Callable
@@ -12,17 +11,17 @@ from typing import Any, Final, NamedTuple
 from ctxd import dbfile, limits
 
 _ROWS: Final = 256
-"""Rows of a step at most."""
+"""Maximum rows per step."""
 
 _PLACE_MAX: Final = 2**63
 
 _UNKEPT_MAX: Final = 1_000
-"""Rows that are looked at again after a kill, where nothing was compressed."""
+"""Maximum rows examined again after a kill if nothing was compressed."""
 
 
 class Table(NamedTuple):
-    """A table whose values are compressed. ``looks`` finds the number and the length of the next values, 0 for one that
-    is compressed or elsewhere; ``name`` is that of the place in ``meta``, a number of 8 bytes."""
+    """A table whose values are compressed. ``looks`` selects the row number and length of the next values, length 0 if
+    already compressed or not in the table; ``name`` is the key of the position in ``meta``, an 8-byte number."""
 
     name: str
     looks: str
@@ -50,7 +49,7 @@ _TABLES: Final = (
 
 
 class PackedRows(NamedTuple):
-    """Values of one step that are shorter now, each with its row, and the last row of ``table`` that was looked at."""
+    """The values that one step made shorter, each with its row, and the last row of ``table`` that it examined."""
 
     table: Table
     last: int
@@ -68,11 +67,11 @@ class Compression:
     def _place(self, table: Table) -> int:
         found = self._connection.execute("SELECT CAST(value AS BLOB) FROM meta WHERE name=?", (table.name,)).fetchone()
         place = 0 if found is None else int.from_bytes(found[0], "big")
-        # A place that was damaged is begun again.
+        # A damaged position starts again at 0.
         return place if place < _PLACE_MAX else 0
 
     def behind(self, seq: int) -> int:
-        """The journal rows up to ``seq`` that were not looked at."""
+        """The number of journal rows up to ``seq`` not yet examined."""
         return seq - self._places[_TABLES[0].name]
 
     def next(self) -> PackedRows | None:
@@ -96,21 +95,21 @@ class Compression:
         return None
 
     def replace(self, step: PackedRows) -> None:
-        """Replace the values of ``step``, in the transaction that is open."""
+        """Replace the values of ``step``, in the open transaction."""
         for value in step.shorter:
             self._connection.execute(step.table.writes, value).fetchall()
         self._keep(step.table.name, step.last)
 
     def went_on(self, step: PackedRows) -> None:
-        """Go on behind ``step``, which is done."""
+        """Move past ``step``, whose transaction is committed."""
         self._places[step.table.name] = step.last
 
     def must_keep(self) -> bool:
-        """True if the places have to be kept with ``keep``."""
+        """True if ``keep`` has to be called."""
         return any(place - self._kept[name] > _UNKEPT_MAX for name, place in self._places.items())
 
     def keep(self) -> None:
-        """Keep the places, in the transaction that is open."""
+        """Store the positions, in the open transaction."""
         for name, place in self._places.items():
             self._keep(name, place)
 

@@ -1,6 +1,6 @@
-"""Checks for damage and loss: rows of the journal and all that reads rest on, the head witness, the key of secrets.
+"""Checks for damage and loss: journal rows, tables and indexes that reads use, the head witness, the key of secrets.
 
-The writer makes them at its start, ``scrub`` while the daemon runs, and ``verify`` on demand.
+The writer runs them at its start, the scrub while the daemon runs, and ``verify`` on demand.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from ctxd.store.statedir import StateDir
 
 
 class Checked(NamedTuple):
-    """Result of one step: the last row that it read, the bytes behind it, and a sentence for each damage."""
+    """Result of one step: the last row read, the bytes read, and a sentence for each damage."""
 
     seq: int
     size: int
@@ -34,15 +34,15 @@ def file_damage(reader: Reader, directory: StateDir) -> set[str]:
     witness = WitnessFile(directory.witness)
     witnessed = witness.read()
     fault = key_fault(reader.connection, directory.key)
-    # The journal is read after the witness, so that it is never behind.
+    # Read the journal after the witness, so that it cannot be behind it.
     lost = "" if witnessed is None else contradiction(reader.connection, witnessed)
     return {each for each in (*witness.complaints, fault, lost, *fsck.index_faults(reader.artifacts)) if each}
 
 
 def check(reader: Reader, after: int) -> Checked:
-    """Check the rows beyond ``after`` that fit one step, at least one if there is one; blocks.
+    """Check the rows after ``after`` that fit in one step, at least one if there are any; blocks.
 
-    One snapshot: a purge rewrites rows, versions and texts together. Raises: ``dbfile``'s errors.
+    Reads one snapshot, because a purge rewrites rows, versions and texts together. Raises: ``dbfile``'s errors.
     """
     connection = reader.connection
     connection.execute("BEGIN")
@@ -59,7 +59,7 @@ def check(reader: Reader, after: int) -> Checked:
                 break
     finally:
         connection.execute("COMMIT")
-    # The artifact of a purged text is gone before this snapshot ends: damage is what is still referred to.
+    # The artifact of a purged text may be gone before this snapshot ends: only a text still referred to is damaged.
     for ref in dict.fromkeys(unread):
         try:
             reader.check(ref)
@@ -70,8 +70,8 @@ def check(reader: Reader, after: int) -> Checked:
 
 
 def _damage_of(reader: Reader, row: journal.Row, unread: list[str]) -> Iterator[str]:
-    """Compare everything that ``row`` put with the tables and indexes that reads rest on. ``unread`` receives the
-    hashes of texts that cannot be read."""
+    """Compare everything that ``row`` put with the tables and indexes that reads use. Hashes of unreadable texts are
+    added to ``unread``."""
     if row.op_id is not None:
         query = "SELECT seq FROM journal INDEXED BY journal_op WHERE op_id=? AND principal=?"
         if reader.connection.execute(query, (row.op_id, row.principal)).fetchall() != [(row.seq,)]:
@@ -100,13 +100,13 @@ def _text_damage(reader: Reader, ref: str, unread: list[str]) -> Iterator[str]:
 
 
 def key_fingerprint(connection: dbfile.Connection) -> bytes | None:
-    """The fingerprint of the key that this state is written with; None before the first start that found one."""
+    """The stored fingerprint of the key of this state; None before the first start that recorded it."""
     found = connection.execute("SELECT value FROM meta WHERE name='key'").fetchone()
     return None if found is None else bytes(found[0])
 
 
 def fingerprint_of(key: Path) -> bytes | None:
-    """Return the fingerprint of the key in the file ``key``, from which it cannot be guessed; None without a file."""
+    """Return a fingerprint of the key in the file ``key`` that does not reveal the key; None without a file."""
     try:
         return blake3(key.read_bytes(), derive_key_context="ctxd 2026-11 fingerprint of secrets.key").digest()[:16]
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def fingerprint_of(key: Path) -> bytes | None:
 
 
 def key_fault(connection: dbfile.Connection, key: Path) -> str:
-    """Return how the key in the file ``key`` differs from the one that this state was written with; empty if not."""
+    """Return how the key in the file ``key`` differs from the key of this state, as a sentence; empty if not."""
     known, found = key_fingerprint(connection), fingerprint_of(key)
     if known is None or found == known:
         return ""
@@ -124,7 +124,7 @@ def key_fault(connection: dbfile.Connection, key: Path) -> str:
 
 
 def contradiction(connection: dbfile.Connection, witnessed: Head) -> str:
-    """Return how the journal contradicts a head once ``witnessed``; empty if the chain contains it."""
+    """Return how the journal contradicts the head ``witnessed``, as a sentence; empty if the chain contains it."""
     at = journal.chain_at(connection, witnessed.seq)
     if at is None:
         (end,) = connection.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone() or (0,)

@@ -1,7 +1,7 @@
-"""Commit queue: accepted writes that wait for their group commit, the thread that makes it, and the loop between both.
+"""Commit queue: accepted writes that wait for their group commit, the thread that commits, and the loop that feeds it.
 
-While one transaction runs, the next one gathers. A full disk fails the transaction and everything behind it, and is
-probed until it has room. A failed disk ends the loop: nothing is acknowledged after it.
+While one transaction runs, writes for the next one gather. A full disk fails the transaction and everything queued
+behind it, and is probed until it has room. A failed disk ends the loop: nothing is acknowledged after it.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class CommitThread:
-    """Thread that makes one call after the other, for one task."""
+    """A thread that runs one call at a time, for one task."""
 
     def __init__(self) -> None:
         self._given: SimpleQueue[tuple[Callable[[], Any], anyio.Event] | None] = SimpleQueue()
@@ -35,7 +35,7 @@ class CommitThread:
         self._raised: BaseException | None = None
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Make a call on the thread, and return what it returns. Raises: what it raises. Cancel: once it has ended."""
+        """Run ``work`` on the thread and return its result. Raises: what it raises. Cancel: when ``work`` ends."""
         ended = anyio.Event()
         self._given.put((work, ended))
         with anyio.CancelScope(shield=True):
@@ -46,7 +46,7 @@ class CommitThread:
             try:
                 raise raised
             finally:
-                # Its traceback refers to this frame, and so to the writes that it failed.
+                # Its traceback refers to this frame, which refers to the failed writes.
                 del raised
         return result  # type: ignore[no-any-return]  # of the one call that is under way
 
@@ -55,7 +55,7 @@ class CommitThread:
         self._given.put(None)
 
     async def run(self) -> None:
-        """Make calls until ``stop``. Cancel: has no effect; call ``stop``."""
+        """Run calls until ``stop``. Cancel: has no effect; call ``stop``."""
         with anyio.CancelScope(shield=True):
             await in_thread(self._work, LoopHandle())
 
@@ -66,7 +66,7 @@ class CommitThread:
                 self._result = work()
             except BaseException as error:  # noqa: BLE001 - the caller raises it
                 self._raised = error
-            # The loop waits for this thread to end, so it has not ended itself.
+            # The loop waits for this thread to end, so it is still running.
             loop.schedule(ended.set)
             del given, work
 
@@ -76,18 +76,18 @@ Outcome = Literal["not_applied", "unknown"]
 _GOING_DOWN: Final = "the daemon is going down"
 
 _RESOLVED_AT_ONCE: Final = 32
-"""Writes whose callers are resumed in one iteration of the loop: about a millisecond."""
+"""Writes whose callers resume in one iteration of the loop, about a millisecond's work."""
 
 _GATHERED_TURNS: Final = 4
-"""Iterations of the loop for which the next transaction waits after one of more than ``_SMALL`` writes: as many are
-about to come again, and each that comes in time saves a part of a transaction."""
+"""Loop iterations to wait before the next transaction after one of more than ``_SMALL`` writes: as many more are likely
+to arrive, and each that arrives in time shares the flush."""
 
 _SMALL: Final = 8
-"""Writes of a transaction after which the next one does not wait: few writes are behind it."""
+"""After a transaction of at most this many writes, the next one does not wait: few writes are likely to arrive."""
 
 
 class CommitQueue:
-    """Queue of accepted writes, and the loop that empties it. Knows neither heads nor operation ids."""
+    """Queue of accepted writes, and the loop that commits them. It does not know about heads or operation ids."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class CommitQueue:
         lost: Callable[[Sequence[QueuedWrite]], None],
         fault: Callable[[Exception], None],
     ) -> None:
-        """``landed`` receives entries whose ``Pending`` was just resolved, ``lost`` entries before theirs fail, and
-        ``fault`` the exceptions of callbacks of a ``Pending``. None of the three raises."""
+        """``landed`` is called with entries just after their ``Pending`` is resolved, ``lost`` with entries just before
+        theirs fails, and ``fault`` with exceptions of a ``Pending``'s callbacks. None of the three may raise."""
         self._health = health
         self._landed = landed
         self._lost = lost
         self._fault = fault
         self.queue: deque[QueuedWrite] = deque()
-        """Accepted writes that no transaction has begun for, in the journal's order."""
+        """Accepted writes that are not in a transaction yet, in journal order."""
         self.queued_bytes = 0
         self._batch: Sequence[QueuedWrite] = ()
         self._purged: anyio.Event | None = None
@@ -124,7 +124,7 @@ class CommitQueue:
         return any(entry.prepared.write.purge is not None and not entry.pending.done for entry in entries)
 
     def put(self, entry: QueuedWrite) -> None:
-        """Append an entry, which is next in the journal's order."""
+        """Append an entry, the next in journal order."""
         self.queue.append(entry)
         self.queued_bytes += entry.prepared.size
         self._last = entry.pending
@@ -132,7 +132,7 @@ class CommitQueue:
             self._wake.set()
 
     def fail(self, failure: dbfile.DiskFailed) -> None:
-        """End as after a transaction that raised ``failure``, once the one that is under way has ended."""
+        """End as if a transaction had raised ``failure``, once the running one has ended."""
         self._failure = failure
         if self._wake is not None:
             self._wake.set()
@@ -147,7 +147,7 @@ class CommitQueue:
         await done.wait()
 
     async def purges_finished(self) -> None:
-        """Return once nothing outside the database holds what durable purges destroyed. Cancel: safe."""
+        """Return once nothing outside the database holds content of durable purges. Cancel: safe."""
         while self._journal_writer.purging:
             if self._purged is None:
                 self._purged = anyio.Event()
@@ -157,25 +157,25 @@ class CommitQueue:
             await self._purged.wait()
 
     async def run(self, journal_writer: JournalWriter) -> Exception:
-        """Commit batch after batch. Returns why the disk failed. Cancel: the transaction that has begun is seen
-        through; what is not durable then fails as ``draining``."""
+        """Commit batches until the disk fails. Returns: the failure. Cancel: the running transaction completes; writes
+        that are not durable then fail as ``draining``."""
         self._journal_writer = journal_writer
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._serve)
                 await self._thread.run()
-            # The task group does not pass on that the loop was cancelled.
+            # The task group does not propagate the cancellation of the loop.
             await anyio.lowlevel.checkpoint_if_cancelled()
             assert self._failure is not None, "the loop ends with a failed disk, or is cancelled"
             return self._failure
         finally:
             self._health.drain()
-            # Whatever else ends this may come after the commit.
+            # Anything else that ends the loop may happen after the commit.
             self._fail(self._batch, "draining", _GOING_DOWN, "unknown")
             self._fail(self._clear(), "draining", _GOING_DOWN, "not_applied")
 
     async def _serve(self) -> None:
-        """Commit what is queued, and do upkeep while nothing is, until the disk fails. The thread ends with this."""
+        """Commit queued writes, and do upkeep while there are none, until the disk fails. Stops the thread."""
         try:
             while True:
                 purge_delay = limits.PURGE_RETRY_S
@@ -204,7 +204,7 @@ class CommitQueue:
                     await self._land(batch, chains)
                     if self._journal_writer.compression_due:
                         await self._thread.call(self._journal_writer.compress)
-                # The next one may be long in coming, and content is held while its write is.
+                # The next batch may be a long time away, and a write that is referenced keeps its content in memory.
                 self._batch = batch = ()
         except (dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed) as failure:
             self._failure = failure
@@ -215,8 +215,7 @@ class CommitQueue:
             self._thread.stop()
 
     def _take_batch(self) -> Sequence[QueuedWrite]:
-        """Remove and return the writes of the next transaction: all that waits, up to the bounds of one, and one write
-        at least."""
+        """Remove and return the writes of the next transaction: at least one, and as many as its limits allow."""
         batch: list[QueuedWrite] = []
         size = 0
         while self.queue and len(batch) < limits.COMMIT_WRITES_MAX:
@@ -229,14 +228,14 @@ class CommitQueue:
         return batch
 
     def _clear(self) -> list[QueuedWrite]:
-        """Remove and return every write that waits."""
+        """Remove and return every queued write."""
         entries = list(self.queue)
         self.queue.clear()
         self.queued_bytes = 0
         return entries
 
     async def _land(self, batch: Sequence[QueuedWrite], chains: Sequence[bytes]) -> None:
-        """Resolve ``batch``, a few writes at a time, yielding to the loop between."""
+        """Resolve ``batch``, a few writes at a time, yielding to the loop in between."""
         if ARMED:
             hit("journal.ack")
         for first in range(0, len(batch), _RESOLVED_AT_ONCE):
@@ -256,13 +255,13 @@ class CommitQueue:
             await _yield_to_loop(_GATHERED_TURNS)
 
     def _note_purges(self) -> None:
-        """Wake who waits for purges, once none is unfinished."""
+        """Wake callers of ``purges_finished`` if no purge is unfinished."""
         if self._purged is not None and not self._journal_writer.purging:
             self._purged.set()
             self._purged = None
 
     async def _do_upkeep(self, *, full: bool, purging: bool) -> float | None:
-        """Probe a full disk for room, take the next step of unfinished purges or of compression, or tidy up.
+        """Do one of: probe a full disk for room, take the next step of unfinished purges or of compression, tidy up.
 
         Returns: the seconds without a write until the next call; None if there is nothing left to do.
         """
@@ -296,7 +295,7 @@ class CommitQueue:
 
 
 async def _yield_to_loop(iterations: int) -> None:
-    """Let other tasks run for so many iterations of the loop. Cancel: has no effect before the end."""
+    """Let other tasks run for this many iterations of the loop. Cancel: takes effect at the end."""
     with anyio.CancelScope(shield=True):
         for _ in range(iterations):
             await anyio.lowlevel.checkpoint()

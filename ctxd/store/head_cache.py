@@ -1,6 +1,6 @@
-"""Least-recently-used caches of newest versions and of texts, and the loader of heads that are not in them.
+"""LRU caches of newest versions and of texts, and the loader of heads that are not cached.
 
-All of it is on the loop. The loader reads on a thread of its own: what one turn of the loop requests is read in one go.
+Everything runs on the loop, except that the loader reads on a thread: requests of one loop iteration share a read.
 """
 
 import sys
@@ -25,17 +25,17 @@ from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.object_types import Receipt
 
 LARGE_HEAD_BYTES: Final = 4096
-"""Bytes of a tool call's arguments from which on they are counted."""
+"""Arguments of a tool call that have more bytes than this count as large."""
 
 LARGE_HEADS_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of such arguments that are cached: a sandbox may record gigabytes a day, in calls that each count as one."""
+"""Limit on the bytes of large arguments in the cache, which otherwise only counts heads."""
 
 
 class Heads:
-    """The newest accepted version of entities; None for an entity known not to exist. Least recently used go first.
+    """LRU cache of the newest accepted versions of entities; None for an entity known not to exist.
 
-    At most ``limit`` are kept, and of large ones at most ``large_limit`` bytes, the oldest of which go first. ``lacks``
-    returns True for an entity that was certainly never written.
+    Keeps at most ``limit`` heads, and at most ``large_limit`` bytes of large ones, dropping the oldest of those first.
+    ``lacks`` returns True for an entity that was certainly never written.
     """
 
     def __init__(self, limit: int, lacks: Callable[[str], bool], large_limit: int = LARGE_HEADS_BYTES) -> None:
@@ -45,27 +45,27 @@ class Heads:
         self._large: dict[str, int] = {}
         self._large_bytes = 0
         self.durable = 0
-        """Sequence up to which heads are in the database: only this cache knows those above it."""
+        """Sequence up to which heads are in the database; newer ones are only in this cache."""
         self.trim_due = False
-        """True if ``trim`` has something left to do once more is durable."""
+        """True if ``trim`` has more to do once later writes are durable."""
         self._trimmed = 0
         self._heads: OrderedDict[str, Stored | None] = OrderedDict()
         self._deleted: dict[str, int] = {}
-        # By entity, the newest write at a past valid time of one whose head is not cached.
+        # For entities whose head is not cached: the newest write at a past valid time.
         self._backdated: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._heads)
 
     def peek(self, id: str) -> Stored | None | NotCached:
-        """The newest accepted version of ``id`` without waiting; ``NOT_CACHED`` if only a read would find it."""
+        """The newest accepted version of ``id`` without waiting; ``NOT_CACHED`` if that takes a read."""
         if id not in self._heads:
             return None if self._lacks(id) else NOT_CACHED
         self._heads.move_to_end(id)
         return self._heads[id]
 
     def known(self, ids: Iterable[str]) -> dict[str, Stored | None]:
-        """The heads of those of ``ids`` that are kept here."""
+        """The cached heads among ``ids``."""
         heads, used = self._heads, self._heads.move_to_end
         found: dict[str, Stored | None] = {}
         for id in ids:
@@ -75,9 +75,9 @@ class Heads:
         return found
 
     def put(self, id: str, head: Stored | None, size: int = LARGE_HEAD_BYTES + 1) -> None:
-        """Keep ``head``. It is counted if it is large: of what clients choose, only arguments of tool calls may be.
+        """Cache ``head``; count its bytes if it is large. Of what clients choose, only tool arguments can be.
 
-        ``size`` is that of its encoded document, where the caller knows it: of a small one nothing is counted.
+        ``size``: that of its encoded document if the caller knows it; saves encoding the arguments of a small one.
         """
         if id in self._heads:
             self._heads.move_to_end(id)
@@ -92,9 +92,9 @@ class Heads:
             self.trim()
 
     def backdate(self, id: str, head: Stored) -> bool:
-        """Keep ``head``, written at a past valid time, if it is the newest version of ``id`` by valid time.
+        """Cache ``head``, written at a past valid time, if it is the newest version of ``id`` by valid time.
 
-        If that is not known here, the head is read from the database once this write is there, see ``unsettled``.
+        If the newest version is not cached, it is read from the database once this write is durable, see ``unsettled``.
         Returns: False if a newer version is known.
         """
         known = self._heads.get(id)
@@ -109,21 +109,21 @@ class Heads:
         return True
 
     def unsettled(self, ids: Iterable[str]) -> list[str]:
-        """Those of ``ids`` whose heads can be read only once all that was accepted is durable."""
+        """Those of ``ids`` whose heads can be read only once all accepted writes are durable."""
         backdated, durable = self._backdated, self.durable
         return [id for id in ids if id.startswith(UNCACHED_PREFIXES) or (id in backdated and backdated[id] > durable)]
 
     def delete(self, ids: Iterable[str], seq: int) -> None:
-        """Keep that write ``seq`` deleted ``ids``, at least until that is durable."""
+        """Record that write ``seq`` deleted ``ids``, at least until it is durable."""
         self.trim_due = True
         for id in ids:
             self._deleted[id] = seq
             self.put(id, None)
 
     def trim(self) -> None:
-        """Drop the longest unused over the limit, but none above ``durable``."""
+        """Drop the least recently used heads over the limit, but none above ``durable``."""
         if self._trimmed != self.durable:
-            # Not at each put of a full cache: that would walk all that is not durable yet.
+            # Not at each put into a full cache: that would walk all heads that are not durable yet.
             self._trimmed = self.durable
             self._deleted = {id: seq for id, seq in self._deleted.items() if seq > self.durable}
             self._backdated = {id: seq for id, seq in self._backdated.items() if seq > self.durable}
@@ -151,9 +151,9 @@ class Heads:
 
 
 class Texts:
-    """Text by its BLAKE3 in hex, at most ``limit`` bytes of memory of it. Least recently used goes first.
+    """Texts by their BLAKE3 in hex, in at most ``limit`` bytes of memory. The least recently used go first.
 
-    What a text takes as it is put is counted: one character that is not Latin makes each of it take two bytes or four.
+    Counts memory, not characters: one character outside Latin-1 makes every character take two or four bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -162,7 +162,7 @@ class Texts:
         self._texts: OrderedDict[str, tuple[Content, int]] = OrderedDict()
 
     def get(self, ref: str) -> Content | None:
-        """The content, None if it is not kept here."""
+        """The content; None if it is not cached."""
         kept = self._texts.get(ref)
         if kept is None:
             return None
@@ -170,17 +170,17 @@ class Texts:
         return kept[0]
 
     def remove(self, refs: Iterable[str]) -> None:
-        """Let go of ``refs``."""
+        """Drop ``refs``."""
         for ref in refs:
             kept = self._texts.pop(ref, None)
             self._size -= kept[1] if kept is not None else 0
 
     def put(self, ref: str, text: Content) -> None:
-        """Keep ``text``, unless it would push out most of the rest."""
+        """Cache ``text``, unless it is so large that it would evict much of the rest."""
         size = sys.getsizeof(text)
         if ref in self._texts or size > self._limit // 8:
             return
-        # The size is kept: a text grows when it is first encoded, which it remembers.
+        # Store the size: a string grows when it is first encoded, because it caches its UTF-8 form.
         self._texts[ref] = (text, size)
         self._size += size
         while self._size > self._limit:
@@ -188,10 +188,10 @@ class Texts:
 
 
 class Batch:
-    """Ids and operations of one reading, and its results."""
+    """Ids and operations to look up in one read, and the results."""
 
     def __init__(self) -> None:
-        # In the order of their asking, which is mostly that of their writing: so a page is read once.
+        # In order of request, which is mostly the order of writing, so that each page is read once.
         self.ids: dict[str, None] = {}
         self.written: set[str] = set()
         self.logged: set[str] = set()
@@ -205,7 +205,7 @@ class Batch:
         self.done = anyio.Event()
 
     def read(self, reader: Reader) -> None:
-        """Find everything; blocks."""
+        """Look everything up; blocks."""
         try:
             with answering():
                 self.heads, self.sizes = reader.heads(self.ids, LARGE_HEAD_BYTES)
@@ -220,7 +220,7 @@ class Batch:
 
 
 class HeadLoader:
-    """Reads batch after batch, each as large as what came in during the one before."""
+    """Reads one batch after the other; each holds the requests that arrived during the previous one."""
 
     def __init__(self, heads: Heads) -> None:
         self._heads = heads
@@ -231,21 +231,21 @@ class HeadLoader:
         """True while heads are being read, or about to be: ``note_written`` has to be called."""
 
     def note_written(self, ids: Iterable[str]) -> None:
-        """Record that newer heads of ``ids`` were accepted: one that is being read is not the newest."""
+        """Record that newer heads of ``ids`` were accepted: those being read are no longer the newest."""
         for batch in (self._next, self._reading):
             if batch is not None and batch.ids:
                 batch.written.update(id for id in ids if id in batch.ids)
 
     def compare(self, receipt: Receipt, refute: Callable[[str], None]) -> None:
-        """Call ``refute`` soon if the journal does not hold the row of ``receipt``."""
+        """Schedule a check of ``receipt``: call ``refute`` if the journal does not hold its row."""
         self._next.claims.append((receipt, refute))
         self._wake.set()
 
     async def find(
         self, ids: Iterable[str], key: Operation | None = None, *, unsettled: Sequence[str] | None = None
     ) -> Batch:
-        """Read the heads of ``ids`` and the write under ``key``. The heads are in the cache afterwards, as far as it
-        has room. ``unsettled``: those of ``ids`` that are, if the caller has just looked.
+        """Read the heads of ``ids`` and the write under ``key``. Afterwards the heads are cached if there is room.
+        ``unsettled``: the result of ``Heads.unsettled(ids)``, if the caller has just called it.
 
         Raises: CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
         """
@@ -265,17 +265,18 @@ class HeadLoader:
     async def newest(
         self, ids: dict[str, None], lacks: Callable[[str], bool], settle: Callable[[], Awaitable[None]]
     ) -> dict[str, Stored | None]:
-        """The newest accepted heads of ``ids``, in their order, None for those that ``lacks`` knows or none are of.
+        """The newest accepted heads of ``ids``, in their order; None for an entity that does not exist or that
+        ``lacks`` rules out.
 
-        ``settle`` returns once all that was accepted is in the database, or lost. Raises and cancel: as ``find``.
+        ``settle`` returns once accepted writes are durable or lost. Raises, cancel: as ``find``.
         """
         readings: list[dict[str, Stored | None]] = []
         while True:
-            # What was accepted, or lost, during a reading shows here, and overrides what was read.
+            # Writes accepted or lost during a read show in the cache, which overrides the result of the read.
             heads = self._heads.known(ids)
             if len(heads) == len(ids):
                 return heads
-            # What was read may be more than the cache holds.
+            # The results may exceed the capacity of the cache.
             for found in readings:
                 heads = {id: found[id] for id in ids if id in found} | heads
             missing = [id for id in ids if id not in heads]
@@ -283,14 +284,14 @@ class HeadLoader:
                 return {id: heads.get(id) for id in ids}
             if unsettled := self._heads.unsettled(missing):
                 await settle()
-                # A head that came in meanwhile may not be durable: what is read now would be taken for the newest.
+                # A head accepted meanwhile may not be durable: an older one, read now, would be taken for the newest.
                 known = self._heads.known(missing)
                 missing = [id for id in missing if id not in known]
                 unsettled = self._heads.unsettled(missing)
             readings.append((await self.find(missing, unsettled=unsettled)).heads)
 
     async def run(self, reader: Reader) -> None:
-        """Serve ``find`` until cancelled; calls that wait then are refused as ``draining``."""
+        """Serve ``find`` until cancelled; calls that are waiting then fail as ``draining``."""
         lane = Lane("heads")
         try:
             while True:
@@ -324,16 +325,16 @@ class HeadLoader:
 
 
 _KEYS_READ: Final = 5_000
-"""Keys of one reading while the filter is filled: how long the end of the store may wait for it. A store with no more
-is filled at once."""
+"""Keys per read while the filter is filled, which bounds how long closing the store waits. A store with no more keys
+than this is read without delay."""
 
 
 async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str], None], clock: Clock) -> None:
-    """Add every entity and operation of the database to ``bloom``, which is whole then. A large store waits with it
-    until the first calls are answered.
+    """Add every entity and operation of the database to ``bloom``, then set ``whole``. In a large store this starts
+    after a delay, so that the first calls go first.
 
-    The tables are read, not the indexes by which both are looked up later; these are compared with the tables on the
-    way, and ``damaged`` is called with a sentence for one that differs. Cancel: safe.
+    Reads the tables, and compares the indexes that later look-ups use with them; ``damaged`` is called with a sentence
+    for an index that differs. Cancel: safe.
     """
     lane = Lane("operations")
     try:
@@ -353,6 +354,6 @@ async def fill_bloom(bloom: BloomFilter, reader: Reader, damaged: Callable[[str]
             if sums[0] != sums[1]:
                 damaged(f"the index of {index.what} does not match its table: stop the daemon, run ctxd verify")
     except (CtxdError, NoThread):
-        # Without the filter every lookup reads the database, and fails there with the reason.
+        # Without the filter every lookup reads the database, and fails there with the cause.
         return
     bloom.whole = True

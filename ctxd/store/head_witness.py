@@ -1,7 +1,7 @@
-"""The head witness: a small file beside the database that remembers how far the journal reached.
+"""The head witness: a small file beside the database that records how far the journal reached.
 
-SQLite drops the end of a damaged write-ahead log without a word. The witness is written apart from it, so that such
-a loss is noticed. Two slots are written in turn, each with its own check sum: a torn one leaves the other.
+SQLite silently drops the end of a damaged write-ahead log. The witness is a separate file, so that such a loss is
+noticed. Two slots are written in turn, each with its own checksum, so a torn write leaves the other one intact.
 """
 
 import os
@@ -17,12 +17,12 @@ from ctxd.artifacts.disk import sync_folder
 _SLOT: Final = struct.Struct(">8sQ32sI")
 _CHECK: Final = struct.Struct(">I")
 _SLOT_STRIDE: Final = 512
-"""Bytes from slot to slot: a sector each, so that a torn write hits one."""
+"""Bytes from slot to slot: one sector each, so that a torn write damages only one."""
 _MAGIC: Final = b"ctxdhd1\0"
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The newest durable row: its sequence, and the chain hash there (32 bytes). Sequence 0 is before the first row."""
+    """The newest durable row: its sequence and chain hash (32 bytes). Sequence 0 is before the first row."""
 
     seq: int
     chain: bytes
@@ -40,10 +40,10 @@ class WitnessFile:
         self._descriptor = -1
         self._slot = 0
         self.complaints: tuple[str, ...] = ()
-        """Damage that the last ``read`` has found."""
+        """Damage found by the last ``read``."""
 
     def read(self) -> Head | None:
-        """Return the farthest head that was ever written; None if none is readable."""
+        """Return the newest head that was written; None if none is readable."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class WitnessFile:
                 magic, seq, chain, check = _SLOT.unpack(packed)
                 if magic == _MAGIC and check == zlib.crc32(packed[:-4]):
                     heads.append((Head(seq, chain), slot))
-        # A slot that was never written is empty or zeros. One write alone fills the first slot only.
+        # A slot that was never written is empty or zeros. A single write fills only the first slot.
         damaged = [slot for slot in (0, 1) if slot not in [found[1] for found in heads] and any(_packed(data, slot))]
         self.complaints = tuple(f"record {slot} in {self._path} does not match its check sum" for slot in damaged)
         if not heads:
@@ -67,10 +67,10 @@ class WitnessFile:
         return farthest
 
     def write(self, head: Head, *, sync: bool) -> None:
-        """Remember ``head``; with ``sync`` on the disk, else as soon as the system likes."""
+        """Write ``head``; with ``sync`` flush it to the disk, else leave that to the system."""
         if self._descriptor < 0:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # Also when the file was there: its writer may have died before this.
+            # Also if the file existed: its creator may have died before this.
             sync_folder(self._path.parent)
         packed = _SLOT.pack(_MAGIC, head.seq, head.chain, 0)[:-4]
         os.pwrite(self._descriptor, packed + _CHECK.pack(zlib.crc32(packed)), self._slot * _SLOT_STRIDE)
@@ -79,12 +79,12 @@ class WitnessFile:
             self.sync()
 
     def sync(self) -> None:
-        """See that what was written is on the disk. May run beside a ``write``."""
+        """Flush earlier writes to the disk. May run concurrently with ``write``."""
         if self._descriptor >= 0:
             os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

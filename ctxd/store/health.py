@@ -1,6 +1,6 @@
-"""Health of the store: whether it takes writes and reads, and why not. Pure.
+"""Health of the store: whether it accepts writes and reads, and if not, why. Pure.
 
-Loss and damage are found elsewhere: ``witness`` at the start, ``scrub`` while the daemon runs, ``verify`` on demand.
+Loss and damage are found elsewhere: by the head witness at the start, the scrub while the daemon runs, and ``verify``.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,17 @@ from ctxd_protocol.error_codes import ErrorCode
 
 
 class Health:
-    """The store's state: in order, read-only for want of space, read-only for lost data, or failed; and whether it
-    drains."""
+    """The store's state: ok, read-only for lack of space or for lost data, or failed; and whether it is draining."""
 
     def __init__(self, changed: Callable[[ErrorCode | None], None]) -> None:
-        """``changed`` is called with the code when writes begin to be refused, with None when they are taken again."""
+        """``changed`` is called with an error code when writes start to be refused, with None when they resume."""
         self._changed = changed
         self.state: Literal["ok", "read_only", "failed"] = "ok"
         self.reason = ""
         self.writable = True
         """False if ``require_writable`` raises."""
         self.code: ErrorCode | None = None
-        """Code with which writes are refused, unless it drains: ``disk_full`` only until the disk has room."""
+        """Error code of refused writes, unless draining. ``disk_full`` lasts only until the disk has room."""
         self._hint = ""
         self._draining = False
         self._closed = False
@@ -33,7 +32,7 @@ class Health:
         return self.code == "data_loss"
 
     def fill(self, reason: str, hint: str = "") -> None:
-        """The disk is full, or the system has no room of another kind, which ``hint`` makes; empty: free space."""
+        """Refuse writes: the disk or another resource is exhausted. ``hint`` is the remedy; empty: free space."""
         if self.state == "ok":
             self._hint = hint
             self.state, self.code, self.reason = "read_only", "disk_full", f"disk_full: {reason}"
@@ -41,14 +40,14 @@ class Health:
             self._changed(self.code)
 
     def resume(self) -> None:
-        """The disk has room again."""
+        """Accept writes again after ``fill``: the disk has room."""
         if self.code == "disk_full":
             self.state, self.code, self.reason = "ok", None, ""
             self.writable = not self._draining
             self._changed(None)
 
     def lose(self, reason: str) -> None:
-        """The journal is behind what was acknowledged, or damaged: nothing may be written on top of it."""
+        """Refuse writes: the journal lacks acknowledged rows or is damaged, so nothing may be added to it."""
         if self.state != "failed":
             is_new = not self.lost
             self.state, self.code, self.reason = "read_only", "data_loss", f"data_loss: {reason}"
@@ -57,21 +56,21 @@ class Health:
                 self._changed(self.code)
 
     def fail(self, reason: str) -> None:
-        """The disk failed: nothing may be written or believed until it was read afresh."""
+        """Refuse reads and writes because the disk failed: its content is unknown until a restart reads it again."""
         self.state, self.code, self.reason = "failed", "store_failed", reason
         self.writable = False
 
     def drain(self) -> None:
-        """No further writes."""
+        """Refuse further writes."""
         self._draining, self.writable = True, False
 
     def close(self) -> None:
-        """No further reads either."""
+        """Refuse further writes and reads."""
         self._draining = self._closed = True
         self.writable = False
 
     def require_writable(self) -> None:
-        """Raises: CtxdError ``disk_full``, ``data_loss``, ``store_failed`` or ``draining`` unless writes are taken."""
+        """Raises: CtxdError ``disk_full``, ``data_loss``, ``store_failed`` or ``draining`` if writes are refused."""
         if self.code:
             wait = 1_000 if self.code != "data_loss" else None
             hint = self._hint if self.code == "disk_full" else ""
@@ -80,7 +79,7 @@ class Health:
             raise CtxdError("draining", "the daemon is going down", retry_after_ms=1_000, outcome="not_applied")
 
     def require_readable(self) -> None:
-        """Raises: CtxdError ``store_failed`` after a failure of the disk, ``draining`` after the end."""
+        """Raises: CtxdError ``store_failed`` after a disk failure, ``draining`` after ``close``."""
         if self.state == "failed":
             raise CtxdError("store_failed", self.reason, retry_after_ms=1_000)
         if self._closed:

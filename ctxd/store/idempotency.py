@@ -1,8 +1,7 @@
 """Idempotency: whether an operation id, or an entity id, is new.
 
-A Bloom filter knows the ids of all operations and entities: a miss is certain, and most lookups of a write are for new
-ids. The store itself knows the writes that are under way and those that ended a short while ago; older ones are in the
-journal.
+A Bloom filter holds the ids of all operations and entities: a miss is certain, and most lookups of a write are for new
+ids. The store itself keeps running and recently finished writes in memory; older ones are in the journal.
 """
 
 from collections.abc import Iterable
@@ -15,15 +14,15 @@ from ctxd.store.write_types import QueuedWrite, Replay
 from ctxd_protocol.object_types import Receipt
 
 _NEAR: Final = 511
-"""Both bits of a key are in one block of 64 bytes: memory is waited for once."""
+"""Both bits of a key are in one 64-byte block, so a lookup costs one cache miss."""
 
 _SMALL_BITS: Final = 24
 _SMALL_KEYS: Final = 1 << 17
-"""The first part takes 2 MiB and so many keys: one lookup in 3,000 is left to the database."""
+"""Keys in the first part, which takes 2 MiB: one lookup of a new key in 3,000 is a false positive."""
 
 _LARGE_BITS: Final = 27
-"""The second part takes 16 MiB, and all other keys: with a million of them one lookup in 3,400 is left to the database,
-with ten one in 50."""
+"""The second part takes 16 MiB and all other keys: with a million keys one lookup in 3,400 is a false positive, with
+ten million one in 50."""
 
 
 class BloomFilter:
@@ -35,7 +34,7 @@ class BloomFilter:
         self.whole = False
 
     def add(self, keys: Iterable[str | tuple[str, ...]]) -> None:
-        """Remember ``keys``."""
+        """Add ``keys``."""
         bits, width = self._parts[-1]
         mask = (1 << width) - 1
         for key in keys:
@@ -64,8 +63,8 @@ class BloomFilter:
 
 
 def _part(width: int) -> tuple[memoryview, int]:
-    """Return 2 to the power of ``width`` bits, and ``width``."""
-    # Anonymous memory: unlike those of a bytearray, its pages take room and time only once they are written.
+    """Return 2 ** ``width`` zero bits, and ``width``."""
+    # Anonymous memory: unlike a bytearray's, its pages cost memory and time only once they are written.
     return memoryview(mmap(-1, 1 << (width - 3))), width
 
 
@@ -74,23 +73,23 @@ Operation = tuple[str, str]
 
 
 def replay_of(key: Operation, request: bytes, found: QueuedWrite | tuple[Body, Receipt]) -> Replay:
-    """The answer to a resend of the write that was ``found`` under ``key``.
+    """The result for a resend of the write ``found`` under ``key``.
 
-    Raises: CtxdError ``idempotency_mismatch`` if that had another ``request``.
+    Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``.
     """
     if isinstance(found, QueuedWrite):
         was, replay = found.prepared.write.request, Replay(found.prepared.write.result, found.pending, None)
     else:
         body, receipt = found
         was, replay = body.request, Replay(body.result, None, receipt)
-    # Of a write that was purged, the digest of its parameters is gone as well.
+    # A purge also removes the digest of a write's parameters.
     if was and was != request:
         raise mismatch(key[1])
     return replay
 
 
 def mismatch(op_id: str) -> CtxdError:
-    """Return the error of a call whose ``op_id`` was used with other parameters."""
+    """Return the error for a call whose ``op_id`` was used with other parameters."""
     return CtxdError(
         "idempotency_mismatch",
         f"operation id {op_id} was used with other parameters",

@@ -1,9 +1,8 @@
-"""The journal: one row a write, chained by hashes, from which everything else can be folded again.
+"""The journal: one hash-chained row per write; everything else can be folded from its rows again.
 
 A row's ``b3`` is BLAKE3 over its other columns and its body; its ``chain`` is BLAKE3 over the chain before it, its
-sequence and its ``b3``. Sequences have no gap. Only a purge changes a row, see ``ctxd.store.purge``. A body holds a
-write's documents whole, its text by hash. The chain starts from 32 random bytes, so a receipt of another store never
-fits.
+sequence and its ``b3``. Sequences have no gaps. Only a purge changes a row, see ``ctxd.store.purge``. A body holds a
+write's whole documents, and its texts by hash. The chain starts from 32 random bytes, so receipts match no other store.
 """
 
 import os
@@ -18,7 +17,7 @@ from ctxd.backends.stored_version import Version
 from ctxd.objects.document import pack_text, unpack_text
 
 SCHEMA_VERSION: Final = 8
-"""``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a smaller one and refuses a greater."""
+"""``PRAGMA user_version`` of the file. ``ctxd.store.migrations`` migrates a lower one and refuses a higher one."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS journal(
@@ -35,7 +34,7 @@ CREATE TABLE IF NOT EXISTS signature(entity INTEGER PRIMARY KEY, sig BLOB NOT NU
 CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 """``journal.body`` and ``content.bytes`` may be compressed, see ``dbfile.pack_body`` and ``dbfile.pack_content``;
-``bytes`` is None where the text is in the artifact store. An operation id is found by index, not copied."""
+``bytes`` is NULL if the text is in the artifact store. Operation ids are looked up by index, not copied."""
 
 HELD: Final = "length(hash)=32"
 """Condition for a row of ``content`` that a purge has not emptied."""
@@ -47,15 +46,15 @@ _PURGE_FORMAT: Final = 3
 _SHARE_MIN: Final = 16
 _SMALL_BODY: Final = 4_096
 _BIN_HEADERS: Final = ((2, 0, 2**8 - 1), (3, 2**8, 2**16 - 1), (5, 2**16, 2**32 - 1))
-"""Bytes that MessagePack writes before bytes, from the least to the greatest number of those."""
+"""Sizes of MessagePack's headers of byte strings, each with the least and greatest length that it covers."""
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[Any])
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (None without).
+    """One version in a body: the entity, its encoded document, and the BLAKE3 of its text (None without text).
 
-    A document of no bytes is a deletion. ``valid_time``: that of a version written at a past time; None is the row's.
+    An empty document is a deletion. ``valid_time``: set for a version written at a past time; None is the row's.
     """
 
     id: str
@@ -65,7 +64,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rewritten(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row whose body a purge replaced: the hash that it keeps in the chain, and the hash of what it is now."""
+    """A row whose body a purge replaced: its original hash, which stays in the chain, and its present hash."""
 
     seq: int
     b3: bytes
@@ -73,8 +72,8 @@ class Rewritten(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PurgeRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Record of a purge: the entities whose text it destroyed, and the rows that it rewrote. ``reclaims``: it freed
-    space, and what other hosts have of the same stays."""
+    """Record of a purge: the entities whose text it destroyed, and the rows that it rewrote. ``reclaims``: the purge
+    freed space only; other hosts keep their copies."""
 
     ids: tuple[str, ...]
     rows: tuple[Rewritten, ...]
@@ -82,7 +81,7 @@ class PurgeRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """Content of a journal row's body. ``purged``: the row records a purge; a projection evicts those entities."""
+    """Content of a journal row's body. ``purged``: the record of a purge, whose entities a projection evicts."""
 
     request: bytes
     result: bytes
@@ -119,7 +118,7 @@ def encode_body(request: bytes, result: bytes, knows: Sequence[str], puts: Seque
 def decode_body(body: bytes) -> Body:
     """Decode a body.
 
-    Raises: ValueError for an unknown form.
+    Raises: ValueError for an unknown format.
     """
     version, *fields = _decoder.decode(body)
     if version == _PURGE_FORMAT:
@@ -144,13 +143,13 @@ def encode_purge(request: bytes, result: bytes, record: PurgeRecord) -> bytes:
 
 
 def encode_rewritten(body: Body, size: int) -> bytes:
-    """``body`` of a row that a purge rewrites, with zeros behind it up to ``size`` bytes if it has less."""
+    """Encode the ``body`` of a row that a purge rewrites, padded with zeros to ``size`` bytes if it is shorter."""
     fields = _decoder.decode(encode_body(body.request, body.result, body.knows, body.puts))
     fields[0] = _REWRITTEN_FORMAT
     missing = size - len(_encoder.encode(fields))
     while missing > 0:
         width = next((width for width, least, most in _BIN_HEADERS if least <= missing - width <= most), None)
-        # No bytes take just so much with what stands before them: a nil takes one byte of it.
+        # No byte string and header take exactly this much: a nil takes one byte of it.
         fields.append(None if width is None else bytes(missing - width))
         missing -= 1 if width is None else missing
     return _encoder.encode(fields)
@@ -162,12 +161,12 @@ def hash_of(row: Row, body: bytes) -> bytes:
 
 
 def rewritten_name(seq: int) -> str:
-    """The name in ``meta`` of the record that rewrote row ``seq`` last; its value is that row's sequence, 8 bytes."""
+    """The key in ``meta`` for the last purge that rewrote row ``seq``; the value is its record's sequence, 8 bytes."""
     return f"purged:{seq}"
 
 
 def rewriting(connection: dbfile.Connection) -> Callable[[int], Rewritten | None]:
-    """Return a function that finds how a purge rewrote a row, from the row that records it; None if none did."""
+    """Return a function from a row's sequence to how a purge rewrote it, read from the purge's record, or None."""
 
     def find(seq: int) -> Rewritten | None:
         found = connection.execute("SELECT value FROM meta WHERE name=?", (rewritten_name(seq),)).fetchone()
@@ -183,7 +182,7 @@ def rewriting(connection: dbfile.Connection) -> Callable[[int], Rewritten | None
 
 
 def follower_name(name: str) -> str:
-    """The name in ``meta`` of the mark of a follower; its value is a sequence, 8 bytes."""
+    """The key in ``meta`` for the mark of a follower; the value is a sequence, 8 bytes."""
     return f"follower:{name}"
 
 
@@ -203,12 +202,12 @@ def row_hash(
 
 
 def link(chain: bytes, seq: int, b3: bytes) -> bytes:
-    """The ``chain`` of row ``seq``, from the one before it: 32 bytes."""
+    """The ``chain`` of row ``seq``, from that of the row before it: 32 bytes."""
     return blake3(chain + seq.to_bytes(8, "big") + b3).digest()
 
 
 def read_rows(connection: dbfile.Connection, *, after: int, limit: int = -1) -> Iterator[Row]:
-    """The rows beyond sequence ``after``, in order. The connection is busy until the iterator ends."""
+    """The rows after sequence ``after``, in order. The connection is busy until the iterator ends."""
     query = f"SELECT {COLUMNS} FROM journal WHERE seq>? ORDER BY seq LIMIT ?"
     for row in connection.execute(query, (after, limit)):
         stored = Row(*row)
@@ -217,7 +216,7 @@ def read_rows(connection: dbfile.Connection, *, after: int, limit: int = -1) -> 
 
 
 def body_of(stored: bytes) -> bytes:
-    """The body that a row keeps as ``stored``; a damaged one as it is, which does not match its hash."""
+    """The body of a row from ``stored``. Damaged bytes are returned as they are, and do not match the row's hash."""
     try:
         return dbfile.unpack_body(stored)
     except ValueError:
@@ -225,14 +224,14 @@ def body_of(stored: bytes) -> bytes:
 
 
 def chain_at(connection: dbfile.Connection, seq: int) -> bytes | None:
-    """Return the chain hash of row ``seq``, of the start for 0; None if there is no such row."""
+    """Return the chain hash of row ``seq``, for 0 the start of the chain; None if there is no such row."""
     query = "SELECT chain FROM journal WHERE seq=?" if seq else "SELECT value FROM meta WHERE name='genesis' AND 0=?"
     found = connection.execute(query, (seq,)).fetchone()
     return None if found is None else bytes(found[0])
 
 
 def journal_id(connection: dbfile.Connection) -> str:
-    """The id of the journal, in hex. A restored copy has another one: it may continue differently from its original."""
+    """The id of the journal, in hex. A restored copy has another id: it may diverge from the original."""
     found = connection.execute("SELECT value FROM meta WHERE name='journal'").fetchone()
     return "" if found is None else bytes(found[0]).hex()
 
@@ -244,13 +243,13 @@ def writer_id(connection: dbfile.Connection) -> str:
 
 
 def become_writer(connection: dbfile.Connection) -> None:
-    """Give the journal a new name to project under: nothing that another one has is taken for its own."""
+    """Give the journal a new name to project under, so that no other journal's rows are taken for its own."""
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('writer',?)", (os.urandom(16),))
 
 
 def become_another(connection: dbfile.Connection) -> None:
-    """Give the journal a new id: receipts of rows that it does not hold are no loss of its own. It also gets a new
-    key: that of the original is not in a backup."""
+    """Give the journal a new id, so that receipts of rows it does not hold do not count as its loss. It also gets a new
+    key, because a backup does not contain the original's."""
     connection.execute("DELETE FROM meta WHERE name='key'").fetchall()
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('journal',?)", (os.urandom(16),))
 
@@ -258,9 +257,9 @@ def become_another(connection: dbfile.Connection) -> None:
 def first_fault(
     rows: Iterable[Row], rewritten: Callable[[int], Rewritten | None], *, after: int, chain: bytes
 ) -> str | None:
-    """Return the fault of the first row that does not follow from row ``after`` and its ``chain``; None if all do.
+    """Return a description of the first row that does not continue the chain from row ``after``, or None.
 
-    ``rewritten`` finds how a purge rewrote a row: its body then is the one on record, and its hash what it was before.
+    ``rewritten`` returns how a purge rewrote a row: its body must be the recorded one, and its hash the original one.
     """
     seq = after
     for row in rows:
@@ -288,7 +287,7 @@ def fold(row: Row) -> list[Version]:
 
 
 def versions(puts: Iterable[Put], vt: int, seq: int, tx_time: int) -> list[Version]:
-    """Return the versions that ``puts`` of row ``seq`` are; ``vt`` is the row's valid time."""
+    """Return the versions for the ``puts`` of row ``seq``; ``vt`` is the row's valid time."""
     return [
         Version(
             put.id,
@@ -303,10 +302,10 @@ def versions(puts: Iterable[Put], vt: int, seq: int, tx_time: int) -> list[Versi
 
 
 def places(puts: Sequence[Put], size: int) -> list[int | None]:
-    """Return the places of the documents of ``puts``, in order, in a body of ``size`` bytes.
+    """Return the positions of the documents of ``puts`` in a body of ``size`` bytes.
 
-    None for a deletion, and for a document that is so small a part of a large body that to read the version would
-    mostly mean to read others: it is stored once more, with its version.
+    None for a deletion, and for a document that is too small a part of a large body: reading it would mostly read
+    others, so it is stored a second time, with its version.
     """
     return [
         place if put.document and size <= max(_SMALL_BODY, _SHARE_MIN * len(put.document)) else None

@@ -1,7 +1,7 @@
 """Journal followers: each reads durable rows in order from a watermark of its own, which survives restarts.
 
-The place for what is derived from the journal beside the writes: scrub, search, analytics, triggers. A follower that
-dies between the work on a row and its mark meets the row again, so the work has to be idempotent.
+For whatever is derived from the journal outside the write path: scrub, search, analytics, triggers. A follower that
+dies between processing a row and marking it gets the row again, so processing has to be idempotent.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +10,11 @@ from typing import Final
 from ctxd.store.journal import Row
 
 PAGE_ROWS: Final = 256
-"""Rows of one read: few enough that a slow follower keeps little in memory."""
+"""Rows per read: few enough that a slow follower holds little in memory."""
 
 
 class Follower:
-    """One reader of the journal, by name. ``after`` is the sequence up to which its work was marked as done."""
+    """A named reader of the journal. ``after`` is the sequence up to which its work is marked as done."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Follower:
         wait: Callable[[int], Awaitable[None]],
         keep: Callable[[str, int], None],
     ) -> None:
-        """``read`` returns rows beyond a sequence, ``wait`` returns once there are some, ``keep`` stores a mark."""
+        """``read`` returns rows after a sequence, ``wait`` returns once there are some, ``keep`` stores a mark."""
         self.name = name
         self.after = after
         self._read = read
@@ -32,7 +32,7 @@ class Follower:
         self._keep = keep
 
     async def rows(self) -> AsyncIterator[Row]:
-        """Yield durable rows beyond the mark, in order, without end.
+        """Yield durable rows after the mark, in order, forever.
 
         Raises: CtxdError ``corrupt`` for a damaged row, ``store_failed``, ``draining``. Cancel: safe.
         """
@@ -44,10 +44,10 @@ class Follower:
             await self._wait(at)
 
     async def wait(self, after: int) -> None:
-        """Return once a row beyond ``after`` is durable. Cancel: safe."""
+        """Return once a row after ``after`` is durable. Cancel: safe."""
         await self._wait(after)
 
     def mark(self, seq: int) -> None:
-        """Note that the work up to row ``seq`` is done. Kept with the next transaction, at most a second later."""
+        """Mark the work up to row ``seq`` as done. It is stored with the next transaction, within a second."""
         self.after = seq
         self._keep(self.name, seq)

@@ -1,8 +1,8 @@
-"""The one connection that writes: transactions of many writes, and the head that is durable.
+"""The one connection that writes: transactions of many writes, and the durable head.
 
-Everything of a write goes into one transaction: its journal row, its versions, its text, what its session knows.
-Runs on one thread at a time; knows nothing of the loop. ``dbfile.DiskFull`` leaves the file as it was;
-``dbfile.DiskFailed`` leaves it unknown, and nothing may be written after it.
+All parts of a write go into one transaction: its journal row, versions, texts, and additions to its session's index.
+Runs on one thread at a time and does not use the event loop. ``dbfile.DiskFull`` leaves the file unchanged;
+``dbfile.DiskFailed`` leaves it in an unknown state, and nothing may be written after it.
 """
 
 import os
@@ -37,11 +37,11 @@ _CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 _INDEXED: Final = (COMMIT_PREFIX, text_sources.PREFIX)
 _PROBE: Final = bytes(64 * 1024)
 _FREE_SHARE_MIN: Final = 20
-"""A filesystem of less than this times ``DISK_FREE_MIN`` may be filled to one part in this."""
+"""On a filesystem smaller than this times ``DISK_FREE_MIN``, only one part in this has to stay free."""
 
 
 class Durations:
-    """Histogram of durations. ``bounds`` are the upper ends of its classes, in seconds."""
+    """Histogram of durations. ``bounds`` are the upper ends of its buckets, in seconds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -49,12 +49,12 @@ class Durations:
         self.sum_s = 0.0
 
     def note(self, seconds: float) -> None:
-        """Count one that took ``seconds``."""
+        """Add a duration of ``seconds``."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum_s += seconds
 
     def cumulated(self) -> list[tuple[str, int]]:
-        """Upper end of each class as text, the last ``+Inf``, and how many took that long at most."""
+        """For each bucket, its upper end as text, the last being ``+Inf``, and the number of durations up to it."""
         total, rows = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), list(self.counts), strict=True):
             total += count
@@ -63,7 +63,7 @@ class Durations:
 
 
 class StateRemoved(Exception):
-    """The state directory no longer holds the files that are written: nothing more may be acknowledged."""
+    """The state directory no longer contains the open files: nothing more may be acknowledged."""
 
 
 class JournalWriter:
@@ -86,27 +86,27 @@ class JournalWriter:
         self._flush_s: deque[float] = deque(maxlen=limits.FLUSH_TIMES_KEPT)
         self.durations = Durations(_CLASSES_S)
         self.shortage: dbfile.DiskFull | None = None
-        """The want of room that keeps further writes from being taken; None while there is room."""
+        """The error for which further writes are refused; None while there is room."""
         self.purging = False
-        """True while something outside the database may still hold what was purged."""
+        """True while something outside the database may still hold purged content."""
         self._cleared: set[bytes] = set()
         self._files: dict[Path, tuple[int, int]] = {}
         self.marks: dict[str, int] = {}
-        """Marks of followers that the next transaction keeps."""
+        """Marks of followers that the next transaction stores."""
         self.complaints: list[str] = []
-        """Damage found at the start that stops nothing."""
+        """Damage found at the start that does not prevent writes."""
         self._copied_for_purge = False
         self._crowded = -limits.CROWDED_S
         self.compression_due = False
-        """True if ``compress`` is to be called though writes come."""
+        """True if ``compress`` has to be called even under load."""
 
     # --- open and close ---
 
     def open(self) -> str:
-        """Open the file, making it if missing; check its tail; count this start.
+        """Open the file, creating it if missing; check its tail; count this start.
 
-        Returns: what is wrong with the data, in words; empty if nothing is. Raises: StateDirError if the file is newer
-        than this program or no database; ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
+        Returns: a description of damage that prevents writes, or an empty string. Raises: StateDirError if the file is
+        newer than this program or is not a database; ``dbfile.DiskFull``, ``dbfile.DiskFailed``.
         """
         with dbfile.faults():
             migrations.migrate(self._path)
@@ -137,14 +137,14 @@ class JournalWriter:
         return damage
 
     def _close_to_others(self) -> None:
-        """See that only its owner may open the file, from its first byte on: its log takes the mode that it has."""
+        """Restrict the file to its owner before anything is written; its log gets the same mode."""
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
                 os.chmod(f"{self._path}{suffix}", 0o600)
 
     def _count_start(self) -> None:
-        """Note this start. On a full disk that is left to the probe: what is there can be read all the same."""
+        """Record this start. On a full disk the probe does so later, because the data can still be read."""
         try:
             with dbfile.faults(self._connection), self._transaction():
                 self._set_meta("incarnation", self.incarnation.to_bytes(8, "big"))
@@ -157,7 +157,7 @@ class JournalWriter:
 
     def _compare_key(self) -> None:
         if damage_checks.key_fingerprint(self._connection) is None:
-            # From its first start on: a key that were made later could be another one by then.
+            # Create and record the key at the first start, so that a later change is noticed.
             load_key(self._key.parent)
             self._set_meta("key", damage_checks.fingerprint_of(self._key) or b"")
         elif fault := damage_checks.key_fault(self._connection, self._key):
@@ -193,7 +193,7 @@ class JournalWriter:
         return journal.first_fault(rows, rewritten, after=first, chain=before) or ""
 
     def _tail_start(self, seq: int) -> int:
-        """The sequence after which rows are verified at a start: not so far back that it takes long."""
+        """The sequence after which rows are verified at a start, bounded by rows and bytes."""
         query = "SELECT seq, length(body) FROM journal WHERE seq>? ORDER BY seq DESC"
         first = max(0, seq - limits.TAIL_VERIFIED_ROWS)
         size = 0
@@ -210,10 +210,10 @@ class JournalWriter:
         return "" if witnessed is None else damage_checks.contradiction(self._connection, witnessed)
 
     def close(self, *, tidy: bool) -> None:
-        """Close; with ``tidy`` empty the write-ahead log and write the witness before.
+        """Close the files; with ``tidy``, first empty the write-ahead log and write the witness.
 
-        Without it nothing is written: after a failed disk that would make it worse, after a loss it would cover it up.
-        Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``; it is closed all the same.
+        Without ``tidy`` nothing is written: that could do harm after a disk failure, and hide a loss.
+        Raises: ``dbfile.DiskFull``, ``dbfile.DiskFailed``; the files are closed anyway.
         """
         try:
             if tidy:
@@ -233,9 +233,9 @@ class JournalWriter:
     # --- write ---
 
     def commit(self, entries: Sequence[QueuedWrite]) -> list[bytes]:
-        """Make ``entries`` durable, all or none. Returns the chain hash of each.
+        """Make ``entries`` durable, all or none. Returns: the chain hash of each.
 
-        Raises: ``dbfile.DiskFull``: none was applied. ``dbfile.DiskFailed``: unknown; write nothing more.
+        Raises: ``dbfile.DiskFull``: none was applied. ``dbfile.DiskFailed``: outcome unknown; write nothing more.
         """
         with dbfile.faults(self._connection):
             self._require_place()
@@ -254,10 +254,10 @@ class JournalWriter:
             self.commits += 1
         if purges and any(id.startswith(COMMIT_PREFIX) for entry in entries for id in _purged(entry)):
             self._snapshots.drop()
-        # The commit stands: from here on, a full disk is not its failure.
+        # The commit stands: a full disk from here on does not fail it.
         try:
             with dbfile.faults(self._connection):
-                # At every commit, though seldom on the disk: it costs two microseconds, and a kill then hides nothing.
+                # At every commit, but rarely flushed: it takes two microseconds, and is current after a kill.
                 self._witness.write(self.head, sync=False)
                 if self._log.shorten_due:
                     self._log.shorten()
@@ -272,7 +272,7 @@ class JournalWriter:
         return chains
 
     def _require_place(self) -> None:
-        """Raises: StateRemoved if the files that are written are no longer those of the state directory."""
+        """Raises: StateRemoved if the open files are no longer those in the state directory."""
         for path, was in self._files.items():
             try:
                 found = os.stat(path)
@@ -292,7 +292,7 @@ class JournalWriter:
                 self._files[path] = (found.st_dev, found.st_ino)
 
     def _purge(self, entry: QueuedWrite, purge: PurgeRequest) -> None:
-        """Purge, and set the body of the row that records it, which is only known then."""
+        """Purge, then set the body of the row that records the purge, which depends on the result."""
         request = entry.prepared.write.request
         purge.done = purging.apply(self._connection, self._versions, purge, entry.pending.seq, request)
         self.purging = True
@@ -300,10 +300,10 @@ class JournalWriter:
         entry.prepared.body = purge.done.body
 
     def finish_purges(self) -> None:
-        """Take the next step in removing what purges have left outside the database; ``purging`` is false at the end.
+        """Take the next step in removing purged content outside the database; ``purging`` is False once none is left.
 
-        First artifacts are removed and the write-ahead log is copied, both beside the writer; then the log is
-        truncated, unless a reader uses it. Nothing here waits: call it again later.
+        First a thread removes artifacts and copies the write-ahead log; then the log is truncated, unless a reader is
+        using it. Never waits: call it again later.
         Raises: ``dbfile.DiskFailed``.
         """
         try:
@@ -321,7 +321,7 @@ class JournalWriter:
             kept = {ref.hex() for ref in refs if purging.is_kept(self._connection, ref)}
             self._artifacts.disclaim(kept.intersection(claimed))
             self._copied_for_purge = True
-            # What a write that is under way holds is left to a later call.
+            # Artifacts held by unfinished writes are left to a later call.
             self._cleared.update(bytes.fromhex(ref) for ref in kept.union(claimed))
             self._log.beside(partial(self._remove, [ref for ref in claimed if ref not in kept]))
             return
@@ -343,14 +343,14 @@ class JournalWriter:
             for copy in self._path.parent.glob(migrations.COPIES):
                 erase(copy)
         except BaseException:
-            # A commit or an idle moment notices the error: either way the purge is not finished until all is removed.
+            # The next commit or upkeep raises the error. The purge is not finished until everything is removed.
             self._cleared.clear()
             self._copied_for_purge = False
             self._artifacts.disclaim(left)
             raise
 
     def _finish_purges_waiting(self) -> None:
-        """Take all steps of ``finish_purges``, at the start and at the end, when no write waits."""
+        """Take all steps of ``finish_purges`` and wait for them; at the start and the end, when no write is waiting."""
         for _ in range(3):
             if self.purging:
                 with suppress(dbfile.DiskFull):
@@ -358,9 +358,9 @@ class JournalWriter:
                 self.finish_purges()
 
     def _insert(self, entries: Sequence[QueuedWrite], chain: bytes) -> list[bytes]:
-        """Insert all rows of ``entries``. Returns: the chain hash of each, after the one before them.
+        """Insert all rows of ``entries``. ``chain`` is the hash before them. Returns: the chain hash of each.
 
-        A write that comes alone is compressed: nothing else wants the processor. Others are by ``compress``.
+        A write that comes alone is compressed at once, because the processor is idle. ``compress`` does so for others.
         """
         now, alone = self._clock.monotonic(), False
         if len(entries) > 1:
@@ -424,7 +424,7 @@ class JournalWriter:
             self._flush_s.append(took := self._clock.monotonic() - started)
             self.durations.note(took)
         except BaseException:
-            # SQLite has rolled back by itself after some errors.
+            # After some errors SQLite has already rolled back.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._versions.rolled_back()
@@ -433,14 +433,14 @@ class JournalWriter:
             if ARMED:
                 hit("journal.postcommit")
         except OSError as error:
-            # The transaction stands: from here on no failure may be reported as "not applied".
+            # The transaction stands: no failure from here on may be reported as "not applied".
             raise dbfile.DiskFailed(str(error)) from error
 
     def _set_meta(self, name: str, value: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (name, value))
 
     def flush_ms(self, percent: int) -> float:
-        """Return the duration of the newest commits at that percentile, in ms; 0 before the first."""
+        """Return the ``percent`` percentile of the durations of recent commits, in ms; 0 before the first."""
         times = sorted(self._flush_s.copy())
         return times[len(times) * percent // 100] * 1000 if times else 0.0
 
@@ -452,7 +452,7 @@ class JournalWriter:
             self._set_meta(journal.follower_name(name), seq.to_bytes(8, "big"))
 
     def _empty_log(self) -> None:
-        """Move the write-ahead log into the database, and write the witness."""
+        """Move the write-ahead log into the database, and flush the witness."""
         self._log.copy(truncate=True)
         self._witness.write(self.head, sync=True)
 
@@ -466,12 +466,12 @@ class JournalWriter:
                 self._empty_log()
 
     def compress(self) -> bool:
-        """Compress a few rows that were stored as they came. Returns True unless none is left that can be.
+        """Compress a few rows that were stored uncompressed. Returns: True unless none is left.
 
         Raises: ``dbfile.DiskFailed``.
         """
         self.compression_due = False
-        # What finds no room is made again later. What is damaged is for the scrub to report.
+        # A step that finds no room is repeated later. The scrub reports damage.
         with suppress(dbfile.DiskFull, dbfile.FileDamaged, dbfile.SqlFailed), dbfile.faults(self._connection):
             step = self._compression.next()
             if step is None:
@@ -490,7 +490,7 @@ class JournalWriter:
         return False
 
     def _require_space(self) -> None:
-        """Raises: ``dbfile.DiskFull`` if the disk lacks the room that the journal needs to go on."""
+        """Raises: ``dbfile.DiskFull`` if the disk lacks the room that the journal needs."""
         with dbfile.faults():
             disk = os.statvfs(self._path.parent)
         free = disk.f_bavail * disk.f_frsize
@@ -505,7 +505,7 @@ class JournalWriter:
         try:
             with dbfile.faults(self._connection):
                 self._require_space()
-                # The database may have room for a log that cannot grow.
+                # There may be room in the database for the content of a log that cannot grow.
                 self._empty_log()
                 with self._transaction():
                     self._set_meta("probe", _PROBE)
@@ -520,13 +520,13 @@ class JournalWriter:
 
 
 def _purged(entry: QueuedWrite) -> tuple[str, ...]:
-    """The ids of all entities of which the write has purged something."""
+    """The ids of all entities from which the write purged content."""
     purge = entry.prepared.write.purge
     return () if purge is None or purge.done is None else purge.done.ids
 
 
 def _runs(entries: Sequence[QueuedWrite]) -> Iterator[Sequence[QueuedWrite]]:
-    """``entries`` in order, each that purges alone: it has to see what those before it have written."""
+    """Split ``entries`` so that each purge is alone: it has to see the rows of the writes before it."""
     first = 0
     for number, entry in enumerate(entries):
         if entry.prepared.write.purge is not None:

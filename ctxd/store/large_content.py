@@ -1,7 +1,7 @@
 """Large content: made durable in the artifact store before the write that refers to it is submitted.
 
-The commit thread writes no artifact, so no session waits for another one's content. Content that no version refers to
-is removed: what a crash has left at the next start, what was kept for a write that was not made once its hold ends.
+The commit thread writes no artifacts, so no session waits for another one's content. Content that no version refers to
+is removed: after a crash at the next start, after an abandoned write when its hold ends.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,27 +20,27 @@ from ctxd.store.health import Health
 from ctxd.worker_threads import Lane, LoopHandle, NoThread
 
 KEPT_AT_ONCE: Final = 2
-"""Large contents that are encoded and written at once. Bounds their second copy in memory, and leaves threads to others
-while a disk is slow."""
+"""Large contents that are encoded and written concurrently. Bounds the memory for their encoded copies, and keeps
+threads free while a disk is slow."""
 
 READ_AT_ONCE: Final = 2
-"""Artifacts that are read at once, each whole in memory."""
+"""Artifacts that are read concurrently, each wholly in memory."""
 
 T = TypeVar("T")
 
 _FAILURES: Final = (dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed)
 
 Read = Callable[[Callable[[], set[str]]], Awaitable[set[str]]]
-"""Calls a function on the reader's thread, over everything accepted so far."""
+"""Calls a function on the reader's thread, once everything accepted so far is durable or lost."""
 
 
 class LargeContent:
-    """Keeps large content, and removes what no version refers to. Usable once it is open."""
+    """Keeps large content, and removes content that no version refers to. Call ``open`` first."""
 
     def __init__(
         self, health: Health, failed: Callable[[dbfile.DiskFailed], None], fault: Callable[[Exception], None]
     ) -> None:
-        """``failed`` ends the store after a failed disk; ``fault`` receives what a removal raised. Neither raises."""
+        """``failed`` ends the store after a disk failure; ``fault`` receives errors of removals. Neither may raise."""
         self._health = health
         self._failed = failed
         self._fault = fault
@@ -51,7 +51,7 @@ class LargeContent:
         self._became_unused = anyio.Event()
 
     def open(self, root: Path) -> ArtifactStore:
-        """Return the store of the artifacts in ``root``. Call this on the loop."""
+        """Open and return the artifact store in ``root``. Call this on the loop."""
         loop = LoopHandle()
         self._artifacts = ArtifactStore(root, lambda ref: loop.soon(self._note_unused, ref))
         return self._artifacts
@@ -63,36 +63,36 @@ class LargeContent:
     async def keep(self, document: Document) -> Document:
         """Return ``document`` with its content durable in the artifact store if it is too large for the database.
 
-        Call this before the decision to write it: then no other session waits for this one's content. What is not
-        submitted is removed. Raises: CtxdError as ``VersionStore.submit``. Cancel: waits for the disk.
+        Call this before deciding the write, so that no other session waits for the content. Content that is not
+        submitted is removed later. Raises: CtxdError as ``VersionStore.submit``. Cancel: waits for the disk.
         """
         if document.artifact is not None or (artifact := await self.keep_content(document.content)) is None:
             return document
         return msgspec.structs.replace(document, artifact=artifact)
 
     async def keep_content(self, content: Content | None) -> Artifact | None:
-        """As ``keep``, of ``content`` alone. Returns: the hold to put it with, None for small content."""
+        """As ``keep``, for content alone. Returns: the hold to put it with; None for small content."""
         if content is None or not is_large(content):
             return None
         return await self._kept(lambda: encode_content(content))
 
     async def put_artifact(self, data: bytes | Callable[[], Iterable[bytes]]) -> Artifact:
-        """Return a hold on ``data``, or on the pieces that it returns on a thread, durable in the artifact store.
+        """Make ``data``, or the pieces that it returns on a thread, durable in the artifact store. Returns: a hold.
 
-        A document that is submitted with ``artifact=`` the hold refers to it. It is removed once the hold has ended and
-        no version refers to it. Raises and cancel: as ``keep``.
+        Submit a document with ``artifact=`` the hold to refer to the artifact, which is removed once the hold has ended
+        and no version refers to it. Raises and cancel: as ``keep``.
         """
         return await self._kept((lambda: data) if isinstance(data, bytes) else data)
 
     async def get_artifact(self, ref: str) -> bytes:
-        """Return the bytes of the artifact ``ref``, compared with their hash.
+        """Return the bytes of the artifact ``ref``, verified.
 
-        Raises: CtxdError ``corrupt`` if they are not there or damaged; ``disk_full``. Cancel: waits for the disk.
+        Raises: CtxdError ``corrupt`` if they are missing or damaged; ``disk_full``. Cancel: waits for the disk.
         """
         return await self.read_artifacts(lambda artifacts: artifacts.read(ref))
 
     async def read_artifacts(self, work: Callable[[ArtifactStore], T]) -> T:
-        """Return what ``work`` returns, which reads from the artifact store on a thread.
+        """Call ``work`` with the artifact store on a thread, and return its result.
 
         Raises: CtxdError ``corrupt``, ``disk_full``. Cancel: waits for the disk.
         """
@@ -100,14 +100,15 @@ class LargeContent:
         return await self._answered(self._reading, lambda: work(self._artifacts))
 
     async def hold_artifact(self, ref: str) -> Artifact:
-        """Return a hold on an artifact that is there. Raises: CtxdError ``artifact_not_found``. Cancel: as ``keep``."""
+        """Return a hold on an existing artifact. Raises: CtxdError ``artifact_not_found``. Cancel: as ``keep``."""
         held = await self._answered(self._reading, lambda: self._artifacts.hold(ref))
         if held is None:
             raise CtxdError("artifact_not_found", f"there is no artifact {ref}", outcome="not_applied")
         return held
 
     async def repack_artifacts(self) -> int:
-        """Rewrite packs that are mostly dead. Returns: how many are gone. Raises and cancel: as ``read_artifacts``."""
+        """Rewrite packs that are mostly dead. Returns: the number of packs removed. Raises and cancel: as
+        ``read_artifacts``."""
         return await self._answered(self._collecting, self._artifacts.repack)
 
     async def _answered(self, lane: Lane, work: Callable[[], T]) -> T:
@@ -123,7 +124,7 @@ class LargeContent:
             raise CtxdError("corrupt", f"the index of artifacts cannot be read: {error}") from error
 
     async def _kept(self, data: Callable[[], bytes | Iterable[bytes]]) -> Artifact:
-        """Return a hold on what ``data`` returns, on a thread."""
+        """Write the result of ``data`` on a thread, and return a hold on it."""
         self._health.require_writable()
         try:
             return await self._keeping.run(self._keep, data)
@@ -144,8 +145,8 @@ class LargeContent:
             return writer.finish()
 
     async def collect(self, read: Read, referenced: Callable[[Sequence[str]], set[str]]) -> None:
-        """Remove artifacts that no version refers to, until cancelled. ``referenced``, called by ``read``, returns
-        those that one does refer to."""
+        """Remove artifacts that no version refers to, until cancelled. ``referenced`` returns those of its argument
+        that a version refers to; ``read`` calls it."""
         try:
             await self._collecting.run(self._artifacts.remove_leftovers)
             after = ""
@@ -153,7 +154,7 @@ class LargeContent:
                 await self._remove_unused(names, read, referenced)
                 after = names[-1]
         except (*_FAILURES, NoThread) as error:
-            # The index cannot be read: what a crash left is found at the next start.
+            # The index cannot be read: the next start looks for leftovers of a crash again.
             self._fault(error)
         while True:
             await self._became_unused.wait()
@@ -164,8 +165,8 @@ class LargeContent:
     async def _remove_unused(
         self, refs: Iterable[str], read: Read, referenced: Callable[[Sequence[str]], set[str]]
     ) -> None:
-        """Remove those of ``refs`` that are not referenced; what cannot be removed now is tried with the next ones."""
-        # Claimed before the look: a write that refers to one of them has landed, or holds it.
+        """Remove the unreferenced ones of ``refs``; those that cannot be removed now are retried with the next ones."""
+        # Claim them before the lookup: a write that refers to one either is durable by then, or holds it.
         claimed = self._artifacts.claim_removal(refs)
         if not claimed:
             return
@@ -173,7 +174,7 @@ class LargeContent:
 
         def remove(used: set[str]) -> None:
             nonlocal held
-            # From here on the removal ends the claims, one by one.
+            # From here on ``remove_unused`` ends the claims, one by one.
             held = ()
             with dbfile.faults():
                 self._artifacts.remove_unused(claimed, used)

@@ -1,7 +1,7 @@
 """Schema versions of a state directory's database, and the steps from each to the next.
 
 A migration copies the database first, to ``state.db.before-N`` beside it. Each step is one transaction that also sets
-the version, so a migration that is cut resumes at the step that it had not finished. A purge erases the copy.
+the version, so an interrupted migration resumes at its unfinished step. A purge erases the copy.
 """
 
 import os
@@ -18,7 +18,7 @@ from ctxd.store.journal import SCHEMA_VERSION
 _EXIT_NEWER: Final = 78
 _PAGES_STEP: Final = 4_096
 COPIES: Final = "state.db.before-*"
-"""The copies that migrations have made, below the state directory."""
+"""Glob of the copies made by migrations, relative to the state directory."""
 
 
 class Migration(NamedTuple):
@@ -32,24 +32,23 @@ class Migration(NamedTuple):
 MIGRATIONS: Final = (
     Migration(1, "index versions by the hash of their text", lambda connection: SqliteBackend(connection).create()),
     Migration(2, "index versions that hold from a past time", lambda connection: SqliteBackend(connection).create()),
-    # What is stored stays as it is and is read as it is. The number keeps programs out that cannot read new segments.
+    # Stored data needs no change. The new number keeps out programs that cannot read new segments.
     Migration(3, "write segments as tagged operations from now on", lambda connection: None),
-    # The start that follows moves it. The number keeps programs out that cannot read packs.
+    # The next start moves existing content. The new number keeps out programs that cannot read packs.
     Migration(4, "keep large content in packs from now on", lambda connection: None),
-    # What is stored stays as it is and is read as it is. The number keeps programs out that look for each document
-    # beside its version.
+    # Stored data needs no change. The new number keeps out programs that expect each document beside its version.
     Migration(5, "keep documents in the journal alone from now on", lambda connection: None),
-    # The daemon compresses what is stored when it is idle. The number keeps programs out that cannot read it.
+    # The daemon compresses stored data when idle. The new number keeps out programs that cannot read it.
     Migration(6, "compress journal rows and long texts from now on", lambda connection: None),
-    # What is stored stays as it is and is read as it is. The number keeps programs out that cannot read Zstandard.
+    # Stored data needs no change. The new number keeps out programs that cannot read Zstandard.
     Migration(7, "compress texts above 8 KiB with Zstandard from now on", lambda connection: None),
 )
 
 
 def migrations_of(database: Path) -> tuple[Migration, ...]:
-    """Return the steps that ``database`` needs: none if it is current or not there yet.
+    """Return the steps that ``database`` needs: none if it is current or does not exist.
 
-    Raises: StateDirError with exit code 78 if a newer program wrote it; ``dbfile.FileDamaged`` if it is no database.
+    Raises: StateDirError with exit code 78 if a newer program wrote it; ``dbfile.FileDamaged`` if it is not a database.
     """
     version = dbfile.user_version(database)
     if not version:
@@ -63,9 +62,9 @@ def migrations_of(database: Path) -> tuple[Migration, ...]:
 
 
 def migrate(database: Path) -> Path | None:
-    """Bring ``database``, without a daemon, to the current schema. Blocks; run again, it resumes.
+    """Migrate ``database`` to the current schema; no daemon may be running. Blocks; resumes if it was interrupted.
 
-    Returns: the copy of it as it was, None if it is current. Raises: as ``migrations_of``; ``dbfile``'s errors.
+    Returns: the path of the copy made before; None if it is current. Raises: as ``migrations_of``; ``dbfile``'s errors.
     """
     steps = migrations_of(database)
     if not steps:
@@ -79,7 +78,7 @@ def migrate(database: Path) -> Path | None:
                 step.run(connection)
                 connection.execute(f"PRAGMA user_version={step.version + 1}")
                 connection.execute("COMMIT")
-            # The version is read from the file's header, without its log.
+            # Truncate the log, so that the header of the file has the new version.
             dbfile.checkpoint(connection, truncate=True)
         finally:
             connection.close()
@@ -87,7 +86,7 @@ def migrate(database: Path) -> Path | None:
 
 
 def _copied(database: Path) -> Path:
-    """Copy ``database`` unless a migration that was cut has done so. Returns: the copy."""
+    """Copy ``database``, unless an interrupted migration has done so. Returns: the path of the copy."""
     copy = database.with_name(f"{database.name}.before-{SCHEMA_VERSION}")
     if copy.exists():
         return copy
@@ -98,7 +97,7 @@ def _copied(database: Path) -> Path:
     try:
         dbfile.copy(source, target, pages=_PAGES_STEP, step=lambda: None)
     except BaseException:
-        # On a full disk it would keep the room that the daemon needs.
+        # On a full disk it would take the room that the daemon needs.
         partial.unlink()
         raise
     finally:

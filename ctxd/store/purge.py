@@ -1,22 +1,20 @@
-"""Purge: the one write that removes content, and records that it did.
+"""Purge: the only write that removes content, with a record of the removal.
 
-In one transaction: every version of the object, and every other version that has the very same text, is replaced by
-one that is marked ``purged`` and has no content; so are they in the bodies of the journal rows that wrote them; their
-text is overwritten and dropped; and a row is appended that names the entities and, of each rewritten row, its
-sequence, the hash that it keeps and the hash of what it is now. The chain stays what it was, and only what such a
-record names may differ from it.
+In one transaction, every version of the object, and every other version with exactly the same text, is replaced by one
+that is marked ``purged`` and has no content, also in the bodies of the journal rows that wrote it. The text is
+overwritten and dropped. A row is appended that records the entities and, for each rewritten row, its sequence, its
+original hash and its new hash. The chain stays the same; only recorded rows may differ from it.
 
-An entity of which only a part is purged, such as a chat's segments, is restated: its versions are replaced in the same
-way by others that lack a part, their text by another. So is one that only happens to have the same text, and cannot do
-without one: with the least text that it needs.
+An entity that is purged in part, such as a chat's segments, is restated: its versions are replaced in the same way by
+versions without that part, with a new text. So is an entity that merely has the same text and cannot do without one:
+its new text is the minimum that it needs.
 
-Every step follows an index (entity, text hash, journal sequence), so the cost is that of what is purged, whatever the
-store holds beside it. That nothing is left in the database file rests on ``secure_delete``: SQLite zeroes what it
-frees. It does not zero what it has moved within a page or to another one, so that a later purge would miss a copy: no
-row that holds text is ever deleted or made longer, only replaced in its place. What lies outside the database goes
-after the transaction, and again at the next start if that is cut: the artifacts, and the write-ahead log, which holds
-older pages until it is truncated. The record's entities are those that a projection has to evict
-(``journal.Body.purged``).
+Every step uses an index (entity, text hash, journal sequence), so the cost depends on the purged data, not on the size
+of the store. ``secure_delete`` makes SQLite zero freed space in the database file. It does not zero the old place of a
+row moved within a page or to another page, where a later purge would miss the copy; so no row that holds text is ever
+deleted or made longer, only replaced in place. Data outside the database is removed after the transaction, or at the
+next start if that was interrupted: the artifacts, and the write-ahead log, which holds older pages until it is
+truncated. A projection evicts the recorded entities (``journal.Body.purged``).
 """
 
 import json
@@ -41,27 +39,27 @@ KIND: Final = "object.purge"
 """The kind of a row that records a purge."""
 
 ARTIFACT: Final = "artifact:"
-"""Prefix of the ids of artifacts that were put; their address follows."""
+"""Prefix of the ids of artifacts; their address follows."""
 
 ARTIFACT_TAG: Final = "artifact_tag:"
-"""Prefix of the ids of tags of artifacts; their name follows."""
+"""Prefix of the ids of artifact tags; their name follows."""
 
 COMMITS_OF: Final = "commit@"
 """Prefix of a session's id in ``PurgeRequest.within``: the commits of the session."""
 
 _PENDING: Final = "purge.pending"
 _KEPT: Final = ("file_type", "tool", "status", "chat_ref")
-"""Fields of a payload that a purged version still has: what its line in a context is made of."""
+"""Payload fields that a purged version keeps, because its line in a context shows them."""
 
 _OF_CONTENT: Final = frozenset({"summary", "secrets"})
-"""Fields of a commit's payload that a purged version lacks: the others are its place in a chain."""
+"""Fields that a purged commit's payload loses; the others describe its place in a chain."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 def purged_document(document: Document, keyed: Callable[[str], str]) -> Document:
-    """Return the replacement of ``document`` in a purge: with a keyed source hash, without text."""
+    """Return the purged form of ``document``: with a keyed source hash, without text."""
     kept = document.payload.keys() - _OF_CONTENT if document.type == "commit" else _KEPT
     payload: dict[str, Any] = {name: value for name, value in document.payload.items() if name in kept}
     if document.type == "file":
@@ -77,7 +75,7 @@ def purged_document(document: Document, keyed: Callable[[str], str]) -> Document
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True):
-    """The result that is kept of a purge: the entities, and how many versions and texts of theirs it destroyed."""
+    """The stored result of a purge: the entities, and the numbers of versions and texts that it destroyed."""
 
     ids: tuple[str, ...]
     versions: int
@@ -85,14 +83,14 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
 
 
 def counted(result: bytes) -> Counted:
-    """Decode the kept result of a purge. Raises: msgspec.DecodeError."""
+    """Decode the stored result of a purge. Raises: msgspec.DecodeError."""
     return msgspec.msgpack.decode(result, type=Counted)
 
 
 def apply(
     connection: dbfile.Connection, versions: SqliteBackend, purge: PurgeRequest, seq: int, request: bytes
 ) -> Purged:
-    """Purge within the transaction that is open, on behalf of row ``seq``, whose body is given back."""
+    """Purge within the open transaction, on behalf of row ``seq``, whose body is part of the result."""
     if purge.unreferenced:
         purge.ids = _unreferenced(versions, purge.ids)
     if purge.reclaimed is not None:
@@ -133,7 +131,7 @@ def apply(
 
 
 def _unreferenced(versions: SqliteBackend, ids: Iterable[str]) -> tuple[str, ...]:
-    """Those of the artifacts ``ids`` that are not pinned, that no tag names, and whose bytes nothing else has."""
+    """The artifacts among ``ids`` that are not pinned and not tagged, and whose bytes no other version has."""
     tagged = {_payload(version).get("artifact") for version in versions.scan(ARTIFACT_TAG) if version.body is not None}
     return tuple(
         version.id
@@ -161,7 +159,7 @@ def _own(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
 
 
 def _targets(versions: SqliteBackend, ids: Iterable[str]) -> list[Version]:
-    """Every version of ``ids`` that is not purged yet, and every other one with a text of theirs."""
+    """Every version of ``ids`` that is not purged yet, and every version of other entities with one of their texts."""
     wanted = frozenset(ids)
     own = _own(versions, wanted)
     texts = {version.content for version in own if version.content is not None}
@@ -177,7 +175,7 @@ def _key(version: Version) -> tuple[str, int, int]:
 def _restated(
     connection: dbfile.Connection, versions: SqliteBackend, within: Iterable[str], restate: Restate
 ) -> Iterator[tuple[Version, Document]]:
-    """Every version of an entity ``within`` that changes, and what it becomes."""
+    """Every version of an entity ``within`` that ``restate`` changes, and its replacement."""
     for name in within:
         for id in _within(connection, name):
             for version in versions.history(id, corrections=True):
@@ -185,7 +183,7 @@ def _restated(
                     continue
                 text = None if version.content is None else _inline(connection, version.content)
                 if text is None and version.content is not None:
-                    # Too large for the database: only a commit that a client made, which is purged by its own id.
+                    # Not in the database: it must be a large commit that a client made, which is purged by its own id.
                     continue
                 document = restate(decode_document(id, version.body, text))
                 if document is not None:
@@ -217,7 +215,7 @@ def _keep_text(connection: dbfile.Connection, text: Content | None) -> bytes | N
 def _still_said(
     versions: SqliteBackend, texts: Set[bytes], written: Mapping[tuple[str, int, int], Version]
 ) -> set[bytes]:
-    """Those of ``texts`` that a version has which is not ``written`` anew, or is written with it."""
+    """Those of ``texts`` that a version still has after the versions in ``written`` are replaced."""
     now = {version.content for version in written.values()}
     for version in versions.with_content(sorted(texts)):
         now.add(written.get(_key(version), version).content)
@@ -225,18 +223,18 @@ def _still_said(
 
 
 def _instead(connection: dbfile.Connection, version: Version, purge: PurgeRequest) -> Version:
-    """Return the replacement of ``version``, one of the targets: without text unless it keeps some."""
+    """Return the replacement of ``version``, one of the targets: without text, unless ``purge.sharing`` keeps some."""
     assert version.body is not None, "a deletion says nothing that could be purged"
     document = decode_document(version.id, version.body)
     if purge.sharing is not None and version.id not in purge.ids and version.content is not None:
         text = _inline(connection, version.content)
-        # What has to go on is small enough to be in the database.
+        # Entities that need a text have one small enough for the database.
         left = None if text is None else purge.sharing(msgspec.structs.replace(document, content=text))
         if left is not None:
             return _rewritten(version, left, _keep_text(connection, left.content))
     gone = purged_document(document, purge.keyed)
     if purge.reclaimed is not None:
-        # Another host may have it, and bring it back.
+        # Another host may have a copy and bring it back.
         payload = {**gone.payload, "reclaimed": True}
         gone = msgspec.structs.replace(gone, payload=payload, content_hash=content_hash(payload, None))
     return _rewritten(version, gone, None)
@@ -254,8 +252,8 @@ def _rewrite_row(
     places: dict[tuple[str, int, int], int],
     reclaimed: str | None,
 ) -> journal.Rewritten:
-    """Replace in row ``tx`` what is ``written`` anew, on behalf of row ``record``. ``places`` receives the places of
-    its documents."""
+    """Replace the versions in row ``tx`` by those ``written``, on behalf of row ``record``. The positions of its
+    documents are added to ``places``."""
     (row,) = journal.read_rows(connection, after=tx - 1, limit=1)
     body = journal.decode_body(row.body)
     puts, keys = [], []
@@ -265,7 +263,7 @@ def _rewrite_row(
         if version is not None:
             put = msgspec.structs.replace(put, document=version.body or b"", content=version.content)
         puts.append(put)
-    # A digest of parameters, and the hashes in an answer, would let a short text be guessed.
+    # A digest of the parameters, or hashes in the result, would allow guessing a short text.
     after = msgspec.structs.replace(body, request=b"", result=_without_hashes(body.result), puts=tuple(puts))
     (length,) = connection.execute("SELECT length(body) FROM journal WHERE seq=?", (tx,)).fetchone() or (0,)
     size = length
@@ -274,8 +272,8 @@ def _rewrite_row(
         after, size = msgspec.structs.replace(after, knows=()), 0
     encoded = journal.encode_rewritten(after, size)
     places.update(zip(keys, range(len(keys)), strict=True))
-    # Of the same size it is written over what was there, page by page, and nothing is moved. What was compressed may
-    # be longer now, and no longer than it was once it is compressed again; zeros behind it are not read.
+    # A body of the same size overwrites the old one page by page, and nothing moves. A body that was compressed may be
+    # longer now, but fits once it is compressed again; the zeros after it are not read.
     fitting = encoded if len(encoded) <= length else dbfile.pack_body(encoded).ljust(length, b"\0")
     connection.execute("UPDATE journal SET body=? WHERE seq=?", (fitting, row.seq)).fetchall()
     name = journal.rewritten_name(row.seq)
@@ -287,7 +285,7 @@ _KNOWN: Final = "(SELECT n FROM entity WHERE id=?)"
 
 
 def unknown_elsewhere(connection: dbfile.Connection, ids: Iterable[str], session: str) -> tuple[str, ...]:
-    """Those of ``ids`` that are in the index of no session but ``session``."""
+    """Those of ``ids`` that are in no session's index except that of ``session``."""
     query = f"SELECT 1 FROM knows WHERE object={_KNOWN} AND session IS NOT {_KNOWN} LIMIT 1"
     return tuple(id for id in ids if connection.execute(query, (id, f"session:{session}")).fetchone() is None)
 
@@ -300,13 +298,13 @@ def _forget_known(connection: dbfile.Connection, objects: Iterable[str], session
 
 def entities(connection: dbfile.Connection, prefix: str) -> list[str]:
     """The ids of all entities with ``prefix``, which ends in ``#``, in order."""
-    # A dollar sign is the character after the number sign.
+    # "$" is the character after "#".
     query = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
     return [id for (id,) in connection.execute(query, (prefix, f"{prefix[:-1]}$"))]
 
 
 def reclaimable(connection: dbfile.Connection, ids: Iterable[str]) -> int:
-    """The bytes that purging ``ids`` frees, those of documents that are stored with their version as well twice."""
+    """The bytes that purging ``ids`` frees. Documents that are also stored with their version count twice."""
     entities, size = set[int](), 0
     texts: set[bytes] = set()
     backend = SqliteBackend(connection)
@@ -329,9 +327,9 @@ def reclaimable(connection: dbfile.Connection, ids: Iterable[str]) -> int:
 
 
 def silences(connection: dbfile.Connection, longer_than: int) -> list[tuple[int, int]]:
-    """The valid times of consecutive rows that are ``longer_than`` ms apart or more, oldest first, from the first row.
+    """The valid times of each two consecutive rows that are at least ``longer_than`` ms apart, oldest first.
 
-    Cost: a few look-ups for each span of that length, however many rows there are.
+    Cost: a few look-ups per span of that length, whatever the number of rows.
     """
     found: list[tuple[int, int]] = []
 
@@ -365,7 +363,7 @@ def _without_hashes(result: bytes) -> bytes:
 
 
 def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes], put: Set[bytes | None]) -> None:
-    """Drop ``texts``; those that were ``put`` as artifacts are in the artifact store whatever their size."""
+    """Drop ``texts``; those in ``put`` are in the artifact store whatever their size."""
     left = set(unfinished(connection))
     for ref in texts:
         found = connection.execute("SELECT bytes IS NULL FROM content WHERE hash=?", (ref,)).fetchone()
@@ -374,15 +372,15 @@ def _drop_texts(connection: dbfile.Connection, texts: Sequence[bytes], put: Set[
         (spilled,) = found
         if spilled or ref in put:
             left.add(ref)
-        # Not deleted: SQLite would move other texts together, and leave copies of them where they were.
+        # Do not delete the row: SQLite would move other texts and leave copies in their old places.
         emptied = "UPDATE content SET hash=CAST(rowid AS BLOB), size=0, bytes=x'' WHERE hash=?"
         connection.execute(emptied, (ref,)).fetchall()
-    # Also with no artifact to remove: the write-ahead log is left.
+    # Even without artifacts to remove, the write-ahead log has to be truncated.
     connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES (?,?)", (_PENDING, _encode(sorted(left))))
 
 
 def unfinished(connection: dbfile.Connection) -> tuple[bytes, ...]:
-    """The texts whose artifacts a purge has left to remove."""
+    """The texts whose artifacts are still to be removed."""
     found = connection.execute("SELECT value FROM meta WHERE name=?", (_PENDING,)).fetchone()
     return () if found is None else tuple(_decode(found[0]))
 
@@ -393,7 +391,7 @@ def is_unfinished(connection: dbfile.Connection) -> bool:
 
 
 def residue(connection: dbfile.Connection) -> tuple[str, ...]:
-    """The files that may still hold what was purged, relative to the state directory; none once all is gone."""
+    """The files that may still hold purged content, relative to the state directory; empty once there are none."""
     if not is_unfinished(connection):
         return ()
     spilled = any(not is_kept(connection, ref) for ref in unfinished(connection))
@@ -401,10 +399,10 @@ def residue(connection: dbfile.Connection) -> tuple[str, ...]:
 
 
 def is_kept(connection: dbfile.Connection, ref: bytes) -> bool:
-    """Return True if the text ``ref`` was written again since it was purged."""
+    """Return True if the text ``ref`` was written again after its purge."""
     return connection.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone() is not None
 
 
 def finish(connection: dbfile.Connection) -> None:
-    """Note, in the transaction that is open, that nothing of the purges before is left."""
+    """Record, in the open transaction, that nothing is left of earlier purges."""
     connection.execute("DELETE FROM meta WHERE name=?", (_PENDING,))

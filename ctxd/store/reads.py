@@ -1,4 +1,4 @@
-"""Reads of durable versions: the connection that they use, and the port for reads as of a time."""
+"""Reads of durable versions: the connection for them, and the interface for reads as of a time."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +23,13 @@ from ctxd_protocol.object_types import Receipt
 T = TypeVar("T")
 
 _HEADS_READ: Final = 500
-"""Heads of one query: few, so that what is read of one is still near the processor when it is decoded."""
+"""Heads per query: few, so that the rows are still in the processor's cache when they are decoded."""
 
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn what a damaged or failing disk raises inside into ``CtxdError`` ``corrupt`` and ``store_failed``, and want
-    of descriptors or memory into ``disk_full``."""
+    """Translate errors of a damaged or failing disk into ``CtxdError`` ``corrupt`` and ``store_failed``, and exhausted
+    descriptors or memory into ``disk_full``."""
     try:
         with dbfile.faults():
             yield
@@ -48,7 +48,7 @@ def answered(function: Callable[[], T]) -> T:
 
 
 def to_stored(version: Version) -> Stored | None:
-    """The version as the rest of the daemon knows it, without content; None for a deletion.
+    """Convert a version to the form that the rest of the daemon uses, without content; None for a deletion.
 
     Raises: CtxdError ``corrupt`` if its document cannot be read.
     """
@@ -56,7 +56,7 @@ def to_stored(version: Version) -> Stored | None:
 
 
 def all_stored(versions: Iterable[Version]) -> list[Stored]:
-    """As ``to_stored``, of many, without the deletions: a call for each would take a tenth of the time."""
+    """As ``to_stored`` for many versions, without deletions. One call each would be a tenth of a read's time."""
     found = []
     for version in versions:
         body, content = version.body, version.content
@@ -78,8 +78,8 @@ def all_stored(versions: Iterable[Version]) -> list[Stored]:
 
 
 class KeyIndex(NamedTuple):
-    """An index by which rows of ``table`` are looked up: its columns, the number of a row, and where its greatest
-    stands in ``Reader.last_keys``."""
+    """An index for look-ups in ``table``: its columns, the column ``number`` of a row, and the position ``last`` of its
+    maximum in the result of ``Reader.last_keys``."""
 
     what: str
     table: str
@@ -89,7 +89,7 @@ class KeyIndex(NamedTuple):
     last: int
 
     def query(self, *, by_index: bool) -> str:
-        """The query for the keys beyond one, as the index or the table has them: number first."""
+        """The query for the keys after a given one, from the index or the table; rows start with the number."""
         columns = ", ".join(self.columns)
         places = ",".join("?" for _ in self.columns)
         given = f"{self.columns[0]} IS NOT NULL"
@@ -107,7 +107,7 @@ KEY_INDEXES: Final = (
 
 
 class Reader:
-    """One read-only connection and what is asked of it. Not for two threads at a time. ``reads_once``: as for
+    """One read-only connection and its queries. Not for two threads at a time. ``reads_once``: as for
     ``open_reader``."""
 
     def __init__(self, path: Path, artifacts: ArtifactStore, *, reads_once: bool = False) -> None:
@@ -120,8 +120,7 @@ class Reader:
         self.connection.close()
 
     def heads(self, ids: Iterable[str], sized_above: int) -> tuple[dict[str, Stored | None], dict[str, int]]:
-        """Return the newest version of each of ``ids``, and the bytes of encoded documents that have more than
-        ``sized_above``."""
+        """Return the newest version of each of ``ids``, and the bytes of encoded documents above ``sized_above``."""
         heads: dict[str, Stored | None] = dict.fromkeys(ids)
         sizes: dict[str, int] = {}
         wanted = list(heads)
@@ -136,7 +135,7 @@ class Reader:
         return heads, sizes
 
     def operations(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[journal.Body, Receipt]]:
-        """Return the finished writes under ``(principal, op_id)``: the body of each, and its receipt."""
+        """Return the durable writes under the ``(principal, op_id)`` keys: the body of each, and its receipt."""
         found = {}
         query = "SELECT seq FROM journal WHERE op_id=? AND principal=?"
         for principal, op_id in keys:
@@ -156,7 +155,7 @@ class Reader:
         return rows
 
     def content_size(self, row: journal.Row) -> int:
-        """The bytes of the texts that ``row`` refers to; 0 if it cannot be read."""
+        """The size of the texts that ``row`` refers to, in bytes; 0 if the row cannot be read."""
         try:
             refs = {put.content for put in journal.decode_body(row.body).puts if put.content is not None}
         except (ValueError, TypeError):
@@ -166,18 +165,18 @@ class Reader:
         return sum(int(size[0]) for size in found if size is not None)
 
     def follower_mark(self, name: str) -> int:
-        """The sequence that the follower ``name`` has marked; 0 for a new one."""
+        """The sequence that the follower ``name`` marked last; 0 for a new follower."""
         found = self.connection.execute(
             "SELECT value FROM meta WHERE name=?", (journal.follower_name(name),)
         ).fetchone()
         return 0 if found is None else int.from_bytes(found[0], "big")
 
     def rows_after(self, after: int, limit: int) -> list[journal.Row]:
-        """The rows beyond ``after``, verified. Raises: CtxdError ``corrupt``."""
+        """The rows after ``after``, verified. Raises: CtxdError ``corrupt``."""
         return self._rows(after, limit)
 
     def last_keys(self) -> tuple[int, int]:
-        """The greatest number of an entity and the greatest journal sequence, one after the other."""
+        """The greatest number of an entity, and the greatest journal sequence."""
         query = "SELECT coalesce((SELECT max(n) FROM entity), 0), coalesce((SELECT max(seq) FROM journal), 0)"
         entity, seq = self.connection.execute(query).fetchone() or (0, 0)
         return int(entity), int(seq)
@@ -185,9 +184,9 @@ class Reader:
     def keys(
         self, index: "KeyIndex", last: tuple[int, int], limit: int, *, by_index: bool
     ) -> Iterator[tuple[tuple[str | tuple[str, ...], int], ...]]:
-        """Walk the keys of ``index`` up to the numbers in ``last``, at most ``limit`` at a time; blocks.
+        """Walk the keys of ``index`` up to the number given by ``last``, at most ``limit`` at a time; blocks.
 
-        Yields: ``(key, number)`` of each key, as the table has them or, with ``by_index``, as the index does.
+        Yields: ``(key, number)`` of each key, read from the table or, with ``by_index``, from the index.
         """
         bound = last[index.last]
         after: tuple[Any, ...] = ("", "")[: len(index.columns)] if by_index else (0,)
@@ -195,19 +194,18 @@ class Reader:
         execute: Callable[..., Any] = self.connection.execute
         while rows := execute(query, (*after, bound, limit)).fetchall():
             after = rows[-1][1:] if by_index else rows[-1][:1]
-            # Keys as the Bloom filter has them: an id, or a principal and its operation id.
+            # Keys in the form of the Bloom filter: an id, or a principal and its operation id.
             yield tuple((row[1] if len(row) == 2 else row[:0:-1], row[0]) for row in rows)
 
     def entity_ids(self, after: int, limit: int) -> list[tuple[int, str]]:
-        """Return at most ``limit`` entities beyond number ``after``, each as number and id."""
+        """Return at most ``limit`` entities after number ``after``, each as number and id."""
         query = "SELECT n, id FROM entity WHERE n>? ORDER BY n LIMIT ?"
         return [(int(n), str(id)) for n, id in self.connection.execute(query, (after, limit))]
 
     def contents(self, refs: Iterable[str]) -> dict[str, Content]:
-        """Content by hash.
+        """Return the contents ``refs`` by hash.
 
-        Raises: CtxdError ``corrupt`` if text is not there or does not match its hash; ``purged`` if it is not there
-        because a purge removed it.
+        Raises: CtxdError ``corrupt`` if one is missing or does not match its hash; ``purged`` if a purge removed it.
         """
         texts = {}
         for ref in refs:
@@ -219,7 +217,7 @@ class Reader:
         return texts
 
     def _require_damaged(self, ref: str, error: CtxdError) -> None:
-        """Raise ``purged`` if ``error`` comes from a purge: the hash may be of a version that was read before one."""
+        """Raise ``purged`` if a purge caused ``error``: the caller may have read the version before the purge."""
         if error.code == "corrupt" and not self.versions.with_content((bytes.fromhex(ref),)):
             hint = "Send the call again: it shows what the purge left."
             message = f"content {ref} was purged while it was read"
@@ -241,7 +239,7 @@ class Reader:
         return decode_content(data)
 
     def referenced(self, refs: Iterable[str]) -> set[str]:
-        """Those of the content hashes ``refs`` that a version refers to."""
+        """Those of the content hashes ``refs`` that versions refer to."""
         query = "SELECT 1 FROM content WHERE hash=?"
         return {ref for ref in refs if self.connection.execute(query, (bytes.fromhex(ref),)).fetchone() is not None}
 
@@ -250,7 +248,7 @@ class Reader:
         return list(dict.fromkeys(version.id for version in self.versions.with_content((bytes.fromhex(ref),))))
 
     def check(self, ref: str) -> None:
-        """Compare the content ``ref`` with its hash, without all of it in memory. Raises: as ``contents``."""
+        """Compare the content ``ref`` with its hash, in pieces if it is large. Raises: as ``contents``."""
         row = self.connection.execute(
             "SELECT bytes IS NULL FROM content WHERE hash=?", (bytes.fromhex(ref),)
         ).fetchone()
@@ -270,19 +268,19 @@ class Reader:
         return 0 if found is None else int(found[0])
 
     def knowing(self, object_id: str) -> list[str]:
-        """The sessions in whose index ``object_id`` is, by id."""
+        """The ids of the sessions that have ``object_id`` in their index, in order."""
         query = """SELECT s.id FROM entity AS o JOIN knows ON knows.object=o.n JOIN entity AS s ON s.n=knows.session
             WHERE o.id=? ORDER BY s.id"""
         return [id.removeprefix("session:") for (id,) in self.connection.execute(query, (object_id,))]
 
     def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """The signatures kept of ``ids``, where there are any."""
+        """The stored stat signatures of ``ids``; those without one are left out."""
         query = """SELECT e.id, sig FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
             JOIN signature ON signature.entity=e.n"""
         return dict(self.connection.execute(query, (json.dumps(list(ids)),)))
 
     def changes(self, after: int, limit: int) -> list[Change]:
-        """The journal rows beyond ``after`` as changes, in order."""
+        """The journal rows after ``after`` as changes, in order."""
         return [
             Change(
                 row.seq,
@@ -297,7 +295,7 @@ class Reader:
 
 
 class AsOfReads(Protocol):
-    """The versions of one journal, as of both times: see ``SqliteBackend``, whose reads these are.
+    """Reads of one journal's versions by both times, with the meaning that ``SqliteBackend`` gives them.
 
     All raise CtxdError ``corrupt`` or ``store_failed``. Cancel: safe.
     """
@@ -323,7 +321,7 @@ class AsOfReads(Protocol):
 
 
 class QueryRows(msgspec.Struct, frozen=True):
-    """Rows of a Datalog query. ``complete``: there are no more. ``tx``: the newest journal row that it saw."""
+    """Rows of a Datalog query. ``complete``: there are no more. ``tx``: the newest journal row visible to it."""
 
     rows: list[list[Any]]
     complete: bool
@@ -331,10 +329,10 @@ class QueryRows(msgspec.Struct, frozen=True):
 
 
 class EmbeddedReads:
-    """See ``AsOfReads``. Reads what is durable, one call at a time on a thread."""
+    """``AsOfReads`` of durable versions in the embedded tables, one call at a time on a thread."""
 
     def __init__(self, reader: Reader, lane: Lane) -> None:
-        """``lane`` is that of all who use ``reader``."""
+        """``lane`` serialises all users of ``reader``."""
         self.reader = reader
         self.lane = lane
 

@@ -1,7 +1,7 @@
-"""Rebuild of the read model: the fold of the journal replaces the content of the tables.
+"""Rebuild of the read model: the content of the tables is replaced by a fold of the journal.
 
-One transaction: an interruption leaves the tables as they were. Stat signatures go, they are a cache. Blocks, on a
-state directory without a daemon.
+It is one transaction, so an interruption leaves the tables unchanged. Stat signatures are dropped: they are a cache.
+Blocks; no daemon may be running.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ _STEP: Final = 1_000
 def checked(root: Path, step: Step) -> tuple[Report, int]:
     """Verify the tables of the state directory ``root`` against its journal, and rebuild them if they differ.
 
-    ``step`` reports the progress. Returns: the last verification, and how many rows were
-    folded, 0 if there was no need. Raises: StateDirError if there is no state, it is in use, or cannot be folded.
+    ``step`` reports progress. Returns: the last verification, and the number of rows folded, 0 if none had to be.
+    Raises: StateDirError if there is no state, it is in use, or cannot be folded.
     """
     database = root / "state.db"
     if not database.is_file():
@@ -43,10 +43,9 @@ def checked(root: Path, step: Step) -> tuple[Report, int]:
 
 
 def rebuild_tables(database: Path, step: Callable[[int], None]) -> int:
-    """Fold the journal in ``database`` into its tables afresh; ``step`` reports the rows done.
+    """Fold the journal in ``database`` into its emptied tables; ``step`` reports the rows done.
 
-    Returns: the rows folded. Raises: ``dbfile``'s errors, ValueError for a row that cannot be read: nothing is changed
-    then.
+    Returns: the number of rows folded. Raises: ``dbfile``'s errors, ValueError for an unreadable row; nothing changes.
     """
     with dbfile.faults():
         connection = dbfile.open_writer(database)

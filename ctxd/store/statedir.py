@@ -1,6 +1,6 @@
-"""The state directory: who may use it, and that only one daemon does.
+"""The state directory: its permissions, and the lock that admits only one daemon.
 
-``journal_writer`` checks before each commit that it is still in its place.
+``journal_writer`` checks before each commit that the files are still in their place.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from ctxd.errors import StateDirError
 from ctxd.store.chain_snapshots import ChainSnapshots
 
 SEARCH_INDEX: Final = "search"
-"""Name of the folder of the search index, or of the link to it in the cache directory."""
+"""Name of the folder of the search index, or of the link to that folder in the cache directory."""
 
 _EXIT_NO_STATE: Final = 10
 _EXIT_NO_PLACE: Final = 73
@@ -26,7 +26,7 @@ _EXIT_UNSAFE: Final = 78
 
 
 class StateDir:
-    """A directory held by this process until ``close``. ``root`` is where it is, ``snapshots`` are those in it."""
+    """A state directory locked by this process until ``close``. ``root`` is its path, ``snapshots`` are in it."""
 
     def __init__(self, root: Path, lock: int, *, ephemeral: bool) -> None:
         self.root = root
@@ -51,32 +51,32 @@ class StateDir:
 
     @property
     def key(self) -> Path:
-        """The key that tags of secrets are made with."""
+        """The file of the key for tags of secrets."""
         return self.root / "secrets.key"
 
     @property
     def projection(self) -> Path:
-        """Path of the projection's watermark."""
+        """The file of the projection's watermark."""
         return self.root / "projection.json"
 
     def close(self) -> None:
-        """Let go of the directory; remove it if it is ephemeral."""
+        """Unlock the directory; remove it if it is ephemeral."""
         if self._ephemeral:
             shutil.rmtree(self.root, ignore_errors=True)
         os.close(self._lock)
 
 
 def hold_existing(root: Path) -> StateDir:
-    """Take the state directory ``root`` until ``close``. Raises: as ``hold``; StateDirError if there is no state."""
+    """Lock the state directory ``root`` until ``close``. Raises: as ``hold``; StateDirError if there is no state."""
     if not (root / "state.db").is_file():
         raise StateDirError(f"there is no state in {root}", exit_code=_EXIT_NO_STATE)
     return hold(root)
 
 
 def hold(root: Path | None) -> StateDir:
-    """Take the directory ``root``, made with mode 0700 if missing; None takes a fresh one that lasts until ``close``.
+    """Lock the directory ``root``, created with mode 0700 if missing; None creates one that lasts until ``close``.
 
-    Raises: StateDirError if another process holds it, others could change what is in it, or it cannot be made.
+    Raises: StateDirError if another process holds it, other users could change it, or it cannot be created.
     """
     try:
         if root is None:
@@ -85,8 +85,8 @@ def hold(root: Path | None) -> StateDir:
         root = root.absolute()
         make_folder(root)
         if not (root / "state.db").exists():
-            # The daemon that made the directory may have died before its entry was on the disk. A folder above it
-            # that may not be read is another program's, as is the entry.
+            # The daemon that created the directory may have died before its entry was flushed. If the parent may not be
+            # read, another program created the entry.
             with suppress(PermissionError):
                 sync_folder(root.parent)
         check_safe(root)
@@ -97,7 +97,7 @@ def hold(root: Path | None) -> StateDir:
 
 
 def check_safe(root: Path) -> None:
-    """Refuse a directory that is not ours alone, or below one where others may swap it.
+    """Refuse a directory that other users can access, or one with a parent in which they could replace it.
 
     Raises: StateDirError.
     """
@@ -111,7 +111,7 @@ def check_safe(root: Path) -> None:
         above = folder.stat()
         shared = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         trusted = above.st_uid in (0, os.geteuid())
-        # In a sticky folder of root's, such as /tmp, only its owner can move an entry.
+        # In a sticky folder owned by root, such as /tmp, only an entry's owner can move it.
         if not trusted or (shared and not (above.st_mode & stat.S_ISVTX and above.st_uid == 0)):
             raise StateDirError(f"{folder} above {root} can be written by others", exit_code=_EXIT_UNSAFE)
 

@@ -1,9 +1,9 @@
-"""The version store: the one interface to versions, for writes and for reads.
+"""The version store: the interface for all writes and reads of versions.
 
-A write is accepted at once: it gets its sequence and its valid time, and its heads are visible. It is durable once the
-transaction that it shares with its neighbours is on the disk. While one transaction runs, the next one gathers: no
-write waits for others, and none pays for a flush alone. If a transaction fails, so does every write accepted after it,
-and nothing of them remains. Reads of anything but a head wait until the writes before them are durable or have failed.
+A write is accepted at once: it gets its sequence and valid time, and its heads are visible. It becomes durable with the
+transaction that it shares with its neighbours. While one transaction runs, writes for the next one gather, so no write
+waits for others to arrive, and they share a flush. If a transaction fails, every write accepted after it fails too, and
+leaves no trace. Reads of anything but a head wait until earlier writes are durable or have failed.
 """
 
 from collections import OrderedDict
@@ -57,14 +57,14 @@ T = TypeVar("T")
 
 _EXIT_IO: Final = 74
 DAMAGE_MAX: Final = 100
-"""Sentences about damage that the status keeps."""
+"""Maximum number of damage reports in the status."""
 
 
 class VersionStore:
-    """Versions of entities in a state directory. ``run`` has to run while anything else is called."""
+    """Versions of entities in a state directory. ``run`` must be running while anything else is called."""
 
     def __init__(self, root: Path | None, clock: Clock) -> None:
-        """``root`` is the state directory; ``None`` keeps everything in a fresh one that is removed at the end."""
+        """``root`` is the state directory; ``None`` creates a temporary one that is removed at the end."""
         self._bloom = BloomFilter()
         self.is_new_operation: Callable[[Operation], bool] = self._bloom.lacks
         """True if an operation is certainly new. False may be a false positive."""
@@ -86,7 +86,7 @@ class VersionStore:
         self.is_purging, self._settle = self._commits.is_purging, self._commits.settle
         self._times = ValidTimes()
         self._under_way: dict[Operation, QueuedWrite] = {}
-        # Operations that became durable a short while ago; older ones are in the journal.
+        # Operations that became durable recently; older ones are in the journal.
         self._ended: OrderedDict[Operation, None] = OrderedDict()
         self.next_seq = 1
         """Sequence of the write that is accepted next."""
@@ -106,10 +106,10 @@ class VersionStore:
         self.journal_id = self.writer = ""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Hold the state directory and commit what is submitted, until cancelled; ``started`` once it may be used.
+        """Lock the state directory and commit submitted writes until cancelled; calls ``started`` when ready.
 
-        Raises: StateDirError before it has started. StoreFailed when the disk failed: end the process with code 74.
-        Cancel: what is queued is refused as ``draining``; call ``drain`` before.
+        Raises: StateDirError before it has started. StoreFailed after a disk failure: end the process with code 74.
+        Cancel: queued writes fail as ``draining``; call ``drain`` before.
         """
         directory = await in_thread(statedir.hold, self._root)
         self.root, self.directory = directory.root, directory
@@ -185,7 +185,7 @@ class VersionStore:
             self._listeners.fault(CtxdError("corrupt", message))
 
     def _note_broken_index(self, message: str) -> None:
-        """Take no more writes: what is not found by its id would be written a second time."""
+        """Refuse writes: an operation or entity not found by its id would be written a second time."""
         self._note_damage(message)
         self._health.lose(message)
 
@@ -197,7 +197,7 @@ class VersionStore:
         await in_thread(self._close_journal_writer, failure)
 
     def _close_journal_writer(self, failure: Exception | None) -> None:
-        # What does not fit into the database stays in its write-ahead log: the next start reads it from there.
+        # Data that does not fit into the database stays in its write-ahead log, where the next start finds it.
         with suppress(dbfile.DiskFull, dbfile.DiskFailed):
             self._journal_writer.close(tidy=failure is None and not self._health.lost)
 
@@ -226,7 +226,7 @@ class VersionStore:
         self._listeners.durable([(entry.prepared.write, entry.pending) for entry in batch])
 
     def _forget(self, purged: Purged) -> None:
-        """Let go of what was purged, but for heads that came in since."""
+        """Drop purged texts and heads from the caches, except heads accepted since."""
         self._purges += 1
         self._texts.remove(ref.hex() for ref in purged.texts)
         durable = self._journal_writer.head.seq
@@ -245,7 +245,7 @@ class VersionStore:
         self._listeners.lost(sessions)
 
     def submit(self, write: Write) -> Pending:
-        """Accept ``write``: its heads are visible from now on, its receipt comes through the ``Pending``.
+        """Accept ``write``: its heads are visible at once; the ``Pending`` delivers its receipt.
 
         Raises: CtxdError ``invalid_params`` for a valid time that is not past; ``disk_full``, ``data_loss``,
         ``store_backlog_full``, ``rate_limited``, ``store_failed``, ``draining``; ``cancelled`` if its ``op_id`` was
@@ -274,8 +274,8 @@ class VersionStore:
         return pending
 
     def require_past(self, valid_times: Iterable[int]) -> int:
-        """Return the time now, in ms. Raises: CtxdError ``invalid_params`` if one of ``valid_times`` is not before it,
-        or before 1970."""
+        """Return the current time, in ms. Raises: CtxdError ``invalid_params`` if one of ``valid_times`` is not before
+        it, or is before 1970."""
         now = self._clock.wall_ms()
         for valid_time in valid_times:
             if not 0 <= valid_time < now:
@@ -287,7 +287,7 @@ class VersionStore:
     def _show(self, entry: QueuedWrite) -> None:
         """Make the heads of the cached entities and the texts of ``entry`` visible."""
         prepared, seq, vt = entry.prepared, entry.pending.seq, entry.pending.vt
-        # What is deleted comes last, and has no head.
+        # Deletions are last in ``prepared.puts`` and have no document.
         for document, put in zip(prepared.write.puts, prepared.puts, strict=False):
             if document.id.startswith(UNCACHED_PREFIXES):
                 continue
@@ -304,17 +304,17 @@ class VersionStore:
             elif not self._heads.backdate(document.id, head):
                 entry.pending.behind += (document.id,)
         if prepared.write.deletes:
-            # Of one that is not kept nor may its end be: it would hide what is written under that id again.
+            # Do not cache the deletion of an uncached entity: it would hide a later write under the same id.
             deleted = [id for id in prepared.write.deletes if not id.startswith(UNCACHED_PREFIXES)]
             self._heads.delete(deleted, seq)
         if self._loader.loading:
             self._loader.note_written(prepared.ids)
 
     async def purge_residue(self) -> tuple[str, ...]:
-        """Wait a few seconds for the removal of what was purged.
+        """Wait up to a few seconds for the removal of purged content.
 
-        Returns: the files, relative to the state directory, that may still hold some of it; none once all is gone.
-        Never fails: a purge that is durable must not be answered with an error. Cancel: safe; the removal goes on.
+        Returns: the files, relative to the state directory, that may still hold some of it; empty once there are none.
+        Never raises: a durable purge must not return an error. Cancel: safe; the removal goes on.
         """
         with anyio.move_on_after(limits.PURGE_WAIT_S):
             await self._commits.purges_finished()
@@ -326,14 +326,14 @@ class VersionStore:
             return ("state.db", "state.db-wal")
 
     async def check_alive(self) -> None:
-        """Return once what was accepted is durable or has failed, and a read of the database has ended. Cancel: safe.
+        """Return once accepted writes are durable or have failed, and a read of the database has ended. Cancel: safe.
 
         Raises: as ``get``.
         """
         await self._read(lambda: is_unfinished(self._reader.connection))
 
     async def replay(self, principal: str, op_id: str, request: bytes, *, heads: Iterable[str] = ()) -> Replay | None:
-        """Return the stored result of the write under ``op_id``, or None; ``heads`` are loaded beside, for ``peek``.
+        """Return the stored result of the write under ``op_id``, or None; also load ``heads``, for ``peek``.
 
         Raises: CtxdError ``idempotency_mismatch`` if it had another ``request``; ``corrupt``. Cancel: safe.
         """
@@ -345,24 +345,24 @@ class VersionStore:
             is_new_operation = self.is_new_operation(key)
             if missing or not is_new_operation:
                 batch = await self._loader.find(missing, None if is_new_operation else key)
-                # It may have been begun, and even have ended, while the journal was read.
+                # The write may have been submitted, and may even have ended, while the journal was read.
                 found = batch.operations.get(key) or self._under_way.get(key)
             if found is None and key not in self._ended:
                 return None
         return replay_of(key, request, found)
 
     def on_lost(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """Register a callback for the sessions whose accepted writes were lost, called before their callers resume."""
+        """Register a callback for sessions that lost accepted writes, called before the writes' callers resume."""
         self._listeners.on_lost.append(callback)
 
     def on_durable(self, callback: Callable[[Landed], None], *, types: Collection[str] | None = None) -> None:
-        """Register a callback for durable writes, in order, some of a commit at a time; with ``types`` only for groups
-        in which one puts an entity of such a type, or purges."""
+        """Register a callback for durable writes, in order, in groups of part of a commit; with ``types``, only for
+        groups with a write that puts an entity of such a type, or purges."""
         self._listeners.on_durable.append((callback, types))
 
     def attach(self, part: Callable[..., Coroutine[Any, Any, None]]) -> None:
-        """Run ``part(store, task_status=…)`` while the store is open: it has started before the store has, and has
-        ended before the store closes its files. Call this before ``run``."""
+        """Run ``part(store, task_status=…)`` while the store is open: it starts before ``run`` reports ``started``, and
+        ends before the store closes its files. Call this before ``run``."""
         self._attached.append(part)
 
     def on_submit(self, admit: Callable[[], None]) -> None:
@@ -370,24 +370,24 @@ class VersionStore:
         self._admissions.append(admit)
 
     def read_past_from(self, past: AsOfReads) -> None:
-        """Answer reads that name a time from ``past``, which may use ``embedded``."""
+        """Use ``past`` for reads as of a time; it may use ``embedded``."""
         self._past = past
 
     @property
     def embedded(self) -> EmbeddedReads:
-        """The embedded tables, for reads that name a time."""
+        """The embedded tables, for reads as of a time."""
         return self._model
 
     def note_fault(self, fault: Exception) -> None:
-        """Report ``fault``, raised by an attached part that goes on, to the ``on_fault`` listeners."""
+        """Report ``fault``, an exception after which an attached part continues, to the ``on_fault`` listeners."""
         self._listeners.fault(fault)
 
     def on_health(self, callback: Callable[[ErrorCode | None], None]) -> None:
-        """Call ``callback`` with the code when writes begin to be refused, with None when they are taken again."""
+        """Call ``callback`` with an error code when writes start to be refused, with None when they resume."""
         self._listeners.on_health.append(callback)
 
     def on_fault(self, callback: Callable[[Exception], None]) -> None:
-        """Register a callback for exceptions of other callbacks and of ``Pending``'s: the store goes on."""
+        """Register a callback for exceptions of other callbacks, also those of a ``Pending``; the store goes on."""
         self._listeners.on_fault.append(callback)
 
     def head(self) -> Receipt | None:
@@ -395,10 +395,10 @@ class VersionStore:
         return self._durable
 
     def check_receipt(self, receipt: Receipt) -> None:
-        """Compare the journal with a receipt that a client has kept.
+        """Check a receipt that a client has kept against the journal.
 
-        If the journal is behind it, or has another row in its place (found a moment later), no more writes are
-        taken: call this only for those who may stop the daemon.
+        If the journal is behind the receipt, or has a different row in its place (found a moment later), all further
+        writes are refused: call this only for clients that may stop the daemon.
         """
         durable = 0 if self._durable is None else self._durable.seq
         if receipt.seq > durable:
@@ -433,7 +433,7 @@ class VersionStore:
     # --- reads ---
 
     async def settled(self) -> None:
-        """Return once everything accepted before is durable or has failed.
+        """Return once every write accepted so far is durable or has failed.
 
         Raises: CtxdError ``store_failed``, ``draining``. Cancel: safe.
         """
@@ -442,12 +442,12 @@ class VersionStore:
         self._health.require_readable()
 
     async def _read(self, function: Callable[[], T]) -> T:
-        """Call ``function`` on the reader's thread, over everything accepted so far."""
+        """Call ``function`` on the reader's thread, once every write accepted so far is durable or has failed."""
         await self.settled()
         return await self._reading.run(answered, function)
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
-        """The newest accepted versions of ``ids``, in their order, without content; None for what does not exist.
+        """The newest accepted versions of ``ids``, in their order, without content; None for ids without an entity.
 
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
@@ -455,14 +455,14 @@ class VersionStore:
         return await self._loader.newest(dict.fromkeys(ids), self._bloom.lacks, self._settle)
 
     async def get(self, id: str, at: AsOf = NOW, *, content: bool = False) -> Stored | None:
-        """Return the version of ``id`` as of ``at``; None without one.
+        """Return the version of ``id`` as of ``at``; None if it has no version.
 
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
         return (await self.bulk((id,), at, content=content)).get(id)
 
     async def bulk(self, ids: Sequence[str], at: AsOf = NOW, *, content: bool = False) -> dict[str, Stored]:
-        """The versions of ``ids`` as of ``at``, in order; an id that has none is left out. Otherwise as ``get``."""
+        """The versions of ``ids`` as of ``at``, in order; ids without a version are left out. Otherwise as ``get``."""
 
         async def read() -> list[Stored]:
             if not at.is_past:
@@ -475,7 +475,7 @@ class VersionStore:
         return {stored.document.id: stored for stored in found}
 
     async def _with_content(self, read: Callable[[], Awaitable[list[Stored]]]) -> list[Stored]:
-        """The versions that ``read`` returns, with their content; they are read again after a purge meanwhile."""
+        """The versions that ``read`` returns, with their content. If a purge intervenes, they are read again."""
         while True:
             purges = self._purges
             found = await read()
@@ -485,7 +485,7 @@ class VersionStore:
             except CtxdError as error:
                 if error.code != "purged":
                     raise
-                # A purge that is durable is noted a moment later.
+                # A durable purge is noted a moment later.
                 await self.settled()
                 if purges == self._purges:
                     raise
@@ -502,7 +502,7 @@ class VersionStore:
     ) -> list[Stored]:
         """``page`` of the versions of ``id`` up to ``at`` by ``(valid_time, tx)``.
 
-        With ``corrections`` also those that a later write replaced at the same valid time. Otherwise as ``get``.
+        With ``corrections``, also versions that a later write replaced at the same valid time. Otherwise as ``get``.
         """
 
         async def read() -> list[Stored]:
@@ -513,10 +513,10 @@ class VersionStore:
         return await (self._with_content(read) if content else read())
 
     async def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL, *, size: int | None = None) -> list[Stored]:
-        """``page`` of the versions as of ``at`` of every entity with ``prefix``, by id; none after the one with which
-        their documents have ``size`` bytes. Otherwise as ``get``."""
+        """``page`` of the versions as of ``at`` of every entity with ``prefix``, by id, up to the one with which the
+        documents reach ``size`` bytes. Otherwise as ``get``."""
         await self.settled()
-        # Also the past: XTDB orders ids of at most 224 bytes, so that a range of a node's ids may lack longer ones.
+        # Never from a node: XTDB orders ids only up to 224 bytes, so a range of ids may lack longer ones.
         versions = await self._model.scan(prefix, at, page, size=size)
         return all_stored(versions)
 
@@ -532,9 +532,9 @@ class VersionStore:
         return await self._past.query(query, arguments, at, limit=limit, timeout_s=timeout_s)
 
     async def contents(self, refs: Iterable[str], *, keep: bool = True) -> dict[str, Content]:
-        """Content by its ``content_ref``; ``keep``: for later reads too.
+        """Contents by ``content_ref``; ``keep``: cache them for later reads.
 
-        Raises: CtxdError ``corrupt`` if text is missing or does not match its hash; ``purged`` if it was purged since
+        Raises: CtxdError ``corrupt`` if a text is missing or does not match its hash; ``purged`` if it was purged after
         its version was read; ``store_failed``. Cancel: safe.
         """
         wanted = list(dict.fromkeys(refs))
@@ -542,7 +542,7 @@ class VersionStore:
         if missing := [ref for ref in wanted if ref not in texts]:
             purges = self._purges
             found = await self._read(lambda: self._reader.contents(missing))
-            # A text that was purged meanwhile must not come back.
+            # A text purged meanwhile must not be cached again.
             if keep and purges == self._purges:
                 for ref, text in found.items():
                     self._texts.put(ref, text)
@@ -550,7 +550,7 @@ class VersionStore:
         return {ref: texts[ref] for ref in wanted}
 
     async def commits(self, query: Callable[[dbfile.Connection], T]) -> T:
-        """The result of ``query``, a read of an index or of ``purge``. Raises and cancel: as ``get``."""
+        """The result of ``query``, which reads an index, or calls ``purge``. Raises and cancel: as ``get``."""
         return await self._read(lambda: query(self._reader.connection))
 
     @property
@@ -559,7 +559,7 @@ class VersionStore:
         return self._times.newest
 
     async def knowing(self, object_id: str) -> list[str]:
-        """The ids of the sessions in whose index ``object_id`` is, in order. Raises and cancel: as ``get``."""
+        """The ids of the sessions that have ``object_id`` in their index, in order. Raises and cancel: as ``get``."""
         return await self._read(lambda: self._reader.knowing(object_id))
 
     async def referring(self, ref: str) -> list[str]:
@@ -567,11 +567,11 @@ class VersionStore:
         return await self._read(partial(self._reader.referring, ref))
 
     async def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """The stat signatures last kept for ``ids``, where there are any. Raises and cancel: as ``get``."""
+        """The newest stat signatures of ``ids``; those without one are left out. Raises and cancel: as ``get``."""
         return await self._read(lambda: self._reader.signatures(ids))
 
     async def follow(self, name: str) -> Follower:
-        """Return the follower ``name`` of the journal at the place that it marked last, the first row if it is new.
+        """Return the journal follower ``name``, positioned after its last mark; a new one starts at the first row.
 
         Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
         """
@@ -591,7 +591,7 @@ class VersionStore:
         self._journal_writer.marks = {**self._journal_writer.marks, name: seq}
 
     async def changes(self, *, after: int, limit: int) -> list[Change]:
-        """At most ``limit`` journal rows beyond sequence ``after``, in order. Raises and cancel: as ``get``."""
+        """At most ``limit`` journal rows after sequence ``after``, in order. Raises and cancel: as ``get``."""
         return await self._read(lambda: self._reader.changes(after, limit))
 
     @property

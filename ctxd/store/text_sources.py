@@ -1,7 +1,7 @@
-"""Index of component texts by the files and entries that they were made from: a purge of one finds them by it.
+"""Index of component texts by the files and entries that they were made from, for purges of those.
 
-Filled in the transaction that writes a text, from its document alone, so that a rebuild fills it again. A purged text,
-whose document no longer names them, stays in it until then.
+It is filled in the transaction that writes a text, from its document alone, so a rebuild can fill it again. A purged
+text, whose document no longer has its sources, stays in the index until a rebuild.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,26 +25,26 @@ PREFIX: Final = component_texts_prefix()
 
 
 def create(connection: dbfile.Connection, backend: SqliteBackend) -> None:
-    """Create the table if it is missing, with all texts that there are, in a transaction."""
+    """Create the table if it is missing and index all existing texts, in one transaction."""
     if exists(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(TABLES).fetchall()
     texts = "SELECT id FROM entity WHERE id>=? AND id<? ORDER BY id"
     for (id,) in connection.execute(texts, (PREFIX, f"{PREFIX[:-1]};")).fetchall():
-        # What is damaged is for the scrub to report.
+        # The scrub reports damage.
         with suppress(DamagedVersion, ValueError, TypeError):
             fill(connection, backend, backend.as_of((str(id),)))
     connection.execute("COMMIT")
 
 
 def exists(connection: dbfile.Connection) -> bool:
-    """True unless no daemon that makes the index has opened the state yet."""
+    """True if the state has the index. One last used by an earlier ctxd does not."""
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name='text_source'").fetchone() is not None
 
 
 def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequence[Version]) -> None:
-    """Index those of ``versions`` that are of component texts. Part of the caller's transaction."""
+    """Index the component texts among ``versions``. Part of the caller's transaction."""
     pairs = [(source, version.id) for version in versions for source in sources_of(version)]
     numbers = backend.number(dict.fromkeys(id for pair in pairs for id in pair))
     rows = [(numbers[source], numbers[text]) for source, text in pairs]
@@ -52,7 +52,7 @@ def fill(connection: dbfile.Connection, backend: SqliteBackend, versions: Sequen
 
 
 def sources_of(version: Version) -> tuple[str, ...]:
-    """The ids of the files and entries that ``version`` was made from; none of what is no component text, or purged.
+    """The ids of the files and entries that ``version`` was made from; empty if it is purged or not a component text.
 
     Raises: ValueError, TypeError for a damaged document.
     """
@@ -74,7 +74,7 @@ def made_from(connection: dbfile.Connection, source: str) -> list[str]:
 
 
 def pairs(connection: dbfile.Connection) -> Iterator[tuple[str, str]]:
-    """Every source with each text that was made from it."""
+    """Every pair of a source and a text that was made from it."""
     query = """SELECT s.id, t.id FROM text_source JOIN entity AS s ON s.n=text_source.source JOIN entity AS t
         ON t.n=text_source.text"""
     for source, text in connection.execute(query):

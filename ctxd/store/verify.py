@@ -1,6 +1,6 @@
-"""Everything that can be recomputed is recomputed: hashes, chain, folds, references.
+"""Verification of a state directory: recomputes hashes, the chain, the fold of the journal, and references.
 
-Reads one snapshot on a connection that writes nothing, so it works beside a running daemon as well as without one.
+Reads one snapshot on a connection that writes nothing, so it works with or without a running daemon.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,14 +35,14 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class LogicalDigest:
-    """A digest that versions are added to one by one."""
+    """An order-independent digest of versions, added one by one."""
 
     def __init__(self) -> None:
         self._sum = 0
         self.count = 0
 
     def add(self, version: Version) -> None:
-        """Count ``version`` in."""
+        """Add ``version``."""
         row = (version.id, version.valid_time, version.tx, version.tx_time, version.body, version.content)
         self._sum = (self._sum + int.from_bytes(blake3(_encoder.encode(row)).digest(), "big")) % _MODULUS
         self.count += 1
@@ -53,7 +53,7 @@ class LogicalDigest:
 
 
 def digest(versions: Iterable[Version]) -> str:
-    """The digest of ``versions``, in whatever order."""
+    """The digest of ``versions``, which does not depend on their order."""
     total = LogicalDigest()
     for version in versions:
         total.add(version)
@@ -64,20 +64,20 @@ _EXIT_NO_STATE: Final = 10
 _EXIT_IO: Final = 74
 _PROBLEMS_MAX: Final = 1_000
 _STEP: Final = 1_000
-"""Rows between two reports of progress."""
+"""Rows between two progress reports."""
 
 _SEARCHED_BYTES: Final = 1 << 20
 _SAMPLE_BYTES: Final = 1024
 _SAMPLES: Final = 64
 _HALVED_BYTES: Final = 24
-"""Bytes of a text from which on its halves are searched for, because a page of the database may end within it."""
+"""Texts of at least this many bytes are searched for by halves, because a page of the database may end within them."""
 
 Severity = Literal["warning", "damage", "data_loss"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is not as it should be, in words."""
+    """One finding: its severity, and a sentence."""
 
     severity: Severity
     message: str
@@ -85,13 +85,13 @@ class Problem:
 
 @dataclass
 class Problems:
-    """The problems that a check has found so far."""
+    """The problems found so far."""
 
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def worst(self) -> Severity | None:
-        """The severest of the problems; None without one."""
+        """The severity of the worst problem; None without problems."""
         found = {problem.severity for problem in self.problems}
         order: tuple[Severity, ...] = ("data_loss", "damage", "warning")
         return next((severity for severity in order if severity in found), None)
@@ -120,11 +120,11 @@ class Report(Problems):
 
 
 Step = Callable[[str, int], None]
-"""Callback for progress: the phase, and how much of it is done."""
+"""Progress callback: the phase, and the count done in it."""
 
 
 def verified(root: Path, step: Step) -> Report:
-    """Run ``verify`` to its end, calling ``step`` as each phase grows. Raises: as ``verify``."""
+    """Run ``verify`` to its end; ``step`` reports progress. Raises: as ``verify``."""
     report = Report()
     for report in verify(root):
         step(report.phase, report.done)
@@ -132,9 +132,9 @@ def verified(root: Path, step: Step) -> Report:
 
 
 def verify(root: Path) -> Iterator[Report]:
-    """Check the state directory ``root``. Yields the one report again and again as it grows; it is final at the end.
+    """Check the state directory ``root``. Yields: the same report repeatedly as it grows, complete at the end.
 
-    Raises: StateDirError with exit code 10 if there is no state, 74 for want of descriptors or memory.
+    Raises: StateDirError with exit code 10 if there is no state, 74 if descriptors or memory are exhausted.
     """
     database = root / "state.db"
     if not database.is_file():
@@ -158,17 +158,17 @@ def verify(root: Path) -> Iterator[Report]:
 
 
 def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
-    """Search every file below ``root``, and those of its search index in the cache directory, for ``texts``, also as
-    JSON spells them.
+    """Search every file below ``root``, and those of its search index in the cache directory, for ``texts``, also in
+    their JSON-escaped form.
 
-    Reads piece by piece, without a memory map: a running daemon may truncate or remove a file meanwhile.
-    Returns: the paths, relative to ``root``, of the files that hold one, in order. Raises: OSError.
+    Reads in pieces, not through a memory map, because a running daemon may truncate or remove a file meanwhile.
+    Returns: the paths of the files that contain one, relative to ``root``, in order. Raises: OSError.
     """
     texts = list(texts)
     wanted = {part for text in texts for form in (text, _as_json(text)) for part in _halves(form)}
     longest = max(map(len, wanted), default=0)
     found: list[str] = []
-    # A link to a folder is not followed below another one.
+    # ``rglob`` does not follow links, and the search index may be one.
     below = {*root.rglob("*"), *(root / SEARCH_INDEX).rglob("*")}
     for path in sorted(path for path in below if path.is_file() and not path.is_symlink()):
         step("searching files", len(found))
@@ -196,8 +196,7 @@ def search(root: Path, texts: Iterable[bytes], step: Step) -> list[str]:
 
 
 def _in_pack(path: Path, texts: Iterable[bytes], wanted: Iterable[bytes]) -> bool:
-    """True if an uncompressed record of the pack in ``path`` holds one of ``wanted``, a chunk of one of ``texts`` or a
-    sample of one."""
+    """True if an uncompressed record of a pack holds one of ``wanted``, or a chunk or sample of one of ``texts``."""
     chunks = {blake3(chunk).digest() for text in texts for chunk in cut(text)}
     parts = {*wanted, *(sample for text in texts for sample in _samples(text))}
     return any(
@@ -253,13 +252,13 @@ class _Verification:
         self._folded = LogicalDigest()
         self._knows: set[tuple[str, str]] = set()
         self._newest_incarnation = 0
-        # By id, the newest transaction of a commit and what the index has to have of it.
+        # For each commit id, its newest transaction and the expected ``commit_index.row_of``.
         self._commits: dict[str, tuple[int, bytes]] = {}
-        # Sources of component texts, each with a text.
+        # Pairs of a source and a component text.
         self._sources: set[tuple[str, str]] = set()
 
     def run(self) -> Iterator[Report]:
-        # Before the snapshot is taken: a daemon may be writing both.
+        # Read it before taking the snapshot, because a daemon may be writing both.
         witnessed = self._witness.read()
         self._key()
         yield from self._structure()
@@ -279,7 +278,7 @@ class _Verification:
     def _key(self) -> None:
         key = self._root / "secrets.key"
         fault = damage_checks.key_fault(self._connection, key)
-        # A backup has no key, and no lock either.
+        # A backup has neither a key nor a lock file.
         if fault and (key.exists() or (self._root / "LOCK").exists()):
             self._report.note("damage", fault)
 
@@ -329,7 +328,7 @@ class _Verification:
         report.head_chain = chain.hex()
 
     def _rewritten(self) -> dict[int, journal.Rewritten]:
-        """Return the rows that purges rewrote, by sequence, from the rows that record them."""
+        """Return the rows that purges rewrote, by sequence, as recorded by the purges."""
         found: dict[int, journal.Rewritten] = {}
         recorded: dict[str, int] = {}
         for seq, body in self._connection.execute("SELECT seq, body FROM journal WHERE kind=? ORDER BY seq", (KIND,)):
@@ -396,7 +395,7 @@ class _Verification:
         try:
             document = decode_document(version.id, version.body)
             self._note_commit(version, document)
-            # Those of an artifact may be too many for memory; they have a hash of their own.
+            # Content of an artifact or a commit may be too large for memory, and is verified by its own hash.
             has_text = version.content is not None and document.type not in ("artifact", "commit")
             text = self._content(version.content) if has_text and version.content is not None else None
             if identity_hash(document.type, document.source, document.id) != document.identity_hash:
@@ -419,7 +418,7 @@ class _Verification:
             self._commits[version.id] = (version.tx, commit_index.row_of(version.id, fields))
 
     def _is_commit_hash(self, version: Version, document: Document) -> bool:
-        """True if the content hash is right, or that of an earlier version of this program, over the content itself."""
+        """True if the content hash is right. Earlier versions of ctxd hashed the content itself, not its hash."""
         ref, payload = version.content, document.payload
         if ref is not None and not self._connection.execute("SELECT 1 FROM content WHERE hash=?", (ref,)).fetchone():
             raise ValueError(f"content {ref.hex()} is missing")
@@ -503,7 +502,7 @@ class _Verification:
             self._report.note("damage", f"the index of commits lacks {count(len(self._commits), 'commit')}")
         if other:
             self._report.note("damage", f"the index of commits has {count(other, 'commit')} as the store does not")
-        # A state that a daemon of an earlier version wrote has no such index until the next start.
+        # A state last used by an earlier version has no such index until the next start.
         if text_sources.exists(self._connection):
             self._sources.difference_update(text_sources.pairs(self._connection))
             if self._sources:
@@ -512,7 +511,7 @@ class _Verification:
 
 
 def _unpacked(size: int, stored: bytes) -> bytes:
-    """The bytes of a row of content; none, which match no hash, of a damaged one."""
+    """The bytes of a row of ``content``; empty if it is damaged, which matches no hash."""
     try:
         return dbfile.unpack_content(size, stored)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Writes: what a call submits, what waits for its flush, what the store returns for either, and who is notified."""
+"""Types of writes: submitted, encoded, queued and pending ones, purges, replays, and the listeners of the store."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,19 +16,17 @@ from ctxd_protocol.limits import CONTENT_INLINE_BYTES_MAX
 from ctxd_protocol.object_types import Receipt
 
 Restate = Callable[[Document], Document | None]
-"""Function from a version with its content to its replacement without the purged part; None if it has none."""
+"""Function from a version with its content to its replacement without the purged part; None if it has no such part."""
 
 
 class PurgeRequest:
-    """Content to destroy: every version of ``ids``, and the parts that ``restate`` removes from every version of the
-    entities ``within``: entity ids, id prefixes that end in ``#``, or ``commit@`` and a session for its commits.
-    ``keyed`` makes the hash that replaces a source hash, by which the same bytes are recognised. ``sharing`` returns
-    the replacement of a version of another entity with the same text that cannot do without one; None: it is purged
-    like them.
-    ``unreferenced``: ``ids`` are artifacts, of which only those are purged that nothing refers to by then.
-    ``reclaimed``: the purge frees the space of this session, which was removed, and keeps nothing secret: objects that
-    another session knows stay, and so do texts that other entities have.
-    ``done`` is set once it is durable."""
+    """Content to destroy: every version of ``ids``, and the parts that ``restate`` removes from versions of the
+    entities ``within`` (entity ids, id prefixes that end in ``#``, or ``commit@`` and a session for its commits).
+    ``keyed`` returns the keyed hash that replaces a source hash, so that the same bytes are still recognised.
+    ``sharing`` returns the replacement of another entity's version that has the same text and cannot do without one;
+    None to purge that too. ``unreferenced``: ``ids`` are artifacts; only those that nothing refers to at commit time
+    are purged. ``reclaimed``: a removed session whose space the purge frees. Secrecy is not its purpose: objects that
+    another session knows stay, and so do texts that other entities have. ``done``: the result, once durable."""
 
     __slots__ = ("done", "ids", "keyed", "messages", "reclaimed", "restate", "sharing", "unreferenced", "within")
 
@@ -44,8 +42,8 @@ class PurgeRequest:
         unreferenced: bool = False,
         reclaimed: str | None = None,
     ) -> None:
-        """``restate`` and ``sharing`` are called on the committing thread, and are quick and pure; ``restate`` removes
-        ``messages`` messages."""
+        """``restate`` and ``sharing`` are called on the commit thread, so they must be quick and pure; ``restate``
+        removes ``messages`` messages."""
         self.ids = tuple(ids)
         self.keyed = keyed
         self.within = tuple(within)
@@ -58,8 +56,8 @@ class PurgeRequest:
 
 
 class Purged(msgspec.Struct, frozen=True):
-    """Result of a purge: the entities, the number of versions, the BLAKE3 of each text that is gone, and the number
-    of texts; ``body`` is that of the journal row."""
+    """Result of a purge: the entities, the number of versions, the BLAKE3 of each removed text, and the number of
+    texts; ``body`` is the journal row's."""
 
     ids: tuple[str, ...]
     versions: int
@@ -69,7 +67,7 @@ class Purged(msgspec.Struct, frozen=True):
 
 
 class PackedText(NamedTuple):
-    """A text that is encoded already: its BLAKE3, the number of its bytes, and ``dbfile.pack_content`` of them."""
+    """An already encoded text: its BLAKE3, its size in bytes, and its ``dbfile.pack_content``."""
 
     hash: bytes
     size: int
@@ -77,17 +75,17 @@ class PackedText(NamedTuple):
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """One call's worth of versions: all of it becomes durable, or none.
+    """The versions of one call: all become durable, or none.
 
     ``kind`` is the method's name. ``request`` is a digest of the parameters, compared when an ``op_id`` comes again.
-    ``result`` is the encoded result without receipt, answered to a resend. ``knows`` names objects that enter the index
-    of ``session``. ``deletes`` names entities that are no more from then on; none of them is in ``puts``. ``floor_vt``
-    is the least valid time, in ms: one above the newest of every entity that is written again or deleted.
-    ``valid_times``: past times, in ms, from which some of ``puts`` hold, by entity; the others hold from the write on.
-    ``signatures`` keeps a file's stat signature beside its version, as a cache that decides whether to read it again.
-    ``purge``: destroy content of entities; such a write puts nothing. ``unchanged``: the content hashes of those of
-    ``puts`` that have the content of their version before; see ``VersionStore.is_purging``. ``packed``: the texts of
-    those of ``puts`` that have none, by entity.
+    ``result`` is the encoded result without receipt, returned for a resend. ``knows`` are objects that enter the index
+    of ``session``. ``deletes`` are entities deleted from then on; none of them is in ``puts``. ``floor_vt`` is the
+    least valid time, in ms: one above the newest of all entities that are rewritten or deleted. ``valid_times``: past
+    times, in ms, from which some of ``puts`` hold, by entity; the others hold from the write on. ``signatures`` are
+    files' stat signatures, a cache for the decision whether to read a file again. ``purge``: content to destroy; such a
+    write puts nothing. ``unchanged``: by entity, the content hash of those of ``puts`` whose content is that of their
+    previous version; see ``VersionStore.is_purging``. ``packed``: by entity, the encoded text of those of ``puts``
+    whose documents have none.
     """
 
     kind: str
@@ -108,9 +106,9 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pending(msgspec.Struct, eq=False):
-    """A write that was accepted and waits for its flush. ``seq`` and ``vt`` are final once it is durable; ``size`` is
-    roughly what it takes in the journal, in bytes. ``done`` is True once the write is durable or has failed.
-    ``behind``: the entities of which a newer version was known when this wrote one at a past valid time."""
+    """An accepted write that waits for its flush. ``seq`` and ``vt`` are final once it is durable; ``size`` is roughly
+    its size in the journal, in bytes. ``done`` is True once the write is durable or has failed. ``behind``: the
+    entities that had a newer version when this wrote one at a past valid time."""
 
     seq: int
     vt: int
@@ -123,7 +121,7 @@ class Pending(msgspec.Struct, eq=False):
     _event: anyio.Event | None = None
 
     def on_done(self, callback: Callable[["Pending"], None]) -> None:
-        """Call ``callback`` on the loop once this is done; at once if it is."""
+        """Call ``callback`` on the loop once this is done; immediately if it already is."""
         if self.done:
             callback(self)
         else:
@@ -132,7 +130,7 @@ class Pending(msgspec.Struct, eq=False):
     def resolve(self, receipt: Receipt | None, error: Exception | None = None) -> tuple[Exception, ...]:
         """End the wait with a receipt or an error. Called once, on the loop, by the store.
 
-        Returns: what callbacks raised. All are called, and who waits goes on, whatever one of them does.
+        Returns: exceptions of callbacks. Even if one raises, all are called and waiting callers resume.
         """
         assert not self.done, "a write is resolved once"
         self.done, self.receipt, self.error = True, receipt, error
@@ -163,8 +161,7 @@ class Pending(msgspec.Struct, eq=False):
 
 
 class StoreFailed(Exception):
-    """The disk failed under the journal. The process must end with exit code 74; what is durable shows at the next
-    start."""
+    """The journal's disk failed. The process must end with exit code 74; the next start shows what is durable."""
 
 
 class NotCached:
@@ -177,7 +174,7 @@ class NotCached:
 
 
 NOT_CACHED: Final = NotCached()
-"""The cache holds nothing; None would mean that there is no such object."""
+"""The head is not cached. None would mean that the object does not exist."""
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -200,7 +197,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One journal row: who wrote, when (``vt``, ms since 1970), and the versions it put as ``(entity id, valid
+    """One journal row: its writer, its time (``vt``, ms since 1970), and its versions as ``(entity id, valid
     time)``."""
 
     seq: int
@@ -212,12 +209,12 @@ class Change(msgspec.Struct, frozen=True):
 
 
 _ENTRY_BYTES: Final = 512
-"""Bytes that a write is counted as beside its body and its text."""
+"""Bytes counted per write in addition to its body and texts."""
 
 
 class EncodedWrite:
-    """A write encoded: its body, its puts and their ids, and its content by hash: the size, and the bytes of what is
-    not in the artifact store. Made before a sequence is given."""
+    """An encoded write, without a sequence yet: its body, its puts and their ids, and its contents by hash: the size,
+    and the bytes unless they are in the artifact store."""
 
     __slots__ = ("artifacts", "body", "contents", "ids", "puts", "size", "write")
 
@@ -229,7 +226,7 @@ class EncodedWrite:
         artifacts: list[Artifact] = []
         size = _ENTRY_BYTES
         if len(write.puts) > 1 and len(by_id := {document.id: document for document in write.puts}) < len(write.puts):
-            # Of an entity that is put twice in one write the last version counts.
+            # If a write puts an entity twice, the last version counts.
             write = msgspec.structs.replace(write, puts=tuple(by_id.values()))
         for document in write.puts:
             ref = bytes.fromhex(write.unchanged.get(document.id, "")) or None
@@ -241,7 +238,7 @@ class EncodedWrite:
                 data = encode_content(document.content)
                 assert len(data) <= CONTENT_INLINE_BYTES_MAX, "large content is kept before it is submitted"
                 ref = blake3(data).digest()
-                # Deltas of commits are many, and seldom read one by one.
+                # Deltas of commits are many, and rarely read one by one.
                 contents[ref] = (len(data), dbfile.pack_content(data) if document.type == "commit" else data)
             elif (packed := write.packed.get(document.id)) is not None:
                 ref = packed.hash
@@ -259,7 +256,7 @@ class EncodedWrite:
 
 
 class QueuedWrite(msgspec.Struct, frozen=True, eq=False):
-    """A write with its place: ``pending`` has sequence and valid time, ``tx_time`` is when it was accepted, in ms."""
+    """A write with its position: ``pending`` has sequence and valid time, ``tx_time`` the time of acceptance in ms."""
 
     prepared: EncodedWrite
     pending: Pending
@@ -272,7 +269,7 @@ Landed = Sequence[tuple[Write, Pending]]
 class Listeners:
     """Callbacks of one store, by event, in the order of their registration.
 
-    Those of ``on_durable`` are registered for types of entities, ``None`` for all.
+    Each of ``on_durable`` is registered for a set of entity types, ``None`` for all.
     """
 
     def __init__(self) -> None:
@@ -290,7 +287,7 @@ class Listeners:
                 self.fault(raised)
 
     def durable(self, landed: Landed) -> None:
-        """Report writes that are on the disk; a purge, whose types are not known here, to every listener."""
+        """Report durable writes; a group with a purge, whose types are unknown here, goes to every listener."""
         types = {document.type for write, _ in landed for document in write.puts}
         purges = any(write.purge is not None for write, _ in landed)
         for callback, wanted in self.on_durable:
@@ -301,7 +298,7 @@ class Listeners:
                     self.fault(raised)
 
     def health(self, code: ErrorCode | None) -> None:
-        """Report the code with which writes are refused from now on, None if they are taken again."""
+        """Report the error code of refused writes, or None if they are accepted again."""
         for callback in self.on_health:
             try:
                 callback(code)
@@ -309,8 +306,8 @@ class Listeners:
                 self.fault(raised)
 
     def fault(self, raised: Exception) -> None:
-        """Report what a callback raised."""
+        """Report an exception of a callback."""
         for callback in self.on_fault:
-            # A log that cannot be written is no reason to stop either.
+            # A failure to log must not stop the store.
             with suppress(Exception):
                 callback(raised)
