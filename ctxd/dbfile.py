@@ -1,8 +1,7 @@
-"""One SQLite file: how it is opened, how many rows go in at once, what its errors mean, its write-ahead log, and
-compressed values.
+"""Access to one SQLite file: opening it, bulk inserts, translated errors, its write-ahead log, and compressed values.
 
-Owns the pragmas that durability rests on: write-ahead log, ``synchronous=FULL``, no automatic checkpoint (the one
-connection that writes is the one that checkpoints), no memory map. Knows no table.
+Sets the pragmas that durability depends on: write-ahead log, ``synchronous=FULL``, no automatic checkpoint (only the
+writing connection checkpoints), no memory map. Knows no table.
 """
 
 import errno
@@ -32,31 +31,31 @@ Connection = apsw.Connection
 """A connection. One thread at a time may use it."""
 
 CHUNKS: Final = (256, 64, 16, 4, 1)
-"""Rows of one INSERT. Few sizes, so that every statement stays prepared; large, so that the interpreter lock is
-given up seldom: a thread that gives it up once a row waits for the event loop once a row."""
+"""Rows per INSERT. Few sizes, so that every statement stays prepared; large ones, so that the interpreter lock is
+rarely released: a thread that releases it once per row waits for the event loop once per row."""
 
 BUSY_MS: Final = 10_000
-"""Milliseconds that a statement waits for a lock of another process."""
+"""Milliseconds that a statement waits for another process's lock."""
 
 _USER_VERSION_OFFSET: Final = 60
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 class DiskFull(Exception):
-    """The transaction did not fit, or the system had no room for what it takes. It was rolled back whole. Of a copy of
-    the write-ahead log: it is to be made again.
+    """The disk, or another resource that a transaction needs, is exhausted. The transaction was rolled back completely;
+    a copy of the write-ahead log has to be repeated.
 
     ``hint`` is the remedy; empty: free space.
     """
 
     def __init__(self, message: str, number: int | None = None) -> None:
-        """``number`` is the error number of the system, if there is one."""
+        """``number`` is the system's errno, if there is one."""
         super().__init__(message)
         self.hint = _REMEDIES.get(number, "")
 
 
 class DiskFailed(Exception):
-    """A disk operation failed. What is on the disk is unknown until it is read afresh."""
+    """A disk operation failed. The content of the disk is unknown until it is read again."""
 
 
 class FileDamaged(Exception):
@@ -64,12 +63,12 @@ class FileDamaged(Exception):
 
 
 class SqlFailed(Exception):
-    """A statement was refused: a table is not what this program makes, or this program is wrong."""
+    """SQLite rejected a statement: a table is not as this program creates it, or this program has a bug."""
 
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors of calls that did nothing, and may succeed once there is room again: on the disk, in a quota, in a file, among
-the descriptors, in memory."""
+"""Errors of calls that had no effect and may succeed once there is room again: on the disk, in a quota or file, for a
+descriptor, in memory."""
 
 _DESCRIPTORS: Final = (
     "Raise the limit of open files (LimitNOFILE= of the unit, or ulimit -n); writes resume by themselves."
@@ -83,17 +82,16 @@ _REMEDIES: Final[dict[int | None, str]] = {
 }
 
 _DID_NOTHING: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN})
-"""Extended codes of failures after which the database is as it was. A failed flush is not among them: the
-state of the disk after it is unknown, whatever its error number."""
+"""Extended codes of failures that leave the database unchanged. A failed flush is not one of them: whatever its errno,
+the state of the disk is unknown."""
 
 
 @contextmanager
 def faults(connection: Connection | None = None) -> Iterator[None]:
-    """Translate what SQLite and the system raise inside into ``DiskFull``, ``DiskFailed``, ``FileDamaged``,
-    ``SqlFailed``.
+    """Translate exceptions of SQLite and the system into ``DiskFull``, ``DiskFailed``, ``FileDamaged``, ``SqlFailed``.
 
-    With the ``connection`` in use, a write that SQLite reports as an I/O error is ``DiskFull`` if the system refused
-    it for want of room: SQLite itself distinguishes only ENOSPC.
+    With the ``connection`` in use, a write that SQLite reports as an I/O error is ``DiskFull`` if the cause was any
+    lack of room: SQLite itself recognises only ENOSPC.
     """
     try:
         yield
@@ -118,29 +116,29 @@ def faults(connection: Connection | None = None) -> Iterator[None]:
 
 
 def _want_of_room(connection: Connection, error: apsw.IOError | apsw.CantOpenError) -> int:
-    """Return the system's error number if ``error`` changed nothing and may pass once there is room, else 0."""
+    """Return the errno if ``error`` changed nothing and the call may succeed once there is room, else 0."""
     number = connection.system_errno
     opened, code = isinstance(error, apsw.CantOpenError), getattr(error, "extendedresult", 0)
     return number if number in _NO_ROOM and (opened or code in _DID_NOTHING) else 0
 
 
 def open_writer(path: Path) -> Connection:
-    """The connection that writes and checkpoints; the file is made if missing. There must be only one.
+    """Open the connection that writes and checkpoints; create the file if missing. There must be only one.
 
-    Closing it does not checkpoint: after a failed disk that would write on.
+    Closing it does not checkpoint: that would write to a disk that may have failed.
     """
     connection = Connection(str(path))
     connection.set_busy_timeout(BUSY_MS)
-    # Page size holds only before the first table is made; the mode is kept in the file.
+    # The page size takes effect only before the first table is created; the journal mode is stored in the file.
     for pragma in (
         "page_size=4096",
         "journal_mode=WAL",
         "synchronous=FULL",
         "mmap_size=0",
-        # More would cost more: a transaction that put a page of an index in order walks all that is cached at its end.
+        # A larger cache is slower: a transaction that rebalanced an index page walks the whole cache at its end.
         "cache_size=-12288",
         "temp_store=MEMORY",
-        # What is deleted or replaced is written over: a purge must leave nothing in a free page.
+        # Overwrite deleted and replaced data: a purge must leave nothing in a free page.
         "secure_delete=ON",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -150,8 +148,8 @@ def open_writer(path: Path) -> Connection:
 
 
 def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
-    """A connection that only reads, and never checkpoints, not even when it is the last to close. One that
-    ``reads_once`` keeps few pages in memory.
+    """Open a connection that only reads and never checkpoints, not even when it is the last to close. With
+    ``reads_once`` it caches few pages.
 
     Raises: apsw.CantOpenError if there is no such file.
     """
@@ -166,25 +164,25 @@ def open_reader(path: Path, *, reads_once: bool = False) -> Connection:
 
 
 def in_memory() -> Connection:
-    """A database of its own in memory, for as long as it is open."""
+    """Open a new in-memory database, which lasts until it is closed."""
     return Connection(":memory:")
 
 
 def open_copy(path: Path) -> Connection:
-    """A new file to copy a database into."""
+    """Create a file to copy a database into."""
     connection = Connection(str(path))
     connection.execute("PRAGMA synchronous=FULL").fetchall()
     return connection
 
 
 def copy(source: Connection, target: Connection, *, pages: int, step: Callable[[], None]) -> None:
-    """Copy the whole of ``source``, as it is now, into ``target``; ``step`` is called before every ``pages`` pages.
+    """Copy a snapshot of ``source`` into ``target``; ``step`` is called before every ``pages`` pages.
 
     Concurrent writers are not delayed, and their writes are not in the copy.
     """
     source.execute("BEGIN")
     try:
-        # The first read takes the snapshot that the copy is made of.
+        # The first read takes the snapshot to copy.
         source.execute("SELECT count(*) FROM sqlite_master").fetchall()
         with target.backup("main", source, "main") as running:
             while not running.done:
@@ -197,8 +195,9 @@ def copy(source: Connection, target: Connection, *, pages: int, step: Callable[[
 def user_version(path: Path) -> int | None:
     """The schema number of a database; None if the file is missing or empty.
 
-    Without a log the file's header has it. A log may hold a newer header, even the first. Nothing is written.
-    Raises: FileDamaged if the file is no database; DiskFull, DiskFailed, SqlFailed.
+    Reads the file's header, or opens the database if there is a log: the log may hold a newer header, or the first one.
+    Writes nothing.
+    Raises: FileDamaged if the file is not a database; DiskFull, DiskFailed, SqlFailed.
     """
     try:
         with path.open("rb") as file:
@@ -220,12 +219,12 @@ def user_version(path: Path) -> int | None:
 
 
 def log_size(path: Path) -> int:
-    """Bytes of the write-ahead log of the database in ``path``; 0 without one."""
+    """The size of the write-ahead log of the database in ``path``, in bytes; 0 without one."""
     return _size(f"{path}-wal")
 
 
 def _size(path: str) -> int:
-    """Bytes of a file; 0 without one."""
+    """The size of a file in bytes; 0 if it does not exist."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -233,7 +232,7 @@ def _size(path: str) -> int:
 
 
 def forget_cached_pages(path: Path) -> None:
-    """Drop the system's cached pages of a database and its log, so that what is read next is what the disk holds."""
+    """Drop a database and its log from the page cache, so that the next reads come from the disk."""
     for name in (str(path), f"{path}-wal"):
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
@@ -246,7 +245,7 @@ def forget_cached_pages(path: Path) -> None:
 
 
 def insert_rows(connection: Connection, head: str, values: str, rows: Sequence[Sequence[Any]], tail: str = "") -> None:
-    """Run ``head VALUES values, values, … tail`` over ``rows``, many rows a statement."""
+    """Run ``head VALUES values, values, … tail`` over ``rows``, many rows per statement."""
     at = 0
     for size in CHUNKS:
         while len(rows) - at >= size:
@@ -261,9 +260,9 @@ def _insert(head: str, values: str, tail: str, size: int) -> str:
 
 
 def checkpoint(connection: Connection, *, truncate: bool) -> None:
-    """Copy the write-ahead log into the database; with ``truncate`` also empty it, unless a reader uses it now."""
+    """Copy the write-ahead log into the database; with ``truncate`` also truncate it, unless a reader is using it."""
     mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
-    # Writes wait meanwhile: a reader that holds a snapshot for long, such as a verification, must not stop them.
+    # Writes wait for this call, so it must not wait for a long-lived snapshot, such as a verification's.
     connection.set_busy_timeout(0)
     try:
         connection.wal_checkpoint(mode=mode)
@@ -277,16 +276,15 @@ _PAGE_BYTES: Final = 4096
 
 
 class WriteAheadLog:
-    """The write-ahead log of one writing connection: copies it into the database, and begins it again from its start.
+    """The write-ahead log of one writing connection: copies it into the database, and restarts it.
 
-    A copy takes milliseconds, most of them waiting for the disk, and no write needs it: it is made beside the writer,
-    on a thread of its own. Beside the writer the log cannot begin again, for the writer has always gone on meanwhile:
-    that takes a copy that the writer waits for, and finds little to copy after one of the others.
+    A copy takes milliseconds, mostly waiting for the disk, and writes do not need it, so it runs on a thread of its
+    own, concurrently with the writer. A concurrent copy cannot restart the log, because the writer has appended
+    meanwhile. Restarting takes a copy that the writer waits for, which has little left to copy after a concurrent one.
 
-    Called from one thread at a time, the one that writes.
+    Called only from the thread that writes.
 
-    Its methods raise ``DiskFull`` and ``DiskFailed``, also for a copy that was begun earlier; after the
-    latter nothing may be written.
+    Its methods raise ``DiskFull`` and ``DiskFailed``, also for a copy started earlier; write nothing after the latter.
     """
 
     def __init__(self, path: Path, writer: Connection, copied: Callable[[], None]) -> None:
@@ -300,33 +298,33 @@ class WriteAheadLog:
         self._pages = 0
         self._copied = 0
         self.shorten_due = False
-        """True if ``shorten`` has to be called: the log has grown, or a copy was begun."""
+        """True if ``shorten`` has to be called: the log has grown, or a copy was started."""
         writer.set_wal_hook(self._note)
 
     @property
     def is_copied(self) -> bool:
-        """True if all of it was copied, and nothing is being copied."""
+        """True if the whole log was copied and no copy is running."""
         return self._pages <= self._copied and self._copying is None
 
     @property
     def size(self) -> int:
-        """Bytes of its file."""
+        """The size of the log's file in bytes."""
         return log_size(self._path)
 
     def beside(self, work: Callable[[], None]) -> None:
-        """Call ``work`` on the copying thread, then copy the log there; requires ``is_idle``. May raise there."""
+        """Call ``work`` on the copying thread, then copy the log there; requires ``is_idle``. ``work`` may raise."""
         assert self._copying is None, "one copy at a time"
         self._copied = self._pages
         self._copying = background(partial(self._copy, work))
 
     def is_idle(self) -> bool:
-        """True if nothing is being copied. Raises what a copy that has ended raised."""
+        """True if no copy is running. Raises the error of a copy that has ended."""
         if self._copying is not None and self._copying.done():
             self.wait()
         return self._copying is None
 
     def shorten(self) -> None:
-        """Start a copy beside the writer if the log has grown; restart the log if it is long and mostly copied."""
+        """Start a concurrent copy if the log has grown; restart the log if it is long and mostly copied."""
         grown = (self._pages - self._copied) * _PAGE_BYTES
         if self._copying is not None and self._copying.done():
             self.wait()
@@ -339,23 +337,23 @@ class WriteAheadLog:
             self.copy(truncate=False)
 
     def copy(self, *, truncate: bool) -> None:
-        """Copy it while the writer waits, so that it begins again; with ``truncate`` also empty its file."""
+        """Copy the log while the writer waits, so that it restarts; with ``truncate`` also truncate its file."""
         self.wait()
         hit("checkpoint.start")
         with faults(self._writer):
             checkpoint(self._writer, truncate=truncate)
-        # A reader may have kept the log from being begun again: then the next turn comes as many pages later.
+        # If a reader kept the log from restarting, the next attempt comes after as many more pages.
         self._copied = self._pages
         hit("checkpoint.end")
 
     def close(self) -> None:
-        """Wait for the copy that is made, whatever comes of it, and copy no more."""
+        """Wait for a running copy, ignoring its result, and close its connection."""
         if self._copying is not None:
             wait([self._copying])
         self._copier.close()
 
     def wait(self) -> None:
-        """Wait for the copy that is being made. Raises what it raised."""
+        """Wait for a running copy. Raises its error."""
         if self._copying is not None:
             copying, self._copying = self._copying, None
             copying.result()
@@ -364,7 +362,7 @@ class WriteAheadLog:
         with faults():
             before()
         hit("checkpoint.start")
-        # A copy that is refused changes nothing: the log counts as copied only once all of it is.
+        # A copy that fails changes nothing: the log counts as copied only once all of it is.
         with faults(self._copier):
             checkpoint(self._copier, truncate=False)
             hit("checkpoint.end")
@@ -372,7 +370,7 @@ class WriteAheadLog:
 
     def _note(self, connection: Connection, name: str, pages: int) -> int:
         if pages < self._copied:
-            # The log began again from its start.
+            # The log restarted.
             self._copied = 0
         self._pages = pages
         self.shorten_due = self._copying is not None or (pages - self._copied) * _PAGE_BYTES >= limits.CHECKPOINT_BYTES
@@ -381,20 +379,20 @@ class WriteAheadLog:
 
 _RAW: Final = -zlib.MAX_WBITS
 _RATIO_MAX: Final = 1_032
-"""Bytes that deflate makes of one at most: a damaged size must not take more memory."""
+"""Maximum expansion of deflate: bounds the memory that a damaged size can take."""
 
 _MARK: Final = b"\0"
 """First byte of a compressed body. The others are MessagePack arrays, which never begin with it."""
 
 _HEAD: Final = 5
-"""Bytes before the compressed ones: the mark, and the size as 4 bytes, big-endian."""
+"""Bytes before the compressed data: the mark, and the size as 4 bytes, big-endian."""
 
 _DEFLATED_MAX: Final = 8_192
-"""Bytes of the longest value that is deflated: raw deflate makes less of a kilobyte than Zstandard does, and is read in
-a third of the time. Of longer ones Zstandard makes as little, in a third of the time."""
+"""Size of the longest value that is deflated: for about a kilobyte, raw deflate compresses better than Zstandard and is
+decompressed in a third of the time. For longer values, Zstandard compresses as well in a third of the time."""
 
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
-"""Beginning of what Zstandard makes. As raw deflate it would be a stored block whose length contradicts itself."""
+"""First bytes of Zstandard data. As raw deflate they would be a stored block whose length contradicts itself."""
 
 _ZSTD_LEVEL: Final = 3
 
@@ -402,7 +400,7 @@ _ZSTD_LEVEL: Final = 3
 def _packed(data: bytes) -> bytes:
     if len(data) > _DEFLATED_MAX:
         return zstd.compress(data, _ZSTD_LEVEL)
-    # Most of the time to write it goes into tables as large as the window, so a short text gets a small one.
+    # Most of the time goes into tables as large as the window, so a short text gets a small window.
     packing = zlib.compressobj(6, zlib.DEFLATED, *((-12, 5) if len(data) <= 4_096 else (-13, 6)))
     return packing.compress(data) + packing.flush()
 
@@ -411,7 +409,7 @@ def _unpacked(size: int, packed: bytes) -> bytes:
     is_deflated = not packed.startswith(_ZSTD)
     if is_deflated and size > _RATIO_MAX * len(packed):
         raise ValueError(f"compressed data is damaged: {len(packed)} bytes cannot hold {size}")
-    # What follows the stream is ignored: a purge fills the place of what it removed with zeros.
+    # Ignore data after the stream: a purge pads a shorter value with zeros.
     try:
         if is_deflated:
             data = zlib.decompressobj(_RAW).decompress(packed, size + 1)
@@ -425,18 +423,18 @@ def _unpacked(size: int, packed: bytes) -> bytes:
 
 
 def pack_content(data: bytes) -> bytes:
-    """``data`` as a row of ``content`` may have it: compressed where that is shorter."""
+    """Return ``data`` as stored in a row of ``content``: compressed if that is shorter."""
     packed = _packed(data)
     return packed if len(packed) < len(data) else data
 
 
 def unpack_content(size: int, stored: bytes) -> bytes:
-    """The bytes of a row of ``content``: ``size`` of them, kept as ``stored``. Raises: ValueError for a damaged row."""
+    """Return the ``size`` bytes of a row of ``content`` from ``stored``. Raises: ValueError if the row is damaged."""
     return stored if len(stored) == size else _unpacked(size, stored)
 
 
 def pack_body(body: bytes) -> bytes:
-    """``body`` of a journal row as the row may have it: compressed where that is shorter, and not once more."""
+    """Return the ``body`` of a journal row as stored: compressed if that is shorter; unchanged if it already is."""
     if body[:1] == _MARK:
         return body
     packed = _MARK + len(body).to_bytes(4, "big") + _packed(body)
@@ -444,7 +442,7 @@ def pack_body(body: bytes) -> bytes:
 
 
 def unpack_body(stored: bytes) -> bytes:
-    """The body that a journal row keeps as ``stored``. Raises: ValueError for a damaged one."""
+    """Return the body of a journal row from ``stored``. Raises: ValueError if it is damaged."""
     if stored[:1] != _MARK:
         return stored
     return _unpacked(int.from_bytes(stored[1:_HEAD], "big"), stored[_HEAD:])
