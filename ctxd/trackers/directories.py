@@ -1,6 +1,6 @@
-"""Directories of tracked files: how each is followed, by watching or by polling, and why it is not.
+"""Directories of tracked files: whether each is watched or polled, and the reason if it is neither.
 
-Functions that are not ``async`` here block, and belong in a thread.
+The functions here that are not ``async`` block: call them in a thread.
 """
 
 import errno
@@ -24,22 +24,22 @@ _REMOTE: Final = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p virtiofs ceph afs ncpfs glusterfs vboxsf prl_fs fuse.sshfs fuse.rclone fuse.s3fs "
     "lustre beegfs orangefs gfs2 ocfs2".split()
 )
-"""Filesystems on which others make changes that this kernel does not see; so are those of user space."""
+"""Filesystems that other hosts change without this kernel noticing. User-space ones count too, except ``_OWN``."""
 
 _OWN: Final = frozenset(
     "fuse.fuse-overlayfs fuse.encfs fuse.gocryptfs fuse.cryfs fuse.securefs fuse.ntfs-3g fuse.exfat".split()
 )
-"""Filesystems of user space on which changes are made only through this kernel."""
+"""User-space filesystems that change only through this kernel."""
 
 _SILENT: Final = frozenset("proc sysfs cgroup cgroup2 securityfs efivarfs pstore".split())
-"""Filesystems of the kernel, whose files change without a word, and without another time or size."""
+"""Kernel filesystems whose files change without an event, and without a new time or size."""
 
 _FLEETING: Final = frozenset("debugfs tracefs configfs binder".split())
-"""Filesystems of the kernel where reading may use up what is read, or act on a device."""
+"""Kernel filesystems where reading may consume data or act on a device."""
 
 
 def identity_at(directory: str) -> Identity | None:
-    """The identity of the directory that the path leads to; `None` if no directory can be reached."""
+    """The identity of the directory at the path, symlinks followed; `None` if it cannot be reached."""
     try:
         found = os.stat(directory)
     except (OSError, ValueError):
@@ -48,7 +48,7 @@ def identity_at(directory: str) -> Identity | None:
 
 
 def refusal(error: OSError | ValueError) -> WatchRefused:
-    """The refusal that an error of looking at a directory, or of watching it, amounts to."""
+    """The refusal for an error from a stat or a watch of a directory."""
     number = error.errno if isinstance(error, OSError) else None
     match number:
         case errno.ENOENT | errno.ENOTDIR:
@@ -62,30 +62,30 @@ def refusal(error: OSError | ValueError) -> WatchRefused:
 
 
 def unanswered() -> WatchRefused:
-    """The refusal for a look that was given up."""
+    """The refusal for a lookup that timed out."""
     return WatchRefused("unanswered", UNANSWERED)
 
 
 class Filesystems:
-    """Kinds of filesystems by device number. Reads the mounts anew whenever it meets a device it does not know."""
+    """Types of filesystems by device number. Rereads the mount table for a device that it does not know."""
 
     def __init__(self, mountinfo: str = OWN_MOUNTS) -> None:
         self._mountinfo = mountinfo
         self._kinds: dict[int, str] = {}
 
     def remote(self, device: int) -> str | None:
-        """The kind of filesystem on ``device`` if changes made elsewhere are not reported here; `None` otherwise."""
+        """The type of the filesystem on ``device`` if changes made elsewhere are not reported here, else `None`."""
         kind = self._kind(device)
         in_user_space = (kind == "fuse" or kind.startswith("fuse.")) and kind not in _OWN
         return kind if kind in _REMOTE or in_user_space else None
 
     def silent(self, device: int) -> str | None:
-        """The kind of filesystem on ``device`` if neither a watch nor a stat shows changes; `None` otherwise."""
+        """The type of the filesystem on ``device`` if neither a watch nor a stat shows changes; `None` otherwise."""
         kind = self._kind(device)
         return kind if kind in _SILENT else None
 
     def refused(self, device: int) -> WatchRefused | None:
-        """The refusal if the system does not watch what is on ``device``; `None` if it does."""
+        """The refusal if ``device`` cannot be watched; `None` if it can."""
         if remote := self.remote(device):
             return WatchRefused("remote", f"changes that other hosts make on {remote} are not reported here")
         if silent := self.silent(device):
@@ -93,7 +93,7 @@ class Filesystems:
         return self.fleeting(device)
 
     def fleeting(self, device: int) -> WatchRefused | None:
-        """The refusal if what is on ``device`` is not even polled; `None` if it can be."""
+        """The refusal if ``device`` must not even be polled; `None` if it may."""
         kind = self._kind(device)
         return WatchRefused("fleeting", f"reading files of {kind} may change them") if kind in _FLEETING else None
 
@@ -101,7 +101,7 @@ class Filesystems:
         if device not in self._kinds:
             read = {mounted.device: mounted.filesystem for mounted in mounts_now(self._mountinfo)}
             if not read:
-                return ""  # The mounts could not be read: the next look may know better.
+                return ""  # The mount table could not be read: the next call tries again.
             self._kinds = {device: "", **self._kinds, **read}
         return self._kinds[device]
 
@@ -110,7 +110,7 @@ MOVED: Final = "it was moved or replaced"
 
 
 class Hanging:
-    """Log of places at which ``lookups`` hang: one line when it begins and one when it ends."""
+    """Log of the places at which ``lookups`` hang: one line when each starts and one when it ends."""
 
     def __init__(self, lookups: Lookups, report: Report) -> None:
         self._lookups = lookups
@@ -118,7 +118,7 @@ class Hanging:
         self._told: frozenset[str] = frozenset()
 
     def note(self) -> bool:
-        """Report what began and ended since. Returns: true if anything hangs."""
+        """Report changes since the last call. Returns: True if anything hangs."""
         now = frozenset(self._lookups.hanging())
         for place in sorted(now - self._told):
             self._report("tracker.unanswered", place, "its file system does not answer; nothing below is followed")
@@ -129,7 +129,8 @@ class Hanging:
 
 
 async def moved_among(lookups: Lookups, known: Sequence[tuple[str, Identity]]) -> dict[str, str]:
-    """Those directories that are not what they were, and why: see ``watcher_interface.Watcher.verify``."""
+    """The directories of ``known`` whose identity has changed, each with the reason: see
+    ``watcher_interface.Watcher.verify``."""
     look: Callable[[str], Identity | str | None] = identity_at
     found = await lookups.each([inside(directory) for directory, _ in known], look, lambda path: UNANSWERED)
     return {
@@ -140,9 +141,9 @@ async def moved_among(lookups: Lookups, known: Sequence[tuple[str, Identity]]) -
 
 
 class WatchModes:
-    """Follows directories of ``tracked`` by ``watcher``, and by ``polling`` what that cannot.
+    """Watches the directories of ``tracked`` with ``watcher``, and polls those that it refuses.
 
-    ``emptied``: directories that no file needs any more, for ``give_up``. Its methods are called one at a time.
+    ``emptied``: directories that no file needs any more, for ``give_up``. Call one method at a time.
     """
 
     def __init__(self, clock: Clock, tracked: TrackedFiles, watcher: Watcher, polling: Watcher, report: Report) -> None:
@@ -155,27 +156,27 @@ class WatchModes:
         self._polled: set[str] = set()
 
     def anew(self) -> None:
-        """Neither watcher has run yet, or both have ended: nothing is followed."""
+        """Reset: neither watcher has run yet, or both have ended, so nothing is followed."""
         now_ms = self._clock.wall_ms()
         for directory in self._tracked.directories:
             self._tracked.follow(directory, "away", "watching starts anew", now_ms)
         self._polled.clear()
 
     def lose(self, directory: str, reason: str) -> None:
-        """The watch of ``directory`` has ended by itself."""
+        """Record that the watch of ``directory`` has ended by itself."""
         self._polled.discard(directory)
         if self._tracked.follow(directory, "away", reason, self._clock.wall_ms()) and reason != UNANSWERED:
             self._report("tracker.lost", directory, reason)
 
     async def moved(self) -> dict[str, str]:
-        """Those whose path leads to another directory now, or to none, and why; they are watched no more."""
+        """Stop watching directories whose path now leads to another one, or to none. Returns: each with its reason."""
         moved = await self.watcher.verify()
         if moved:
             await self.watcher.unwatch(list(moved))
         return moved
 
     async def give_up(self) -> None:
-        """Follow what was ``emptied`` no more."""
+        """Stop watching and polling the ``emptied`` directories."""
         emptied = [directory for directory in self.emptied if directory not in self._tracked.directories]
         self.emptied.clear()
         if emptied:
@@ -211,7 +212,7 @@ class WatchModes:
             self.emptied[directory] = None
             return False
         before, now_ms = kept.mode, self._clock.wall_ms()
-        # A mount that hangs is reported once, not with each of its directories.
+        # A hanging mount is reported once, not for each of its directories.
         was_hanging = kept.reason == UNANSWERED
         mode: Mode = "watched" if refused is None else "polled" if polled else "away"
         reason = "" if refused is None else refused.why

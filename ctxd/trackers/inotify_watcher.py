@@ -1,7 +1,7 @@
-"""Watching by inotify: one watch a directory, and everything that can be lost is reported.
+"""Watcher by inotify: one watch per directory, and every possible loss of events is reported.
 
-A directory is opened first and watched through that, so nothing can be swapped in between. Two paths that lead to one
-directory share its watch.
+A directory is opened first and watched through its descriptor, so it cannot be swapped in between. Paths that lead to
+the same directory share its watch.
 """
 
 import os
@@ -22,7 +22,7 @@ from ctxd.trackers.watcher_interface import Changed, Deliver, Event, Overflowed,
 from ctxd.worker_threads import Lane
 
 EVENTS_MAX: Final = 500
-"""Events read before other tasks get their turn: some 5 ms."""
+"""Events read before other tasks get a turn: about 5 ms."""
 
 _GONE: Final = int(Mask.MOVED_FROM | Mask.DELETE)
 _WHOLE: Final = int(Mask.MOVED_TO | Mask.CLOSE_WRITE)
@@ -38,7 +38,7 @@ _MASK: Final = Mask(
 
 
 class _Kept:
-    """One watch of the kernel, and the paths that lead to its directory."""
+    """One kernel watch, and the paths that lead to its directory."""
 
     __slots__ = ("directories", "identity", "watch")
 
@@ -49,7 +49,7 @@ class _Kept:
 
 
 class InotifyWatcher:
-    """See ``Watcher``. One inotify instance, opened with the first watch: a host has few of them."""
+    """See ``Watcher``. Uses one inotify instance, opened with the first watch, because a host has few."""
 
     kind: WatcherKind = "inotify"
 
@@ -61,7 +61,7 @@ class InotifyWatcher:
         self._kept: dict[int, _Kept] = {}
         self._numbers: dict[str, int] = {}
         self._lookups = lookups
-        # Lookups change what is kept, also after their caller has gone; the loop only looks things up there.
+        # Guards the watches, which lookup threads change, even after their caller has gone. The loop only reads.
         self._keeping = threading.Lock()
         self._unwatching = Lane("inotify")
 
@@ -74,7 +74,7 @@ class InotifyWatcher:
             assert inotify is not None, "it is opened"
             more = False
             while True:
-                # What was read of the kernel and not taken yet makes nothing readable.
+                # Events already read from the kernel do not make the descriptor readable.
                 await (anyio.lowlevel.checkpoint() if more else anyio.wait_readable(inotify.fd))
                 events, more = self._drained(inotify)
                 if events:
@@ -166,11 +166,11 @@ class InotifyWatcher:
             if self._inotify is not None:
                 self._inotify.rm_watch(kept.watch)
         except OSError:
-            # The kernel was faster: the directory is gone.
+            # The directory is gone, and the kernel has removed the watch.
             return
 
     def _drained(self, inotify: Inotify) -> tuple[list[Event], bool]:
-        """At most ``EVENTS_MAX`` events, and whether there may be more."""
+        """Up to ``EVENTS_MAX`` events, and whether there may be more."""
         events: list[Event] = []
         for _ in range(EVENTS_MAX):
             found = inotify.sync_get()

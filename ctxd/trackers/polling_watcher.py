@@ -1,7 +1,7 @@
-"""Watching by looking: for directories that the system cannot watch, at intervals.
+"""Watcher by polling, for directories that the system cannot watch.
 
-Looks at the names of interest only, one stat each; where that shows nothing, at the beginning of what they hold. The
-interval grows with what a round costs, so that looking never takes more than a twentieth of a core.
+Polls only the names of interest, with one stat each; on filesystems where a stat shows nothing, it compares the start
+of the content. The interval grows with the cost of a round, so that polling takes at most a twentieth of a core.
 """
 
 import errno
@@ -20,20 +20,20 @@ from ctxd.trackers.directories import Filesystems, Identity, identity_at, refusa
 from ctxd.trackers.watcher_interface import Changed, Deliver, Event, NamesOf, WatcherKind, WatchLost, WatchRefused
 
 INTERVAL_S: Final = 1.0
-"""Seconds between two rounds: how late a change may be noticed."""
+"""Seconds between two rounds, and so the delay with which a change may be noticed."""
 
 COST_SHARE: Final = 0.05
-"""Share of one core that rounds may take; beyond that they are further apart."""
+"""Share of one core that rounds may take; above it the interval grows."""
 
 HELD_BYTES: Final = 65_536
-"""Bytes that are compared of a file whose times show nothing: no file of /proc that is followed is much longer."""
+"""Bytes compared of a file whose times show nothing; tracked files in /proc are hardly ever longer."""
 
 Signature = tuple[int | bytes, ...]
-"""Result of a stat, and the hash of the content where that shows nothing; empty for no file."""
+"""Result of a stat, and a hash of the content where a stat shows nothing; empty if there is no file."""
 
 
 class _Seen:
-    """A directory as the last round saw it."""
+    """State of a directory in the last round."""
 
     __slots__ = ("identity", "signatures")
 
@@ -43,7 +43,7 @@ class _Seen:
 
 
 class PollingWatcher:
-    """See ``Watcher``. ``names_of``: the entries to look at; a new name there is reported as touched once."""
+    """See ``Watcher``. ``names_of`` returns the entries to poll; a new one is reported as touched once."""
 
     kind: WatcherKind = "polling"
 
@@ -98,7 +98,7 @@ class PollingWatcher:
             self._seen.pop(directory, None)
 
     async def verify(self) -> dict[str, str]:
-        """See ``Watcher.verify``. Nothing to do: each round reports a directory that is another."""
+        """See ``Watcher.verify``. Does nothing: each round reports directories that were replaced."""
         return {}
 
     @property
@@ -145,7 +145,7 @@ class PollingWatcher:
         return seen
 
     def _signature(self, path: str) -> Signature:
-        """The signature of the entry at ``path``; what a symlink leads to is looked at in its own directory."""
+        """The signature of the entry at ``path``, not of a symlink's target, which is polled in its own directory."""
         try:
             found = os.lstat(path)
             is_silent = stat.S_ISREG(found.st_mode) and self._filesystems.silent(found.st_dev) is not None

@@ -1,13 +1,13 @@
-"""Tracked files: the sessions that lease them, the directories in which their changes show, and their debounce. Pure.
+"""Tracked files: the sessions that lease them, the directories that show their changes, and their debounce. Pure.
 
-Owns the states of the specification (§5.9). One directory has one watch, however many files and sessions it is for.
-Taking up a file or giving one up costs nothing but that file.
+Owns the states of the specification (§5.9). A directory has one watch, however many files and sessions need it. The
+cost of adding or removing a file does not depend on the other files.
 
-A changed file is looked at soon, but not for each of many changes. One that is whole is due almost at once: its writer
-may be about to report it. One that is being written is due a moment later; one whose name went away, later still, for
-editors and version control put another in its place. After each look the file is left alone for a while that doubles as
-long as it goes on changing. The promise: what was noted last is looked at, at most ``GAP_MAX_S`` later than its kind of
-change asks for.
+A changed file is read soon, but not once for each of many changes. A file that was closed is due almost at once; the
+short delay lets its writer report it first. A file that is still being written is due a little later, and one whose
+name disappeared later still, because editors and version control replace files. After each read the file is left alone
+for a gap that doubles while it keeps changing. Guarantee: the last change noted is read at most ``GAP_MAX_S`` after the
+delay of its kind.
 """
 
 import heapq
@@ -16,37 +16,37 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 Hint = Literal["written", "touched", "gone", "directory"]
-"""``written``: it is whole now. ``touched``: something of it changed, more may follow. ``gone``: the name went away.
-``directory``: the name is that of a directory that came, went or was moved."""
+"""``written``: the file is complete. ``touched``: it changed, and more changes may follow. ``gone``: the name
+disappeared. ``directory``: the name is a directory's that was created, removed or moved."""
 
 
 WRITTEN_S: Final = 0.008
-"""Seconds that a writer is given to report what it wrote."""
+"""Seconds that a writer has to report its own change."""
 
 TOUCHED_S: Final = 0.015
-"""Seconds that a writer is given to close a file."""
+"""Seconds that a writer has to close a file."""
 
 GONE_S: Final = 0.1
-"""Seconds that a replacement is given to appear."""
+"""Seconds that a replacement has to appear."""
 
 GAP_MIN_S: Final = 0.02
-"""Seconds between the first two looks at one file."""
+"""Seconds between the first two reads of a changing file."""
 
 GAP_MAX_S: Final = 0.25
-"""Seconds between two looks at a file that never stops changing."""
+"""Maximum seconds between two reads of a file that keeps changing."""
 
 QUIET_S: Final = 1.0
-"""Seconds without a look after which a file counts as quiet again."""
+"""Seconds without a read after which a file counts as quiet again."""
 
 State = Literal["attached", "orphaned", "resumed"]
-"""``attached``: changes are reported. ``orphaned``: they are not; the newest version stands.
-``resumed``: attached again after it was orphaned."""
+"""``attached``: changes are reported. ``orphaned``: they are not, and the newest version stands. ``resumed``: attached
+again after it was orphaned."""
 
 Mode = Literal["new", "watched", "polled", "away"]
-"""How a directory is followed: not yet; by the system; by looking at intervals; not at all, it is not there."""
+"""How a directory is followed: not yet, by the system, by polling at intervals, or not at all."""
 
 Place = tuple[str, str]
-"""A directory and a name in it."""
+"""A directory, and the name of an entry in it."""
 
 NOT_YET: Final = "not attached yet"
 DELETED: Final = "the file is deleted"
@@ -57,9 +57,8 @@ UNANSWERED: Final = "its file system does not answer"
 class TrackedFile:
     """One tracked file. ``since``: when its state began, in ms since 1970.
 
-    ``missing``: why it was not there when it was looked at last; empty if it was. ``answers``: whether looking at its
-    name, and at what that leads to, came to an end then.
-    ``read_at``: when what is known of it was read, in ms since 1970.
+    ``missing``: why it was not there at the last check; empty if it was. ``answers``: whether the last lookup of its
+    path ended. ``read_at``: when its known content was read, in ms since 1970.
     """
 
     __slots__ = (
@@ -88,7 +87,7 @@ class TrackedFile:
 
 
 class Directory:
-    """One directory. ``names``: its entries of interest, and the keys of the files that show there."""
+    """One directory. ``names``: its entries of interest, with the keys of the files whose changes show there."""
 
     __slots__ = ("mode", "names", "reason")
 
@@ -105,7 +104,7 @@ class Directory:
 
 
 class TrackedFiles:
-    """All of it. Read ``files`` and ``directories`` freely."""
+    """All tracked files and their directories. ``files`` and ``directories`` may be read freely."""
 
     def __init__(self) -> None:
         self.files: dict[str, TrackedFile] = {}
@@ -115,15 +114,15 @@ class TrackedFiles:
         self.indirect: dict[str, None] = {}
         """Files whose name is a symlink."""
         self.unanswered: dict[str, None] = {}
-        """Files whose file system did not answer when they were looked at last."""
+        """Files whose last lookup did not end."""
         self.leases: dict[str, float] = {}
-        """Sessions that lease files, each with the second at which its leases end."""
+        """Sessions that lease files, each with the end of its leases in seconds of the monotonic clock."""
         self._held: dict[str, dict[str, None]] = {}
 
     # --- leases ---
 
     def lease(self, session: str, key: str, path: str, *, known: bool, now_ms: int, read_at: int = 0) -> bool:
-        """Track the file at ``path`` for ``session``. ``known``: it was tracked before. Returns: whether it is new."""
+        """Track the file at ``path`` for ``session``. ``known``: it was tracked before. Returns: True if it is new."""
         self._held.setdefault(session, {})[key] = None
         file = self.files.get(key)
         is_new = file is None
@@ -145,7 +144,7 @@ class TrackedFiles:
         return [session for session, until in self.leases.items() if until <= now]
 
     def release(self, session: str) -> list[str]:
-        """End the leases of ``session``. Returns: the keys without a lease; ``forget`` them."""
+        """End the leases of ``session``. Returns: keys that no session leases any more; ``forget`` them."""
         self.leases.pop(session, None)
         dropped: list[str] = []
         for key in self._held.pop(session, ()):
@@ -156,7 +155,7 @@ class TrackedFiles:
         return dropped
 
     def forget(self, key: str) -> list[str]:
-        """Track ``key`` no more. Returns: the directories that no file needs any more."""
+        """Stop tracking ``key``. Returns: the directories that no file needs any more."""
         emptied = self.place(key, ())[1]
         file = self.files.pop(key)
         self.unanswered.pop(key, None)
@@ -169,9 +168,9 @@ class TrackedFiles:
     def place(
         self, key: str, places: Iterable[Place], *, linked: bool = False, now_ms: int = 0
     ) -> tuple[list[str], list[str]]:
-        """Changes of ``key`` show at ``places``, the first of which is its own name.
+        """Set the ``places`` that show changes of ``key``; the first is its own name.
 
-        Returns: the directories that are new, and those that no file needs any more; both are taken in, and left out.
+        Returns: the directories added, and the directories removed because no file needs them any more.
         """
         file = self.files[key]
         before, file.places, file.linked = file.places, tuple(dict.fromkeys(places)), linked
@@ -205,17 +204,17 @@ class TrackedFiles:
         return [directory]
 
     def keys_at(self, directory: str, name: str) -> Iterable[str]:
-        """The files whose changes show at the entry ``name`` of ``directory``."""
+        """The keys of the files whose changes show at the entry ``name`` of ``directory``."""
         kept = self.directories.get(directory)
         return () if kept is None else tuple(kept.names.get(name, ()))
 
     def names(self, directory: str) -> list[str]:
-        """The names of ``directory`` that are of interest."""
+        """The entries of interest in ``directory``."""
         kept = self.directories.get(directory)
         return [] if kept is None else list(kept.names)
 
     def looked_at(self, directory: str) -> list[str]:
-        """The names of ``directory`` that have to be looked at: what the system does not report."""
+        """The entries of ``directory`` that have to be polled because the system does not report their changes."""
         kept = self.directories.get(directory)
         if kept is None:
             return []
@@ -226,7 +225,7 @@ class TrackedFiles:
     # --- states ---
 
     def follow(self, directory: str, mode: Mode, reason: str, now_ms: int) -> bool:
-        """``directory`` is followed by ``mode`` now, and why not by a better one. Returns: whether that is another."""
+        """Set how ``directory`` is followed, and why not better. Returns: True if the mode changed."""
         kept = self.directories.get(directory)
         if kept is None or (kept.mode, kept.reason) == (mode, reason):
             return False
@@ -241,7 +240,7 @@ class TrackedFiles:
         return changed
 
     def found(self, key: str, present: bool | None, now_ms: int) -> None:
-        """The file was looked at: it is there, or it was deleted; `None` if that is unknown."""
+        """Record the result of a check: the file is there, or was deleted; `None` if that is unknown."""
         file = self.files.get(key)
         missing = "" if present else OUT_OF_REACH if present is None else DELETED
         if file is not None and file.missing != missing:
@@ -249,7 +248,7 @@ class TrackedFiles:
             self._settle(file, now_ms)
 
     def answered(self, key: str, answers: bool, now_ms: int) -> bool:
-        """Looking at the file's name came to an end, or did not. Returns: whether it does again."""
+        """Record whether the lookup of the file's path ended. Returns: True if it did, after one that had not."""
         file = self.files[key]
         if file.answers == answers:
             return False
@@ -262,13 +261,13 @@ class TrackedFiles:
         return answers
 
     def is_unanswered(self, key: str) -> bool:
-        """True if the file, or its directory, lies where nothing answers; once that does, it is looked at."""
+        """True if the filesystem of the file or its directory hangs. The file is checked once it no longer does."""
         file = self.files[key]
         own = self.directories.get(file.places[0][0]) if file.places else None
         return not file.answers or (own is not None and own.mode == "away" and own.reason == UNANSWERED)
 
     def _settle(self, file: TrackedFile, now_ms: int) -> None:
-        """Find the state of ``file`` out anew."""
+        """Recompute the state of ``file``."""
         own = self.directories.get(file.places[0][0]) if file.places else None
         followed = own is not None and own.mode in ("watched", "polled")
         missing = file.missing if file.answers else UNANSWERED
@@ -277,14 +276,14 @@ class TrackedFiles:
         if active != file.active:
             file.since = now_ms
             if not active:
-                # When it is attached again, that is a return.
+                # Once attached again, it counts as resumed.
                 file.known = True
             file.active = active
         file.reason = reason
 
 
 class Debouncer:
-    """Keys that are due, by time. Times are in seconds of any one clock. Every step costs the logarithm of its size."""
+    """Keys that are due, by time, in seconds of any one clock. Cost: logarithmic per step."""
 
     __slots__ = ("_due", "_gone", "_heap", "_looked")
 
@@ -298,7 +297,7 @@ class Debouncer:
         return len(self._due)
 
     def note(self, key: str, hint: Hint, now: float) -> None:
-        """Something became of ``key``."""
+        """Note a change of ``key``."""
         if hint == "gone":
             self._gone.add(key)
             self._plan(key, now + GONE_S)
@@ -311,13 +310,13 @@ class Debouncer:
             self._plan(key, due)
 
     def again(self, keys: Iterable[str], at: float) -> None:
-        """Look at ``keys`` at ``at``, unless they are due before."""
+        """Make ``keys`` due at ``at``, unless they are due earlier."""
         for key in keys:
             if key not in self._due or at < self._due[key]:
                 self._plan(key, at)
 
     def forget(self, key: str) -> None:
-        """``key`` is of no interest any more."""
+        """Drop ``key``."""
         self._due.pop(key, None)
         self._gone.discard(key)
         self._looked.pop(key, None)
@@ -330,7 +329,7 @@ class Debouncer:
         return heap[0][0] if heap else None
 
     def take(self, now: float, limit: int) -> list[str]:
-        """At most ``limit`` keys that are due, the longest due first: they are looked at now."""
+        """Remove and return at most ``limit`` due keys, the longest overdue first; the caller reads them now."""
         self._quieten(now)
         taken: list[str] = []
         while len(taken) < limit and (at := self.next_at()) is not None and at <= now:

@@ -1,7 +1,7 @@
-"""Trackers: the files that sessions lease are watched, and their changes reported, however watching goes.
+"""Trackers: watch the files that sessions lease, and report their changes, even if watching fails.
 
-Owns every watch. Of a file that is attached, the last change is reported. If the system's watches fail, for one
-directory or for all, that directory is polled instead, the reason is logged, and watching is tried again.
+Owns every watch. The last change of an attached file is always reported. If the system's watches fail, for one
+directory or for all, they are polled instead, the reason is logged, and watching is retried.
 """
 
 import os
@@ -37,39 +37,39 @@ UNSURE_MS: Final = 1_000
 """Timestamp granularity to allow for, in ms."""
 
 LEASE_S: Final = 3_600.0
-"""Seconds after which a session that does nothing is not tracked for any more."""
+"""Seconds of inactivity after which a session's leases end."""
 
 SWEEP_S: Final = 2.0
-"""Seconds between two rounds over all directories: is each still the one that is watched, can each be watched now?"""
+"""Seconds between two sweeps, which check that watched directories are the same, and retry watching the others."""
 
 SWEEP_SHARE: Final = 0.05
-"""Share of the time that such rounds may take."""
+"""Share of the time that sweeps may take."""
 
 SWEEP_GAP_MAX_S: Final = 10.0
-"""Seconds between two rounds at most while a file system hangs: waiting for it costs nothing but time."""
+"""Maximum seconds between two sweeps while a filesystem hangs: waiting for it costs nothing but time."""
 
 BATCH: Final = 1_000
-"""Files attached, or handed on, at a time."""
+"""Files attached, or reported, at a time."""
 
 GATHER_S: Final = 0.02
-"""Seconds between two attachings at least: each takes some trips to threads, for one file as for many."""
+"""Minimum seconds between two attachments: each takes several thread hops, however many files it covers."""
 
 RETRY_S: Final = 1.0
-"""Seconds after which a change is handed on again that could not be dealt with."""
+"""Seconds after which a change that the observer could not store is reported again."""
 
 FILES_MAX: Final = 200_000
-"""Files tracked at most, about 1 KiB each. Further ones are not tracked, and still never shown stale."""
+"""Maximum number of tracked files, about 1 KiB each. Others are not tracked, but still never shown stale."""
 
 HOLD_S: Final = 0.3
 """Longest deferral of a change while ``Observer.is_busy``, in seconds."""
 
 
 class PathEntry(msgspec.Struct, frozen=True):
-    """A file's name: the places, as directory and name, at which changes of it show.
+    """The result of a lookup of a file's path: the places, as directory and name, that show its changes.
 
-    ``linked``: the file has other names too, or is mounted there from elsewhere, and what is written through those
-    shows at none of its places. ``changed_ms``: when it last changed, in ms since 1970; `None` if nothing is there.
-    ``answers``: false if looking was given up; the rest is unknown then.
+    ``linked``: the file has other names, or is mounted from elsewhere, so that some writes show at none of its places.
+    ``changed_ms``: when it last changed, in ms since 1970; `None` if nothing is there. ``answers``: False if the lookup
+    timed out; the rest is unknown then.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -78,14 +78,14 @@ class PathEntry(msgspec.Struct, frozen=True):
     answers: bool = True
 
     def may_differ(self, file: TrackedFile) -> bool:
-        """True if ``file``, watched before this was looked up, may have changed since it was read."""
+        """True if ``file``, which was watched before this lookup, may have changed since it was read."""
         if file.read_at == 0 or self.changed_ms is None or (self.places, self.linked) != (file.places, file.linked):
             return True
         return self.changed_ms >= file.read_at - UNSURE_MS
 
 
 def entry_of(path: str, confinement: Confinement, mounted: Container[str] = frozenset()) -> PathEntry:
-    """The entry at ``path``. A symlink shows changes at its own place and, unless that is refused, at its target's.
+    """The entry at ``path``. The places of a symlink are its own and, unless confinement refuses it, its target's.
 
     ``mounted``: see ``Lookups.mount_points``.
     """
@@ -115,10 +115,10 @@ def _changed_ms(found: os.stat_result) -> int:
 async def entries_at(
     lookups: Lookups, paths: Sequence[str], confinement: Confinement, mounted: Container[str]
 ) -> list[PathEntry]:
-    """The entry of each of ``paths``, see ``entry_of``; one that does not ``answer`` where looking hangs."""
+    """The entry of each of ``paths``, see ``entry_of``; with ``answers`` False where the lookup hangs."""
 
     def near(path: str) -> PathEntry | str:
-        """The entry, or where a symlink leads."""
+        """The entry, or the path that a symlink leads to."""
         try:
             return os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
         except (OSError, ValueError):
@@ -147,7 +147,7 @@ def _hung(path: str) -> PathEntry:
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """A file to track. ``read_at``: when what is known of it was read, in ms since 1970; 0 if that may be outdated."""
+    """A file to track. ``read_at``: when its known content was read, in ms since 1970; 0 if it may be outdated."""
 
     path: str
     read_at: int = 0
@@ -170,7 +170,7 @@ class FileTrackers:
         sweep_s: float = SWEEP_S,
         hold_s: float = HOLD_S,
     ) -> None:
-        """``tracked`` is empty; ``polling`` looks at ``tracked.looked_at``. ``lookups`` serve both watchers too."""
+        """``tracked`` is empty; ``polling`` polls ``tracked.looked_at``. ``lookups`` is shared with both watchers."""
         self.tracked = tracked
         self.watcher = watcher
         self.events = 0
@@ -181,7 +181,7 @@ class FileTrackers:
         self._confinement = confinement
         self._report = report
         self.lease_s = lease_s
-        """Seconds for which a session's files are tracked after it did something."""
+        """Seconds for which a session's files stay tracked after its last activity."""
         self._sweep_s = sweep_s
         self._observer: Observer | None = None
         self._hold_s = hold_s
@@ -200,9 +200,9 @@ class FileTrackers:
     # --- what sessions ask for ---
 
     def lease(self, session: str, files: Mapping[str, Followed], *, known: bool = False) -> None:
-        """Track ``files``, by key, for ``session`` from soon on; one that changed since it was read is handed on then.
+        """Start tracking ``files``, by key, for ``session``. Files that changed since they were read are reported.
 
-        ``known``: they were tracked before, in an earlier life of the session; each is handed on then.
+        ``known``: they were tracked before, when the session was last active; all of them are reported.
         """
         now_ms = self._clock.wall_ms()
         room = FILES_MAX if self._observer is None else self._observer.room(session)
@@ -221,11 +221,11 @@ class FileTrackers:
             self._asked.set()
 
     def renew(self, session: str) -> None:
-        """``session`` does something: its leases are extended."""
+        """Extend the leases of ``session``, because it is active."""
         self.tracked.leases[session] = self._clock.monotonic() + self.lease_s
 
     def release(self, session: str) -> None:
-        """Track nothing for ``session`` any more."""
+        """End all leases of ``session``."""
         for key in self.tracked.release(session):
             self._forget(key)
         self._asked.set()
@@ -238,11 +238,11 @@ class FileTrackers:
 
     @property
     def watches(self) -> int:
-        """The number of watches of the operating system that are held."""
+        """The number of operating-system watches in use."""
         return self.watcher.watches
 
     async def settled(self) -> None:
-        """Return once everything leased so far is attached, as far as it can be. Cancel: safe."""
+        """Return once every file leased so far is attached, if that is possible. Cancel: safe."""
         while self._fresh or self._modes.emptied:
             await self._settled.wait()
 
@@ -254,7 +254,7 @@ class FileTrackers:
         *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Track until cancelled, reporting changes to ``observer``. Run again, it takes up what is tracked."""
+        """Track until cancelled, reporting changes to ``observer``. A second run resumes with the tracked files."""
         self._observer = observer
         self._modes.anew()
         if self.tracked.directories:
@@ -270,7 +270,7 @@ class FileTrackers:
             task_status.started()
 
     def _take(self, events: Sequence[Event]) -> None:
-        """Note ``events`` of either watcher."""
+        """Process ``events`` of either watcher."""
         now = self._clock.monotonic()
         self.events += len(events)
         for event in events:
@@ -312,18 +312,18 @@ class FileTrackers:
                 await self._find_places(fresh)
                 await self._look_again(fresh)
                 for key, file in fresh.items():
-                    # One that was given up and leased again meanwhile is another.
+                    # A file that was released and leased again meanwhile is a new one.
                     if self.tracked.files.get(key) is file:
                         del self._fresh[key]
             attached_at = -GATHER_S if len(fresh) == BATCH else self._clock.monotonic()
             if self._fresh or self._modes.emptied:
-                # What was leased meanwhile is gathered too, or each file of a steady stream would be attached alone.
+                # Gather files leased meanwhile too, or each file of a steady stream would be attached alone.
                 self._asked.set()
             self._settled.set()
             self._settled = anyio.Event()
 
     async def _find_places(self, keys: Iterable[str]) -> None:
-        """Find out where the changes of ``keys`` show, and watch there; those that show elsewhere now are due again."""
+        """Look up the places of ``keys``, and watch them; keys whose places changed are due again."""
         files = {key: self.tracked.files[key] for key in keys if key in self.tracked.files}
         entries = await self._look([file.path for file in files.values()])
         added: list[str] = []
@@ -349,17 +349,17 @@ class FileTrackers:
             self._asked.set()
 
     def _is_moved(self, file: TrackedFile, entry: PathEntry) -> bool:
-        """True if changes of ``file`` show elsewhere now. One that does not answer keeps its places, if it has any."""
+        """True if the places of ``file`` changed. After a lookup that timed out, it keeps its places if it has any."""
         return (entry.places, entry.linked) != (file.places, file.linked) and (entry.answers or not file.places)
 
     def _place(self, key: str, entry: PathEntry) -> list[str]:
-        """Take in where ``key`` shows now. Returns: the directories that are new."""
+        """Store the places of ``key``. Returns: the directories that are new."""
         new, emptied = self.tracked.place(key, entry.places, linked=entry.linked, now_ms=self._clock.wall_ms())
         self._modes.emptied |= dict.fromkeys(emptied)
         return new
 
     async def _look_again(self, files: Mapping[str, TrackedFile]) -> None:
-        """Look again at those of ``files`` that may have changed before they were watched."""
+        """Make those of ``files`` due that may have changed before they were watched."""
         entries = await self._look([file.path for file in files.values()])
         looked = zip(files.items(), entries, strict=True)
         self._again([key for (key, file), entry in looked if entry.answers and entry.may_differ(file)])
@@ -395,7 +395,7 @@ class FileTrackers:
                 await self._find_places([key for key in keys if key not in self._fresh])
 
     def _due(self, observer: Observer) -> list[str]:
-        """The keys to hand on now; those that are held are due again soon, those that do not answer, once they do."""
+        """The keys to report now. Deferred ones are due again soon; those on a hanging filesystem once it responds."""
         now = self._clock.monotonic()
         keys: list[str] = []
         for key in self._debouncer.take(now, BATCH):
@@ -448,12 +448,12 @@ class FileTrackers:
                             self._debouncer.note(key, "written", now)
                 self._stirred.set()
             await self._find_mounted()
-            # A link on the way may lead elsewhere now, and what hung may answer.
+            # A symlink in a path may lead elsewhere now, and a filesystem that hung may respond again.
             if due := self.tracked.indirect | self._hung_alone():
                 await self._find_places(due)
 
     def _hung_alone(self) -> dict[str, None]:
-        """Files that did not answer, of directories that are followed; the others' come with their directory."""
+        """Files whose lookup hung although their directory is followed; other files resume with their directory."""
         tracked = self.tracked
         return {
             key: None
@@ -462,7 +462,7 @@ class FileTrackers:
         }
 
     async def _find_mounted(self) -> None:
-        """Take note of files that were mounted since, or are no more: the system does not report changes of those."""
+        """Update files that became mount points, or no longer are: the system reports not all changes of these."""
         now = self._lookups.mount_points
         changed, self._mounted = now ^ self._mounted, now
         await self._find_places({key: None for path in changed for key in self.tracked.keys_at(*os.path.split(path))})
@@ -471,7 +471,7 @@ class FileTrackers:
 def file_trackers(
     clock: Clock, confinement: Confinement, report: Report, *, choice: WatcherChoice = "auto"
 ) -> FileTrackers:
-    """Make trackers that watch by ``choice``. Run them."""
+    """Create trackers that watch as ``choice`` selects; call ``run`` next."""
     tracked = TrackedFiles()
     lookups = Lookups(clock)
     watcher: Watcher

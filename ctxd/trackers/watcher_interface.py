@@ -1,8 +1,8 @@
-"""Port for watchers: what they watch, and the events they deliver.
+"""Interface of watchers: the directories they watch, and the events they deliver.
 
-Events are hints: one may come late, twice, or for nothing, and the file itself is looked at before anything is stored.
-A watcher never goes deaf in silence: a watch that ends, and events that were dropped, are reported. Directories and
-names are text as ``os.fsdecode`` gives it, so that bytes that are not UTF-8 survive.
+Events are hints: they may be late, duplicate or spurious, so the file itself is read before anything is stored. A
+watcher never loses events silently: it reports watches that end and events that were dropped. Directories and names are
+text as ``os.fsdecode`` gives it, so that bytes that are not UTF-8 survive.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +15,14 @@ from anyio.abc import TaskStatus
 from ctxd.trackers.tracked_files import Hint
 
 Cause = Literal["missing", "limit", "denied", "remote", "escapes", "unanswered", "fleeting", "unsupported"]
-"""Why a directory is not watched: it is not there; no watch is left; no permission; changes that others make, or its
-file system itself, are not reported here; its path leads out of its mount; its file system does not answer; looking
-changes what is there; anything else."""
+"""Why a directory is not watched. ``missing``: it does not exist. ``limit``: no watch is left. ``denied``: no
+permission. ``remote``: changes by other hosts, or by the filesystem itself, are not reported. ``escapes``: its path
+leads out of its mount. ``unanswered``: its filesystem hangs. ``fleeting``: reading may change the files.
+``unsupported``: any other reason."""
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """Something became of the entry ``name`` of ``directory``."""
+    """The entry ``name`` of ``directory`` changed."""
 
     directory: str
     name: str
@@ -43,7 +44,7 @@ Event = Changed | WatchLost | Overflowed
 
 
 class WatchRefused(msgspec.Struct, frozen=True):
-    """Why a directory cannot be watched; ``why`` is for a person."""
+    """Why a directory cannot be watched; ``why`` is for people."""
 
     cause: Cause
     why: str
@@ -52,61 +53,61 @@ class WatchRefused(msgspec.Struct, frozen=True):
 WatcherKind = Literal["inotify", "native", "polling"]
 
 WatcherChoice = Literal["auto", "inotify", "native", "polling"]
-"""``auto``: inotify on Linux, the system's own means elsewhere."""
+"""``auto``: inotify on Linux, the system's native mechanism elsewhere."""
 
 
 Deliver = Callable[[Sequence[Event]], None]
-"""Takes events, on the loop and in order. It does not raise."""
+"""Receives events, on the loop and in order. It must not raise."""
 
 NamesOf = Callable[[str], Iterable[str]]
-"""The names of interest in a directory, as they are now."""
+"""Returns the current names of interest in a directory."""
 
 Report = Callable[[str, str, str], None]
 """Logs an event with its directory and reason."""
 
 
 class Observer(Protocol):
-    """The sessions that files are tracked for, as trackers see them."""
+    """The sessions that files are tracked for, as seen by the trackers."""
 
     async def changed(self, keys: Sequence[str]) -> Mapping[str, bool | None]:
         """Store the changes of the files ``keys``. Does not raise.
 
-        Returns: for each whether it is there, `None` if that is unknown; one that is left out is reported again.
+        Returns: for each key, whether the file is there, `None` if that is unknown; keys left out are reported again.
         """
 
     def is_busy(self, key: str) -> bool:
-        """True if a change of the file had better be reported a little later: its session may be about to do so."""
+        """True if the report of a change should be deferred a little, because a session may be about to report it."""
 
     def keeps(self, session: str) -> bool:
-        """True if the leases of ``session`` go on though it has done nothing."""
+        """True if the leases of ``session`` continue although it is inactive."""
 
     def room(self, session: str) -> int:
-        """The number of further files that may be tracked for ``session``; others are still never shown stale."""
+        """The number of additional files that may be tracked for ``session``; others are still never shown stale."""
 
 
 class Watcher(Protocol):
-    """Watches directories for changes of their entries, not of what lies below those."""
+    """Watches directories for changes of their entries, not recursively."""
 
     kind: WatcherKind
 
     async def run(self, deliver: Deliver, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Hand over events until cancelled; started once ``watch`` may be called. Nothing stays watched afterwards."""
+        """Deliver events until cancelled; started once ``watch`` may be called. Nothing stays watched afterwards."""
 
     async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
-        """Watch each of ``directories``; for each, `None` once every later change will be reported, or why not.
+        """Watch each of ``directories``. Returns: for each, `None` once later changes will be reported, or the refusal.
 
-        One that is watched already, or named twice, is looked at anew. A file system that hangs is given up, see
-        ``ctxd.sources.path_lookups``. Cancel: some may be watched then.
+        A directory that is already watched, or given twice, is looked up again. A lookup on a filesystem that hangs
+        times out, see ``ctxd.sources.path_lookups``. Cancel: some may be watched by then.
         """
 
     async def unwatch(self, directories: Sequence[str]) -> None:
-        """Watch ``directories`` no more; one that is not watched is passed over. Events under way may still come."""
+        """Stop watching ``directories``; unwatched ones are ignored. Events already on their way may still arrive."""
 
     async def verify(self) -> dict[str, str]:
-        """Those watched whose path leads to another directory than the one watched, or to none, or where nothing
-        answers; of each, which. One stat each.
+        """The watched directories whose path leads to a different directory, to none, or to a filesystem that hangs,
+        each with the reason. Takes one stat each.
 
-        A directory above that is renamed takes the watched one along, and no event reports it.
+        No event reports that a parent was renamed, which moves the watched directory.
         """
 
     @property

@@ -1,8 +1,8 @@
-"""Watching through watchfiles, where inotify is not chosen.
+"""Watcher by watchfiles, where inotify is not used.
 
-Its notifier takes its directories when it starts, so it starts again when they change; it drops events in silence and
-stops at a name that is not UTF-8. So every watched directory is also looked at now and then, and a notifier that
-stopped is started again and reported as an overflow.
+The notifier takes its directories at its start, so it is restarted when they change. It drops events silently, and
+stops at a name that is not UTF-8. So every watched directory is also polled at long intervals, and a notifier that
+stopped is restarted and reported as an overflow.
 """
 
 import errno
@@ -31,16 +31,16 @@ from ctxd.trackers.watcher_interface import (
 )
 
 LOOK_S: Final = 5.0
-"""Seconds between two looks at all that is watched: how late a change may be that the notifier dropped."""
+"""Seconds between two polls of all watched directories, and so the delay of a change that the notifier dropped."""
 
 DEBOUNCE_MS: Final = 50
-"""Milliseconds after which the notifier hands over what it has at the latest."""
+"""Maximum milliseconds for which the notifier gathers events."""
 
 STEP_MS: Final = 5
-"""Milliseconds without a change after which it does so."""
+"""Milliseconds without a change after which it delivers the events."""
 
 RESTART_S: Final = 1.0
-"""Seconds before a notifier that stopped is started again: what made it stop may do so again."""
+"""Seconds before a notifier that stopped is restarted: the cause may still be there."""
 
 
 class NativeWatcher:
@@ -81,7 +81,7 @@ class NativeWatcher:
             self._identities.clear()
 
     async def _notify(self, deliver: Deliver) -> None:
-        """Deliver what the notifier finds, over the directories that are watched at each time."""
+        """Deliver the notifier's events, restarting it whenever the set of directories changes."""
         while True:
             restart, stopped = anyio.Event(), False
             self._restart = restart
@@ -111,7 +111,7 @@ class NativeWatcher:
         return events
 
     async def watch(self, directories: Sequence[str]) -> list[WatchRefused | None]:
-        """See ``Watcher.watch``. Until the notifier has started again, the looks beside it find changes."""
+        """See ``Watcher.watch``. Until the notifier has restarted, polling finds the changes."""
         paths = [inside(directory) for directory in directories]
         found = await self._lookups.each(paths, self._admit, lambda path: unanswered())
         admitted = {each: one for each, one in zip(directories, found, strict=True) if isinstance(one, tuple)}
@@ -122,7 +122,7 @@ class NativeWatcher:
         return [one if isinstance(one, WatchRefused) else None for one in found]
 
     async def unwatch(self, directories: Sequence[str]) -> None:
-        """See ``Watcher.unwatch``. The notifier forgets them when it starts again."""
+        """See ``Watcher.unwatch``. The notifier drops them at its next restart."""
         await self._polling.unwatch(directories)
         for directory in directories:
             self._identities.pop(directory, None)
@@ -134,7 +134,7 @@ class NativeWatcher:
 
     @property
     def watches(self) -> int:
-        """See ``Watcher.watches``. Where the system watches trees, it is the number that would be needed."""
+        """See ``Watcher.watches``. On systems that watch whole trees, it is the number that would be needed."""
         return len(set(self._identities.values()))
 
     def _admit(self, path: str) -> WatchRefused | Identity:
