@@ -1,1 +1,1 @@
-"""The outside things that sourced objects track."""
+"""Sources outside the daemon that objects are bound to, such as the host's files."""

@@ -1,8 +1,8 @@
-"""Confinement of the host's directories that sandboxes write to: what is opened below them, and for which users.
+"""Confinement of host directories that sandboxes write to: which files are opened below them, and for which users.
 
-Owns what is confined and limited, by directory: a lookup reads only the directories above a path, and costs
-the same for one sandbox as for a thousand. It is changed on any thread; readers, in threads of their own, see each
-directory as it was before a change or as it is after it.
+Owns the confined and limited directories. A lookup reads only the entries of a path's parents, so it costs the same for
+one sandbox as for a thousand. Any thread may change them; readers in other threads see each directory either before or
+after a change.
 """
 
 import errno
@@ -18,12 +18,12 @@ from ctxd.sources.open_beneath import View, open_in_view, resolve_in_view
 from ctxd.sources.user_rights import User, require
 
 VIEWS_MAX: Final = 16
-"""Different views of one directory that are all asked where a symlink leads. Of a directory that more sandboxes share,
-with different mounts, links are followed only as far as they stay below it."""
+"""Maximum number of views of one directory in which a symlink is resolved. If sandboxes with more different mounts
+share a directory, its links are followed only if they stay below it."""
 
 
 class Confinement:
-    """The directories that are confined, and the users who are limited below them."""
+    """The confined directories, and the users who are limited below them."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -34,12 +34,12 @@ class Confinement:
         self._users: dict[str, frozenset[User]] = {}
 
     def confine(self, root: str, view: View = ()) -> None:
-        """From now on read and look at paths below ``root`` only if they lead to files below it, symlinks followed.
+        """From now on, read and stat paths below ``root`` only if they lead to files below it, symlinks followed.
 
-        For a directory that a sandbox writes to: its symlinks mean the sandbox's files, and must not fetch the host's.
-        ``view`` maps each of the sandbox's directories to the host's directory, `None` where it is
-        none of the host's. Without, they mean what they would on the host. Where several sandboxes share ``root`` and a
-        link means different files to them, it leads nowhere.
+        For a directory that a sandbox writes to: its symlinks mean the sandbox's files, and must not reach the host's.
+        ``view`` maps each of the sandbox's directories to the host's, `None` if it is not a host directory. Without
+        ``view``, links are resolved as on the host. If several sandboxes share ``root`` and a link means different
+        files to them, it leads nowhere.
         """
         with self._changing:
             views = self._views.get(root)
@@ -49,20 +49,20 @@ class Confinement:
             known = [each for each in views or () if each != own]
             if len(known) >= VIEWS_MAX:
                 self._crowded.add(root)
-            # No more than count: each sandbox that ever shared the directory would be copied here for each later one.
+            # Keep only those that count: otherwise each new sandbox would copy all earlier ones of the directory.
             self._views[root] = dict.fromkeys((*known[1 - VIEWS_MAX :], view or own))
 
     def limit(self, key: str, roots: Collection[str], user: User) -> None:
-        """From now on, until ``lift``, what ``user`` may not read below ``roots`` is not read for any caller: what is
-        read of a file is one version for all. Directories on the way count, down from the roots."""
+        """Until ``lift``, do not read files below ``roots`` that ``user`` may not read, for any caller, because all
+        callers share a file's versions. ``user`` must also be able to search the directories on the way."""
         self._limit(key, dict.fromkeys(roots, user))
 
     def lift(self, key: str) -> None:
-        """End that limit, if there is one."""
+        """End the limit ``key``, if there is one."""
         self._limit(key, {})
 
     def _limit(self, key: str, wanted: Mapping[str, User]) -> None:
-        """Limit for ``key`` the users ``wanted``, by directory, and no others."""
+        """Set the limits of ``key`` to exactly ``wanted``, a user per directory."""
         with self._changing:
             for root in {*self._limited.pop(key, ()), *wanted}:
                 limits = self._limits.setdefault(root, {})
@@ -81,22 +81,22 @@ class Confinement:
         return any(directory in self._views for directory in ancestors(path))
 
     def leads_out(self, path: str, led_to: str) -> bool:
-        """True if ``path`` is below a confined directory and ``led_to``, the place that it leads to, is not."""
+        """True if ``path`` is below a confined directory and ``led_to``, its resolved path, is not."""
         if led_to == path:
             return False
         roots = [directory for directory in ancestors(path) if directory in self._views]
         return not all(f"{led_to}/".startswith(os.path.realpath(root) + "/") for root in roots)
 
     def opened(self, path: str) -> int:
-        """An ``O_PATH`` descriptor of what ``path`` leads to; below a confined directory, of no other place than every
-        sandbox would find there.
+        """An ``O_PATH`` descriptor of the file at ``path``, symlinks followed; below a confined directory, only of a
+        file that every sandbox finds there.
 
         Raises: OSError, EXDEV if it leads out; ValueError.
         """
         if "\0" in path or not self.holds(path):
             return os.open(path, os.O_PATH | os.O_CLOEXEC)
         # Each sandbox that shares the directory must find the same file. One that finds none may have planted the link,
-        # and would be shown what another sandbox sees there.
+        # to be shown another sandbox's file.
         found: int | None = None
         try:
             for view in self._views_of(path):
@@ -117,10 +117,10 @@ class Confinement:
         return found
 
     def resolved(self, path: str) -> str | None:
-        """``path`` without symlinks, as every sandbox that sees it resolves them; `None` if it is not confined.
+        """``path`` without symlinks, as resolved by every sandbox that sees it; `None` if it is not confined.
 
-        A path that leads out of the mounts, or to different files for different sandboxes, stays as it is: it is not
-        read either. Blocks.
+        A path that leads out of the mounts, or to different files for different sandboxes, is returned unchanged;
+        ``opened`` refuses it. Blocks.
         """
         if not self.holds(path):
             return None
@@ -139,11 +139,11 @@ class Confinement:
         return found.pop() if len(found) == 1 else path
 
     def _opened_in(self, path: str, view: View) -> int:
-        """As ``open_in_view``, if those may who are to read no more below there than they could themselves."""
+        """As ``open_in_view``, if every user limited there may read the file."""
         place = open_in_view(path, view, self._views)
         try:
             for user in self._users_of(path):
-                # Once more, by way of directories that are held while they are judged; only the same file will do.
+                # Open it again through directories held open while their rights are checked; it must be the same file.
                 judged = open_in_view(path, view, self._views, by_kernel=False, enter=partial(require, user))
                 try:
                     require(user, judged)
@@ -160,11 +160,11 @@ class Confinement:
         return {user for directory in ancestors(f"{path}/") for user in self._users.get(directory, ())}
 
     def _views_of(self, path: str) -> list[View]:
-        """The views of the sandboxes whose directories ``path`` is below: innermost first, then newest first."""
+        """The views of the sandboxes with a directory above ``path``: innermost first, then newest first."""
         above = [(root, views) for root in ancestors(path) if (views := self._views.get(root)) is not None]
         newest = list(dict.fromkeys(chain.from_iterable(reversed(views) for _, views in reversed(above))))
         if above and (len(newest) > VIEWS_MAX or any(root in self._crowded for root, _ in above)):
-            # A view that is left out must not lose its veto: only links that stay below the directory are followed.
+            # Views left out must keep their veto, so only links that stay below the directory are followed.
             innermost, _ = above[-1]
             return [((innermost, innermost),), *newest[:VIEWS_MAX]]
         return newest

@@ -1,11 +1,10 @@
-"""The host's files as a source.
+"""The host's files as sources.
 
-No path can make the daemon wait: a path is first opened for its inode only (``O_PATH``), and only a regular file is
-then opened for reading, through that same inode, so nothing can be swapped in between; and what hangs nevertheless, as
-a network's or a user's own file system may, is given up (``ctxd.sources.path_lookups``). A file is taken only if its
-stamp is the same before and after the reading; a change within one tick of the kernel's file clock escapes that, but
-leaves the stamp unsettled, so that the next look reads again. Nothing is mapped into memory: a truncation would kill
-the process.
+No path can block the daemon. A path is first opened for its inode only (``O_PATH``), and only a regular file is then
+opened for reading, through that inode, so it cannot be swapped in between. A lookup that hangs, as on a network or
+user-space file system, times out (``ctxd.sources.path_lookups``). A file's content is used only if its stamp is the
+same before and after the read. A change within one tick of the kernel's file clock escapes this check, but leaves the
+stamp unsettled, so the file is read again next time. Files are not memory-mapped: a truncation would kill the process.
 """
 
 import errno
@@ -39,16 +38,16 @@ from ctxd_protocol.limits import FILE_BYTES_MAX
 from ctxd_protocol.object_types import FilesystemSource
 
 THREADS: Final = 4
-"""Lookups that read at once, and on each mount those for which reading takes long."""
+"""Concurrent lookups per mount: reads take long."""
 
 TORN_RETRIES: Final = 3
-"""Readings of a file that changes meanwhile, before it is reported as busy."""
+"""Attempts to read a file that keeps changing, before it is reported as busy."""
 
 LISTED_MAX: Final = 20_000
-"""Names that are read from one directory."""
+"""Maximum names read from one directory."""
 
 RACY_NS: Final = 2_000_000_000
-"""How long ago a change must be for a stamp to be trusted: the coarsest file time still in use (FAT) is two seconds."""
+"""Minimum age of a change for a stamp to be trusted: the coarsest file time still in use (FAT) is two seconds."""
 
 SpecialKind = Literal["directory", "fifo", "socket", "character_device", "block_device", "other"]
 
@@ -66,28 +65,28 @@ _SPECIAL: Final[dict[int, SpecialKind]] = {
 
 
 class Regular(msgspec.Struct, frozen=True, tag=True):
-    """A regular file that was looked at, not read."""
+    """A regular file that was examined but not read."""
 
     stamp: Stamp
 
 
 Look = Regular | Unreadable | Special | Missing
-"""What a path is, without reading it."""
+"""Type of the file at a path, without reading it."""
 
 
 class HostFiles:
     """Files by canonical absolute path, read with the daemon's own rights, symlinks followed. See ``SourceAdapter``.
 
-    A reading's ``volume`` is the ``st_dev`` of the file's directory, which on an overlay is not the file's own. A
-    binding is read by its path: the caller has made sure that its filesystem is the one that lies
-    there. ``Special.kind`` is a ``SpecialKind``. A symlink that leads nowhere is no confirmed absence.
+    A reading's ``volume`` is the ``st_dev`` of the file's directory, which on an overlay differs from the file's own. A
+    binding is read by its path: the caller must ensure that its filesystem is the one mounted there. ``Special.kind``
+    is a ``SpecialKind``. A dangling symlink is not a confirmed absence.
     """
 
     def __init__(self, clock: Clock, *, bytes_max: int = FILE_BYTES_MAX, lookups: Lookups | None = None) -> None:
         self._clock = clock
         self._bytes_max = bytes_max
         self.confinement = Confinement()
-        """What paths below directories that sandboxes write to may lead to, and for whom they are read."""
+        """Restrictions on paths below directories that sandboxes write to."""
         self._lookups = lookups or Lookups(clock, THREADS)
 
     async def read(self, binding: FilesystemSource) -> Reading:
@@ -95,25 +94,25 @@ class HostFiles:
         return (await self.read_many([binding]))[0]
 
     async def read_many(self, bindings: Sequence[FilesystemSource]) -> list[Reading]:
-        """See ``SourceAdapter.read_many``. In one hop to a thread."""
+        """See ``SourceAdapter.read_many``. Takes one thread hop."""
         return await self._lookups.each([binding.path for binding in bindings], self._read, _timed_out)
 
     async def look_many(self, paths: list[str]) -> list[Look]:
-        """Look at each path, in one hop to a thread and one stat each."""
+        """Examine each path, in one thread hop and with one stat each."""
         return await self._lookups.each(paths, self._look, _timed_out)
 
     async def list_many(self, paths: list[str], names_max: int) -> list[tuple[str, ...] | Look]:
-        """The first ``names_max`` names in each directory, in order, in one hop to a thread; else what it is.
+        """The first ``names_max`` names in each directory, in order; for other paths, their type. Takes one thread hop.
 
-        Names that are no UTF-8 are left out.
+        Names that are not UTF-8 are left out.
         """
         return await self._lookups.each(paths, partial(self._list, names_max=names_max), _timed_out)
 
     async def resolve_many(self, paths: list[str]) -> list[str]:
-        """Each path without symlinks, in one hop to a thread; it need not exist.
+        """Each path with its symlinks resolved, in one thread hop; it need not exist.
 
-        A path below a confined directory is resolved as its sandboxes do. One that leads out, or whose file system
-        does not answer, stays as it is.
+        A path below a confined directory is resolved as its sandboxes would. A path that leads out, or whose file
+        system hangs, is returned unchanged.
         """
         directories: dict[str, str] = {}
 
@@ -126,8 +125,8 @@ class HostFiles:
         return await self._lookups.each(paths, resolve, lambda path: path)
 
     async def read_plain(self, path: str) -> Reading | None:
-        """Read the file at ``path``, in one hop to a thread; ``None`` if ``resolve_many`` would name another path, or
-        if the path is below a confined directory."""
+        """Read the file at ``path``, in one thread hop; ``None`` if ``resolve_many`` would return a different path, or
+        if it is below a confined directory."""
 
         def read(path: str) -> Reading | None:
             try:
@@ -139,7 +138,7 @@ class HostFiles:
         return (await self._lookups.each([path], read, _timed_out))[0]
 
     def _resolved(self, path: str, directories: dict[str, str]) -> str:
-        """``path`` without symlinks. ``directories`` keeps those resolved before."""
+        """``path`` with its symlinks resolved. ``directories`` caches resolved directories."""
         confined = self.confinement.resolved(path)
         if confined is not None:
             return confined
@@ -155,14 +154,13 @@ class HostFiles:
         return os.path.realpath(plain)
 
     async def fingerprint(self, bindings: Sequence[FilesystemSource]) -> list[bytes | None]:
-        """See ``SourceAdapter.fingerprint``. In one hop to a thread and one stat each."""
+        """See ``SourceAdapter.fingerprint``. Takes one thread hop, and one stat each."""
         return await self._lookups.each([binding.path for binding in bindings], _signature_at, lambda path: None)
 
     async def devices_of(self, paths: list[str]) -> list[int | None]:
-        """The ``st_dev`` of the nearest directory above each path that can be looked at, in one hop to a thread; `None`
-        if its file system does not answer.
+        """The ``st_dev`` of the nearest accessible directory above each path, in one thread hop; `None` if it hangs.
 
-        It is the directory's, as a reading's volume, so that a path keeps its device whether or not its file is there.
+        It is the directory's, like a reading's ``volume``, so that a path keeps its device if its file does not exist.
         """
         above = [inside(os.path.dirname(path)) for path in paths]
         directories = list(dict.fromkeys(above))
@@ -181,7 +179,7 @@ class HostFiles:
         return Unreadable(errno.EAGAIN)
 
     def _read_once(self, path: str) -> Reading | None:
-        """The file, or `None` if it changed under the reading."""
+        """The file, or `None` if it changed during the read."""
         place = self.confinement.opened(path)
         try:
             found = os.fstat(place)
@@ -204,7 +202,7 @@ class HostFiles:
             return None
         stamp = self._stamp(found, path)
         if len(raw) != found.st_size:
-            # A file of the kernel, which changes without another time or size.
+            # A kernel file, which changes without a new time or size.
             stamp = msgspec.structs.replace(stamp, settled=False)
         return Present(raw, source_hash(raw), decoded_text(raw), stamp)
 
@@ -227,7 +225,7 @@ class HostFiles:
                 os.close(place)
             try:
                 with os.scandir(directory) as entries:
-                    # Of a directory without bound no more than are looked at for the first by name.
+                    # In a huge directory, only these are considered for the first names in order.
                     names = [entry.name for entry in islice(entries, LISTED_MAX)]
             finally:
                 os.close(directory)
@@ -236,7 +234,7 @@ class HostFiles:
         return tuple(sorted(name for name in names if _is_utf8(name))[:names_max])
 
     def _stat(self, path: str) -> os.stat_result:
-        """Of what ``path`` leads to. Raises: as ``Confinement.opened``."""
+        """Stat of ``path``, symlinks followed. Raises: as ``Confinement.opened``."""
         if not self.confinement.holds(path):
             return os.stat(path)
         place = self.confinement.opened(path)
@@ -246,9 +244,9 @@ class HostFiles:
             os.close(place)
 
     def _failed(self, path: str, error: OSError | ValueError) -> Missing | Unreadable:
-        """The reading for an error on the way to ``path``.
+        """The reading for an error while opening ``path``.
 
-        Only a name that is missing from an existing directory is gone.
+        Only a name missing from an existing directory counts as deleted.
         """
         if not isinstance(error, OSError):
             return Unreadable(errno.EINVAL)
@@ -264,7 +262,7 @@ class HostFiles:
             return Unreadable(blocked.errno or errno.EIO)
 
     def _missing(self, path: str) -> Missing:
-        """The reading of a missing ``path``. Raises: OSError if the directory above it cannot be looked at."""
+        """The reading of a missing ``path``. Raises: OSError if its directory is not accessible."""
         above, name = os.path.split(path)
         directory = self.confinement.opened(above)
         try:
@@ -273,13 +271,13 @@ class HostFiles:
                 return Missing(False, found.st_dev)
             with suppress(FileNotFoundError):
                 os.lstat(name, dir_fd=directory)
-                return Missing(False)  # A symlink that leads nowhere.
+                return Missing(False)  # A dangling symlink.
             return Missing(True, found.st_dev)
         finally:
             os.close(directory)
 
     def _stamp(self, found: os.stat_result, read_from: str | None = None) -> Stamp:
-        # ctime cannot be set by hand, so it also shows a change whose mtime was put back.
+        # Programs cannot set ctime, so it also reveals a change whose mtime was reset.
         changed = max(found.st_mtime_ns, found.st_ctime_ns)
         settled = changed + RACY_NS <= self._clock.wall_ms() * 1_000_000
         device = self._stat(os.path.dirname(read_from)).st_dev if read_from is not None else None
@@ -334,9 +332,9 @@ def _special(found: os.stat_result) -> Special | None:
 
 
 def _read_up_to(file: int, size: int, bytes_max: int) -> bytes:
-    """The file from its start: one byte over ``size`` if it grew, so that a file that grows for ever does not hold us.
+    """Read the file from its start, up to one byte over ``size``, so that a file that keeps growing does not block.
 
-    Files of /proc have size 0 and content all the same: of those, one byte over ``bytes_max``.
+    Files in /proc have size 0 but may have content: of those, up to one byte over ``bytes_max``.
     """
     left = (size or bytes_max) + 1
     chunks: list[bytes] = []

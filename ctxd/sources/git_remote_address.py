@@ -1,4 +1,4 @@
-"""Addresses of git remotes in one form, whatever protocol, user and spelling of the host they are written with. Pure.
+"""Normalised addresses of git remotes, independent of protocol, user and spelling of the host. Pure.
 
 ``https://user:token@GitHub.com/o/r.git``, ``ssh://git@github.com:22/o/r`` and ``git@github.com:o/r`` are all
 ``github.com/o/r``.
@@ -22,24 +22,24 @@ _ALIASES: Final = {
     "altssh.gitlab.com": "gitlab.com",
     "altssh.bitbucket.org": "bitbucket.org",
 }
-"""Hosts that serve SSH at the port of HTTPS, by the names of the hosts that they are."""
+"""Hosts that serve SSH on the HTTPS port, with the host that each is an alias of."""
 
 
 def normal_remote(url: str, directory: str = "/") -> str | None:
-    """The normal form of ``url``, a remote of the repository in ``directory``, without credentials; None for one that
-    names no place (empty, ``ext::``, with control characters) or is too long."""
+    """The normal form of ``url``, a remote of the repository in ``directory``, without credentials; None if it has no
+    address (empty, ``ext::``, with control characters) or is too long."""
     text = url.strip()
     if not text or len(text) > REMOTE_CHARS_MAX or not text.isprintable():
         return None
     if (helper := _HELPER.fullmatch(text)) is not None:
-        # The words behind ext:: and fd:: are a command and a number.
+        # After ext:: and fd:: come a command and a number.
         inner = None if helper[1] in ("ext", "fd") else normal_remote(helper[2], directory)
         return None if inner is None else f"{helper[1]}::{inner}"
     if (found := _URL.fullmatch(text)) is not None:
         scheme, place, path = found[1].lower(), found[2], found[3]
         if scheme == "file":
             return _local(path, directory)
-        # Behind them tokens may stand.
+        # Drop query and fragment: they may contain tokens.
         return _remote(_host(scheme, place), re.split("[?#]", path, maxsplit=1)[0])
     if (found := _SCP.fullmatch(text)) is not None:
         return _remote(_host("ssh", found[1]), found[2])
@@ -51,7 +51,7 @@ def _host(scheme: str, place: str) -> str:
     if (found := re.fullmatch(r"(\[[^\]]*\]|[^:]*):([0-9]*)", host)) is not None:
         host, port = found[1], found[2]
     host = host.rstrip(".")
-    # A server has one set of repositories for SSH at any port and for the web; web servers at two ports are two.
+    # A server has the same repositories for SSH on any port and for the web; web servers on two ports are two servers.
     if not port or scheme in _SSH or port == _DEFAULT_PORTS.get(scheme):
         return _ALIASES.get(host, host)
     return f"{host}:{port}"

@@ -1,9 +1,9 @@
-"""Opening files that a sandbox can rearrange while they are opened, as the sandbox itself would, and no others.
+"""Opening of files that a sandbox may rearrange meanwhile: exactly those that the sandbox itself would open.
 
-Owns the way from a canonical path below a confined directory to an open inode. Nothing is checked and then opened: the
-kernel opens beneath the directory without following any symlink, and links are followed here, one by one, in the
-sandbox's own view: an absolute link is resolved through its mounts, and a place that they do not cover is not opened.
-Promise: even if names change meanwhile, what was opened was beneath a directory that the sandbox has mounted.
+Resolves a canonical path below a confined directory to an open inode. There is no gap between check and open: the
+kernel opens beneath the directory without following symlinks. Links are followed here, one by one, in the sandbox's
+view: an absolute link is resolved through its mounts, and a path outside them is not opened. Guarantee: even if names
+change meanwhile, the opened file was beneath a directory that the sandbox has mounted.
 """
 
 import ctypes
@@ -16,14 +16,14 @@ from typing import Final
 from ctxd.mounts.mapping import ancestors
 
 HOPS_MAX: Final = 40
-"""Symlinks of one path: as many as the kernel follows."""
+"""Maximum symlinks in one path: the kernel's own limit."""
 
 _TRIES: Final = 64
-"""How often the kernel is asked again that saw something renamed while it looked."""
+"""Attempts of a call that the kernel aborts because of a concurrent rename."""
 
 _PATH_BYTES_MAX: Final = 4096
 _OPENAT2: Final = 437
-"""Its number on every architecture; the C library has no name for it."""
+"""Number of the system call on every architecture; the C library has no wrapper."""
 
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
 """RESOLVE_NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH."""
@@ -31,8 +31,8 @@ _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
 _PLACE: Final = os.O_PATH | os.O_CLOEXEC
 
 View = tuple[tuple[str, str | None], ...]
-"""A sandbox's mounts: each agent prefix with its directory of the host, `None` for one that is not the host's. The root
-is an empty prefix."""
+"""A sandbox's mounts: each agent prefix with its host directory, `None` if not on the host. The root is an empty
+prefix."""
 
 
 class _How(ctypes.Structure):
@@ -40,7 +40,7 @@ class _How(ctypes.Structure):
 
 
 class _Kernel:
-    """The kernel's ``openat2``. ``can`` becomes false once the kernel turns out not to have it."""
+    """The kernel's ``openat2``. ``can`` becomes False if the kernel lacks it."""
 
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
@@ -48,9 +48,9 @@ class _Kernel:
         self.can = True
 
     def open(self, directory: int, below: str) -> int:
-        """The place ``below`` the open ``directory``, no symlink on the way.
+        """Open the path ``below`` the open ``directory``, without following symlinks.
 
-        Raises: OSError; ENOSYS if the kernel or a filter of system calls knows no such call.
+        Raises: OSError; ENOSYS if the kernel or a seccomp filter lacks the call.
         """
         name = os.fsencode(below)
         for _ in range(_TRIES):
@@ -77,10 +77,10 @@ def open_in_view(
     by_kernel: bool = True,
     enter: Callable[[int], None] = lambda directory: None,
 ) -> int:
-    """An ``O_PATH`` descriptor of what the canonical ``path`` is for the sandbox with ``view``.
+    """An ``O_PATH`` descriptor of the file that the sandbox with ``view`` finds at the canonical ``path``.
 
-    ``roots`` are the directories that sandboxes may rearrange. ``by_kernel`` false: step by step, as where the kernel
-    cannot; ``enter`` is then called with each directory on the way, from the root on, and raises to refuse it.
+    ``roots`` are the directories that sandboxes may rearrange. ``by_kernel`` False: open component by component, as
+    without ``openat2``; ``enter`` is then called with each directory from the root on, and may raise to refuse it.
     Raises: OSError; EXDEV if the path leaves the view, ELOOP after ``HOPS_MAX`` symlinks.
     """
     found, _ = _walked(path, view, roots, by_kernel=by_kernel, enter=enter)
@@ -92,8 +92,8 @@ def open_in_view(
 def resolve_in_view(path: str, view: View, roots: Container[str], *, enter: Callable[[int], None] | None = None) -> str:
     """Resolve the symlinks in the canonical ``path`` as the sandbox with ``view`` does; it need not exist.
 
-    ``enter`` is called with each directory on the way, and raises to refuse it. Raises: as `open_in_view`, except that
-    nothing needs to be at the end.
+    ``enter`` is called with each directory on the way, and may raise to refuse it. Raises: as `open_in_view`, except
+    for a missing last component.
     """
     by_kernel = enter is None
     found, resolved = _walked(path, view, roots, by_kernel=by_kernel, enter=enter or (lambda directory: None))
@@ -105,7 +105,7 @@ def resolve_in_view(path: str, view: View, roots: Container[str], *, enter: Call
 def _walked(
     path: str, view: View, roots: Container[str], *, by_kernel: bool, enter: Callable[[int], None]
 ) -> tuple[int | OSError, str]:
-    """The place, or the error that nothing is there, and the path without symlinks that leads to it."""
+    """The descriptor, or the error for a missing file, and the resolved path."""
     rule = _rule_of(path, view)
     for _ in range(HOPS_MAX + 1):
         root = _outermost(path, roots)
@@ -125,7 +125,7 @@ def _walked(
 
 
 def _opened(root: str, below: str, *, by_kernel: bool, enter: Callable[[int], None]) -> int | tuple[int, str]:
-    """The place, or the first symlink on the way: how many components lead to it, and its target."""
+    """The descriptor, or the first symlink on the way: the number of components up to it, and its target."""
     directory = os.open(root, _PLACE | os.O_DIRECTORY)
     try:
         if by_kernel and _KERNEL.can:
@@ -140,7 +140,7 @@ def _opened(root: str, below: str, *, by_kernel: bool, enter: Callable[[int], No
 
 
 def _stepped(directory: int, below: str, *, strict: bool, enter: Callable[[int], None]) -> int | tuple[int, str]:
-    """As ``_opened``, component by component. ``strict``: no other device may be entered."""
+    """As ``_opened``, component by component. ``strict``: stay on one device."""
     device = os.fstat(directory).st_dev
     parts = below.split("/")
     current = os.dup(directory)
@@ -163,12 +163,12 @@ def _stepped(directory: int, below: str, *, strict: bool, enter: Callable[[int],
 def _followed(
     path: str, root: str, depth: int, target: str, rule: tuple[str, str], view: View
 ) -> tuple[str, tuple[str, str]]:
-    """The canonical path that the link leads to, in the view, and the mount that it is below."""
+    """The canonical path that the link leads to in the view, and the mount that contains it."""
     parts = path[len(root) + 1 :].split("/")
     agent, canonical = rule
     directory = "/".join([root, *parts[:depth]])
     if directory != canonical and not directory.startswith(canonical + "/"):
-        raise _refused(errno.EXDEV, path)  # The link is above the mount: the sandbox does not see it.
+        raise _refused(errno.EXDEV, path)  # The link is above the mount, where the sandbox cannot see it.
     start = "" if target.startswith("/") else agent + directory[len(canonical) :]
     meant: list[str] = []
     for part in f"{start}/{target}/{'/'.join(parts[depth + 1 :])}".split("/"):
@@ -196,7 +196,7 @@ def _rule_of(path: str, view: View) -> tuple[str, str]:
 
 
 def _outermost(path: str, roots: Container[str]) -> str | None:
-    """The root that holds all others above ``path``: what lies between them may be rearranged too."""
+    """The outermost root above ``path``: directories between nested roots may be rearranged too."""
     return next((directory for directory in ancestors(f"{path}/") if directory in roots), None)
 
 

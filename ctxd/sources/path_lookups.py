@@ -1,8 +1,8 @@
-"""Lookups of paths in threads, given up where a file system hangs.
+"""Lookups of paths in threads, with a timeout for file systems that hang.
 
-Each mount has a few threads of its own. A lookup at one path for longer than ``HANGS_S`` is answered without its
-result, and until its thread is back nothing of that mount is looked up. A symlink is followed only then, to find the
-mount that hangs behind it: before, a link on a healthy mount can keep that mount's threads for ``HANGS_S``.
+Each mount has a few threads of its own. A lookup of one path that takes longer than ``HANGS_S`` counts as hung, and no
+path of its mount is looked up until the thread returns. Only then are symlinks traced, to find the mount that hangs;
+until then, a link on a healthy mount can occupy that mount's threads for ``HANGS_S``.
 """
 
 import errno
@@ -20,16 +20,16 @@ from ctxd.sources.open_beneath import HOPS_MAX
 from ctxd.worker_threads import Job
 
 THREADS: Final = 2
-"""Lookups at once on one mount."""
+"""Concurrent lookups per mount."""
 
 HANGS_S: Final = 5.0
-"""Seconds after which the lookup of one path is given up."""
+"""Seconds after which the lookup of one path times out."""
 
 TRACE_S: Final = 0.1
-"""Seconds that finding the mount that hangs may take."""
+"""Maximum seconds for tracing the mount that hangs."""
 
 MOUNTS_KNOWN_S: Final = 0.05
-"""Seconds for which the table of mounts is not read again."""
+"""Seconds for which the mount table is cached."""
 
 _NO_LINK: Final = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR})
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Lookups:
-    """Thread pools by mount. Results, and what hangs, are known to all callers of one instance."""
+    """Thread pools by mount. All callers of one instance share the knowledge of which mounts hang."""
 
     def __init__(
         self, clock: Clock, threads: int = THREADS, *, hangs_s: float = HANGS_S, mountinfo: str = OWN_MOUNTS
@@ -53,10 +53,10 @@ class Lookups:
         self._known_until = 0.0
 
     async def each(self, paths: Sequence[str], look: Callable[[str], T], hung: Callable[[str], T]) -> list[T]:
-        """Return the result of ``look`` for each of ``paths``, and of ``hung`` where the lookup hangs.
+        """Return the result of ``look`` for each of ``paths``, or of ``hung`` if the lookup hangs.
 
-        ``look`` changes nothing; it is called in a thread, perhaps still when this has returned.
-        Raises: what ``look`` does. Cancel: safe, and at once.
+        ``look`` must have no side effects; it is called in a thread, and may still run after this has returned.
+        Raises: what ``look`` raises. Cancel: safe and immediate.
         """
         mounts = self.mount_points
         groups: dict[str, dict[int, str]] = {}
@@ -85,8 +85,8 @@ class Lookups:
         return [results[number] for number in range(len(paths))]
 
     def hanging(self) -> tuple[str, ...]:
-        """The places at which lookups hang now, with all below: mounts, symlinks that lead to one, and on the root's
-        mount the directory of a path, or the path itself if that is next to all others.
+        """The places at or below which lookups hang now: mounts, symlinks that lead to one, and on the root mount a
+        path's directory, or the path itself if that is directly below "/".
         """
         return tuple({run.trace.place for run in self._overdue()})
 
@@ -98,7 +98,7 @@ class Lookups:
         hung: Callable[[str], T],
         results: dict[int, T],
     ) -> None:
-        """Look up what is ``left`` on ``mount``, and move it to ``results``."""
+        """Look up the paths ``left`` on ``mount``, moving each to ``results``."""
         while left:
             await self._turn(mount)
             places = [run.trace.place for run in self._overdue()]
@@ -117,7 +117,7 @@ class Lookups:
                 run.job.result()
 
     async def _turn(self, mount: str) -> None:
-        """Wait until a thread of ``mount`` is free. One that hangs counts no longer."""
+        """Wait until a thread of ``mount`` is free. Hung threads do not count as busy."""
         while True:
             for run in [run for run in self._runs if not run.has_ended and self._left_s(run) <= 0]:
                 await self._trace(run)
@@ -130,13 +130,13 @@ class Lookups:
                 await self._ended.wait()
 
     def _wake(self) -> None:
-        """Let those who wait for a thread look again."""
+        """Let callers that wait for a thread check again."""
         if self._ended is not None:
             self._ended.set()
             self._ended = None
 
     async def _end(self, run: "_Run[T]") -> None:
-        """Wait until ``run`` has ended, or hangs at one path."""
+        """Wait until ``run`` has ended or hangs."""
         try:
             while not run.job.ended.is_set() and (left_s := self._left_s(run)) > 0:
                 with anyio.move_on_after(left_s):
@@ -147,7 +147,7 @@ class Lookups:
             await self._trace(run)
 
     async def _trace(self, run: "_Run[Any]") -> None:
-        """Find the mount at which ``run`` hangs. The first arrival does it, since its caller may be gone."""
+        """Find the mount at which ``run`` hangs. The first caller does it, since the run's own caller may be gone."""
         if run.traced is not None:
             await run.traced.wait()
             return
@@ -166,7 +166,7 @@ class Lookups:
         return [run for run in self._runs if not run.has_ended and run.traced is not None and run.traced.is_set()]
 
     def _except_hung(self, look: Callable[[str], T], hung: Callable[[str], T]) -> Callable[[str], T]:
-        """``look``, and ``hung`` for a path that leads to a mount that hangs, whatever its name."""
+        """``look``, but ``hung`` for paths that lead to a hanging mount through symlinks."""
         hanging = frozenset(run.trace.hung for run in self._overdue() if run.trace.hung is not None)
         if not hanging:
             return look
@@ -175,7 +175,7 @@ class Lookups:
 
     @property
     def mount_points(self) -> frozenset[str]:
-        """The paths that something is mounted on, single files among them; none where the system does not list them."""
+        """The mount points, including single files; empty if the system does not list them."""
         now = self._clock.monotonic()
         if now >= self._known_until:
             text = _text_of(self._mountinfo)
@@ -187,7 +187,7 @@ class Lookups:
 
 
 class _Run(Generic[T]):
-    """Lookups of ``paths`` of one mount, one after the other, in one thread."""
+    """Sequential lookups of ``paths`` of one mount, in one thread."""
 
     job: Job[None]
     trace: "PathTrace"  # Once ``traced`` is set.
@@ -223,12 +223,12 @@ class _Run(Generic[T]):
 
     @property
     def path(self) -> str:
-        """The path that is being looked up."""
+        """The path being looked up."""
         return self._paths[min(len(self.results), len(self._paths) - 1)]
 
 
 class PathTrace:
-    """Trace of ``path`` over mounts: by its name, until `follow` goes from symlink to symlink."""
+    """The mounts that ``path`` leads over: by its name, then, once `follow` is called, through its symlinks."""
 
     def __init__(self, path: str, mounts: Container[str]) -> None:
         self.path = path
@@ -239,7 +239,7 @@ class PathTrace:
 
     @property
     def place(self) -> str:
-        """The place that counts as hanging, with all below, if ``path`` does."""
+        """The place that counts as hanging, with everything below it, if ``path`` hangs."""
         if self._mount != "/":
             return self._entered
         directory = os.path.dirname(self.path)
@@ -247,14 +247,14 @@ class PathTrace:
 
     @property
     def hung(self) -> str | None:
-        """The mount that hangs if ``path`` does, whatever leads to it; `None` where that is not certain."""
-        # A complete trace went by the host's links, which mean other things to a sandbox.
+        """The mount that hangs if ``path`` hangs; `None` if that is uncertain."""
+        # A complete trace followed the links as the host does, which may differ from a sandbox's view.
         return None if self._mount == "/" or (self._is_complete and self._entered != self._mount) else self._mount
 
     def follow(self, avoid: Container[str] = ()) -> bool:
-        """Follow the symlinks. Called in a thread: may hang at one.
+        """Follow the symlinks. Call it in a thread: it may hang.
 
-        Returns: true if the path leads to one of the mounts to ``avoid``, at which the trace stops.
+        Returns: True if the path leads to one of the mounts to ``avoid``, where the trace stops.
         """
         with suppress(OSError, ValueError):
             self._follow(avoid)
@@ -292,7 +292,7 @@ def _text_of(mountinfo: str) -> str:
 
 
 def _target_of(path: str) -> str | None:
-    """The target of the symlink at ``path``; `None` if it is no symlink. Raises: OSError."""
+    """The target of the symlink at ``path``; `None` if it is not one. Raises: OSError."""
     try:
         return os.readlink(path)
     except OSError as error:
@@ -302,7 +302,7 @@ def _target_of(path: str) -> str | None:
 
 
 def mount_of(path: str, mounts: Container[str]) -> str:
-    """The innermost of ``mounts`` that ``path`` is at or below by its name; the root if it is below none."""
+    """The innermost of ``mounts`` at or above ``path``, by name; the root if there is no other."""
     above = list(ancestors(f"{path}/"))
     return next((directory for directory in reversed(above) if directory in mounts), "/")
 
@@ -312,5 +312,5 @@ def _is_at(path: str, places: Sequence[str]) -> bool:
 
 
 def inside(directory: str) -> str:
-    """A path that leads to ``directory`` and is looked up as what is in it, not as an entry of the one above."""
+    """A path for ``directory`` that is looked up on the directory's own mount, not on its parent's."""
     return os.path.join(directory, ".")

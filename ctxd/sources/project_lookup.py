@@ -1,9 +1,9 @@
-"""Identity of the project that a directory of the host belongs to: its git repository, or the directory itself.
+"""Identity of the project of a host directory: its git repository, or the directory itself.
 
-``git`` reads the repository, since only it knows every form of one (packed, shallow, linked, reftable); it runs only
-where a ``.git`` is found, and nothing of the repository decides what runs: no configuration but the repository's own,
-no network, no hook, monitor, pager or replacement. As root it runs as the owner of the repository. A repository that
-takes too long, or that the daemon may not read, counts as a directory.
+``git`` reads the repository, because only it knows every format (packed, shallow, linked, reftable). It runs only if
+there is a ``.git``, and the repository cannot make it run anything: it uses no configuration but the repository's own,
+no network, and no hook, monitor, pager or replacement. If the daemon is root, ``git`` runs as the owner of the
+repository. A repository that takes too long, or that the daemon may not read, counts as a plain directory.
 """
 
 import os
@@ -24,14 +24,14 @@ from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.session_types import Project
 
 GIT_S: Final = 3.0
-"""Seconds for one command of git. Root commits of a million commits take about ten without a commit graph."""
+"""Seconds for one git command. Finding the root commits among a million takes about ten without a commit graph."""
 
 LOOKUP_S: Final = 8.0
-"""Seconds after which a directory on a file system that hangs counts as one without a repository."""
+"""Seconds after which a directory on a hanging file system counts as one without a repository."""
 
 ROOTS_MAX: Final = 32
 REMOTES_MAX: Final = 8
-"""Root commits and remotes of one repository that are kept, the first in their order."""
+"""Maximum root commits, and remotes, kept per repository: the first in their order."""
 
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
 _KEPT: Final = 256
@@ -42,7 +42,7 @@ _PACKAGES: Final = (
     "package.json", "pyproject.toml", "Cargo.toml", "go.mod", "setup.py", "pom.xml", "build.gradle", "build.gradle.kts",
     "composer.json", "Gemfile", "mix.exs", "pubspec.yaml", "Package.swift", "CMakeLists.txt", "BUILD.bazel", "BUILD",
 )  # fmt: skip
-"""Files that a build tool keeps at the root of a package."""
+"""Files that build tools expect at the root of a package."""
 
 _HARDENED: Final = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0")
 _ENVIRONMENT: Final = {
@@ -50,12 +50,12 @@ _ENVIRONMENT: Final = {
     "GIT_CONFIG_SYSTEM": "/dev/null",
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_ATTR_NOSYSTEM": "1",
-    # A partial clone would load what is missing with programs that its configuration names.
+    # A partial clone would fetch missing objects with programs named in its configuration.
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
-    # History as it is, not as a clone rewrites it for itself.
+    # The real history, not one that a clone replaces locally.
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_GRAFT_FILE": "/dev/null",
     "LC_ALL": "C",
@@ -72,7 +72,7 @@ class _Lookup(msgspec.Struct, eq=False):
 
 
 class ProjectLookup:
-    """Looks projects up in threads, a few at once. Repositories that have not changed are not read again."""
+    """Looks projects up in threads, a few concurrently. Unchanged repositories are not read again."""
 
     def __init__(self, git: str = "git") -> None:
         self._git = git
@@ -81,13 +81,13 @@ class ProjectLookup:
         self._known: OrderedDict[str, tuple[object, _Repository]] = OrderedDict()
 
     async def project_of(self, directory: str, *, in_sandbox: bool = False, package: bool = False) -> Project:
-        """The project of ``directory``, a plain absolute path of the host that need not exist.
+        """The project of ``directory``, a normalised absolute host path that need not exist.
 
-        ``in_sandbox``: a sandbox can write there, and a repository whose parts lie elsewhere counts as a directory.
-        ``package``: with the path of the package that the directory is in, by the files of build tools; empty for that
-        of the whole repository. Cancel: safe.
+        ``in_sandbox``: a sandbox can write there, so a repository with parts elsewhere counts as a plain directory.
+        ``package``: include the path of the package around the directory, found by the files of build tools; empty for
+        the repository's root. Cancel: safe.
         """
-        # A file system that hangs keeps its thread: with all of them kept, a lookup would wait for none to come.
+        # A hanging file system occupies its thread. If all threads hang, do not wait for one.
         if sum(run.is_late for run in self._running) < _THREADS:
             run = _Lookup()
             with suppress(NoThread), anyio.move_on_after(LOOKUP_S):
@@ -137,14 +137,14 @@ class ProjectLookup:
         roots = self._roots(folder, top, f"{common}/shallow" if is_shallow else None)
         made = _Repository(remotes, roots)
         if roots:
-            # One without a commit has none in these files either when its first one is made.
+            # Do not cache a repository without commits: its first commit does not change these files.
             self._known[top] = (marks, made)
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return made
 
     def _remotes(self, folder: str, top: str, common: str) -> tuple[str, ...]:
-        """The remotes in their normal form: that of ``origin`` first, the others by name."""
+        """The normalised remotes: ``origin`` first, the others by name."""
         try:
             listed = self._run(
                 folder, top, "config", "--file", f"{common}/config", "--no-includes", "--null", "--get-regexp",
@@ -162,7 +162,7 @@ class ProjectLookup:
         return tuple(dict.fromkeys(named[name] for name in ordered))[:REMOTES_MAX]
 
     def _roots(self, folder: str, top: str, shallow: str | None) -> tuple[str, ...]:
-        """The root commits of what is checked out, sorted; without those at which a shallow clone is cut off."""
+        """The root commits of HEAD, sorted, without the boundary commits of a shallow clone."""
         try:
             found = set(
                 self._run(
@@ -177,7 +177,7 @@ class ProjectLookup:
         return tuple(sorted(each.decode("ascii", "replace") for each in found))[:ROOTS_MAX]
 
     def _run(self, folder: str, top: str, *arguments: str) -> bytes:
-        """The output of a command of git. Raises: OSError, also if it fails, takes too long or prints too much."""
+        """The output of a git command. Raises: OSError, also if it fails, takes too long or prints too much."""
         environment = {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": "/nonexistent"}
         process = subprocess.Popen(
             [self._git, *_HARDENED, f"--git-dir={folder}", *arguments],
@@ -198,8 +198,8 @@ class ProjectLookup:
 
 
 def _working_tree(directory: str, *, may_be_linked: bool) -> str | None:
-    """The nearest directory at or above ``directory`` with a ``.git``. ``may_be_linked``: that may be a file, as in a
-    linked working tree or a submodule."""
+    """The nearest directory at or above ``directory`` with a ``.git``. ``may_be_linked``: ``.git`` may be a file, as in
+    a linked working tree or a submodule."""
     for top in reversed(list(ancestors(f"{directory.rstrip('/')}/."))):
         with suppress(OSError):
             found = os.lstat(f"{top}/.git")
@@ -209,7 +209,7 @@ def _working_tree(directory: str, *, may_be_linked: bool) -> str | None:
 
 
 def _package_at(project: Project) -> str:
-    """The path of the deepest directory at or above that of ``project`` with a file of a build tool."""
+    """The path of the nearest directory at or above that of ``project`` with a file of a build tool."""
     path = project.path
     while path and not any(os.path.isfile(f"{project.directory}/{path}/{name}") for name in _PACKAGES):
         path = os.path.dirname(path)
@@ -225,7 +225,7 @@ def _mark(path: str) -> tuple[int, ...] | None:
 
 
 def _owner_of(top: str) -> dict[str, Any]:
-    """Arguments with which a process has the rights of the owner of ``top``, if this one is root's. Raises: OSError."""
+    """Process arguments to run as the owner of ``top``; empty if this process is not root's. Raises: OSError."""
     if os.geteuid() != 0 or (owner := os.stat(top)).st_uid == 0:
         return {}
     try:

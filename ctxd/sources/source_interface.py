@@ -1,8 +1,7 @@
-"""Port for sources: what sourced objects are bound to, whatever its kind.
+"""Interface of sources of any kind: the things that sourced objects are bound to.
 
 A kind is a member of ``ctxd_protocol.object_types.Source``, a row in ``ctxd.objects.document.SOURCE_TYPES``, and a
-``SourceAdapter``, which the indexer reads all its sources through. A reading is a value in every case: only a broken
-daemon raises.
+``SourceAdapter``, through which the indexer reads. A reading is always a value; an exception means a bug in the daemon.
 """
 
 import struct
@@ -22,18 +21,18 @@ LEADS_OUT: Final = "it leads out of the mount, by a symlink or onto another file
 
 
 def fingerprint_of(proof: bytes, size_bytes: int) -> bytes:
-    """A fingerprint of ``FINGERPRINT_BYTES``: the 32 bytes ``proof`` and the size. It is stored and compared."""
+    """A fingerprint of ``FINGERPRINT_BYTES`` from the 32 bytes ``proof`` and the size, to be stored and compared."""
     return _FINGERPRINT.pack(proof[:16], size_bytes, proof[16:])
 
 
 def size_of(fingerprint: bytes) -> int:
-    """The size in bytes of what ``fingerprint`` was taken of."""
+    """The size in bytes of the source that ``fingerprint`` was made from."""
     size: int = _FINGERPRINT.unpack(fingerprint)[1]
     return size
 
 
 def decoded_text(raw: bytes) -> str | None:
-    """``raw`` decoded; None if it is no text: it holds a NUL or is not UTF-8."""
+    """``raw`` decoded; None if it is not text: it contains a NUL or is not UTF-8."""
     if b"\0" in raw:
         return None
     try:
@@ -45,8 +44,8 @@ def decoded_text(raw: bytes) -> str | None:
 class Stamp(msgspec.Struct, frozen=True):
     """State of a source at one moment: an equal ``fingerprint`` means unchanged bytes, if the first was ``settled``.
 
-    ``settled`` false: it changed so shortly before that a second change could leave the same fingerprint. ``volume``
-    is a number for the store that it was read from, as a disk or a bucket; None if it was not read.
+    ``settled`` False: it changed so recently that another change could leave the same fingerprint. ``volume``
+    identifies the store that it was read from, such as a disk or a bucket; None if it was not read.
     """
 
     fingerprint: bytes
@@ -55,7 +54,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, tag=True):
-    """A source that was read whole, in one state.
+    """A source that was read completely, in one state.
 
     ``source_hash`` is the hash of ``raw``, ``text`` its ``decoded_text``.
     """
@@ -67,12 +66,12 @@ class Present(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def kind(self) -> Literal["text", "binary"]:
-        """The kind of the bytes."""
+        """The kind of content."""
         return "binary" if self.text is None else "text"
 
 
 class OverLimit(msgspec.Struct, frozen=True, tag=True):
-    """A source beyond ``FILE_BYTES_MAX``. Nothing of it was kept. ``modified_us`` counts from 1970."""
+    """A source larger than ``FILE_BYTES_MAX``, whose content was not kept. ``modified_us``: microseconds since 1970."""
 
     size_bytes: int
     modified_us: int
@@ -80,25 +79,25 @@ class OverLimit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag=True):
-    """Something is there, or may be, and cannot be read.
+    """A source that exists, or may exist, but cannot be read.
 
-    EAGAIN: it changed during each of several readings. ETIMEDOUT: what holds it does not answer. EXDEV: it leads out
-    of what the reading is restricted to.
+    EAGAIN: it changed during each of several reads. ETIMEDOUT: its store does not respond. EXDEV: it leads out of the
+    directories that reads are confined to.
     """
 
     errno: int
 
 
 class Special(msgspec.Struct, frozen=True, tag=True):
-    """Something that holds no bytes of its own, as a directory. It was not opened. ``kind`` is for a person."""
+    """A source without content of its own, such as a directory. It was not opened. ``kind`` is for people."""
 
     kind: str
 
 
 class Missing(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of that name. ``confirmed``: what would hold it is there, which makes it a deletion.
+    """A source that does not exist. ``confirmed``: its container exists, so it was deleted.
 
-    ``volume``: see ``Stamp``; another one than when it was read means that its own is away, and nothing was deleted.
+    ``volume``: see ``Stamp``; if it differs from the last one, that one is not mounted, and nothing was deleted.
     """
 
     confirmed: bool
@@ -112,13 +111,13 @@ S_contra = TypeVar("S_contra", bound=Source, contravariant=True)
 
 
 class SourceAdapter(Protocol[S_contra]):
-    """Sources of one kind. Nothing here blocks the loop, nor waits for what hangs; cancel: safe anywhere."""
+    """Sources of one kind. No method blocks the loop or waits for a source that hangs. Cancel: safe everywhere."""
 
     async def read(self, binding: S_contra) -> Reading:
-        """The source whole, as it is now."""
+        """Read the whole source, as it is now."""
 
     async def read_many(self, bindings: Sequence[S_contra]) -> list[Reading]:
-        """The same of each. The caller bounds how many bytes it asks for."""
+        """Read each source. The caller bounds the total size."""
 
     async def fingerprint(self, bindings: Sequence[S_contra]) -> list[bytes | None]:
         """The fingerprint of each source that can be read, None for any other: the cheapest proof of no change."""

@@ -1,8 +1,7 @@
-"""Access rights of users to files, as the kernel judges them: by owner, groups and access control list.
+"""Access rights of users to files, by the kernel's rules: owner, groups and access control list.
 
-The lists are in the form in which Linux keeps them as an extended attribute; the sandboxes write such ones.
-
-Owns that judgement, for users whom the daemon reads for and is not. Promise: never more than the kernel would allow.
+The lists are in the format of Linux's extended attribute, which sandboxes also write. Decides for users on whose behalf
+the daemon reads as another user. Guarantee: it never allows more than the kernel would.
 """
 
 import errno
@@ -26,7 +25,7 @@ MASK: Final = 0x10
 OTHERS: Final = 0x20
 
 NO_ID: Final = 0xFFFFFFFF
-"""The id in entries that name neither a user nor a group."""
+"""The id in entries for neither a user nor a group."""
 
 Entry = tuple[int, int, int]
 """A tag, the rights as three bits, and the id of the user or group."""
@@ -48,7 +47,7 @@ class User(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, uid: int) -> "User":
-        """The user with the groups that the host's accounts give; one without an account has none. May block."""
+        """The user with its groups in the host's accounts, none without an account. May block."""
         try:
             account = pwd.getpwuid(uid)
         except KeyError:
@@ -58,7 +57,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 def require(user: User, place: int) -> None:
-    """Refuse ``place``, an open descriptor, unless ``user`` may read the file or search the directory that it is.
+    """Refuse ``place``, a descriptor, unless ``user`` may read that file or search that directory.
 
     Raises: PermissionError, OSError; ValueError for an access control list of an unknown form.
     """
@@ -74,7 +73,7 @@ def require(user: User, place: int) -> None:
 
 
 def allows(user: User, found: os.stat_result, entries: list[Entry], wanted: int) -> bool:
-    """True if ``found``, with the ``entries`` of its list if it has one, lets ``user`` do what is ``wanted``."""
+    """True if ``user`` has the rights ``wanted`` to the file ``found`` with the access control ``entries``."""
     mode = stat.S_IMODE(found.st_mode)
     if user.uid == 0:
         return True
@@ -103,12 +102,12 @@ def _list_of(place: int) -> list[Entry]:
 
 
 def packed(entries: Iterable[Entry]) -> bytes:
-    """The attribute that holds ``entries``; the kernel takes them by ascending tag, and id."""
+    """The attribute for ``entries``, which the kernel requires in ascending order of tag and id."""
     return _VERSION + b"".join(_ENTRY.pack(*entry) for entry in entries)
 
 
 def unpacked(raw: bytes) -> list[Entry]:
-    """The entries that the attribute ``raw`` holds. Raises: ValueError if it is of another form."""
+    """The entries in the attribute ``raw``. Raises: ValueError if its format is unknown."""
     if not raw.startswith(_VERSION) or (len(raw) - len(_VERSION)) % _ENTRY.size:
         raise ValueError(f"an access control list of an unknown form: {raw[:8].hex()}")
     entries: list[Entry] = list(_ENTRY.iter_unpack(raw[len(_VERSION) :]))
