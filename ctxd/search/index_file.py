@@ -1,12 +1,12 @@
-"""The file of the search index: SQLite FTS5 tables, which can be made again from the journal at any time.
+"""The file of the search index: SQLite FTS5 tables, which can be rebuilt from the journal at any time.
 
-The words are contentless: the texts stay in the store. ``doc`` has the place of each text by the store's number of its
-entity, ``meta`` the journal row up to which the index has everything, in the same transaction as that row's texts. No
-write is flushed: what a power cut takes goes from the end, mark and texts together.
+The FTS5 table is contentless: the texts stay in the store. ``doc`` locates each text by the store's number of its
+entity. ``meta`` has the watermark: the journal row up to which everything is indexed, written in the same transaction
+as that row's texts. Writes are not flushed: a power cut removes the newest ones, watermark and texts together.
 
-FTS5 keeps the words of a removed text until its segments are merged, and SQLite what it has moved. So what a purge
-removes is first hidden, then ``rewrite`` merges all segments, makes the file anew and empties its log. Until then a
-mark in the file remains, also after a kill.
+FTS5 keeps the words of a removed text until its segments are merged, and SQLite keeps copies of moved data. So purged
+texts are first hidden; then ``rewrite`` merges all segments, rewrites the file and empties its log. A flag in the file
+records that this is due, so that it survives a kill.
 """
 
 import json
@@ -23,7 +23,7 @@ from ctxd.search.texts import FoundText
 from ctxd_protocol.methods.search import SearchKind
 
 NAME: Final = "search.db"
-"""Its name in the folder of the index."""
+"""The file's name in the folder of the index."""
 
 SCHEMA_VERSION: Final = 1
 
@@ -42,27 +42,26 @@ CREATE VIRTUAL TABLE words USING fts5(
     text, call, content='', contentless_delete=1, tokenize='{TOKENIZER}'
 );
 """
-"""``doc.entity`` and ``doc.session`` are numbers of the store's entities, 0 for no session; ``kind`` is twice the place
-in ``KINDS``, and one more for the output of a failed call; ``tool`` is 0 for none. ``session`` holds ``SessionRow``."""
+"""``doc.entity`` and ``doc.session`` are numbers of the store's entities, 0 for no session; ``kind`` is twice the index
+in ``KINDS``, plus one for the output of a failed call; ``tool`` is 0 for none. ``session`` holds ``SessionRow``."""
 
 KINDS: Final[tuple[SearchKind, ...]] = get_args(SearchKind)
-"""Kinds by their number in the file; new ones come last."""
+"""Kinds by their number in the file; append new ones."""
 
 _SPACE_FREE_MIN: Final = 64 * 1024 * 1024
-"""Bytes of the file above which its copy is made on the disk, not in memory."""
+"""Size of the file in bytes above which it is rewritten through a copy on disk, not in memory."""
 
 _LOG_PAGES: Final = 1_000
-"""Pages of the write-ahead log after which SQLite copies them into the file."""
+"""Pages of the write-ahead log after which SQLite checkpoints it."""
 
 _LOG_BYTES_IDLE: Final = 1024 * 1024
-"""Bytes of the log that stay while there is nothing to index."""
+"""Bytes of the log that may remain while there is nothing to index."""
 
 _DOC: Final = "d.id, d.entity, d.nth, d.session, d.at, d.turn, d.kind, t.name"
 
 
 class IndexedText(NamedTuple):
-    """A text to index: of the entity with the number ``entity``, in the session with the number ``session``, 0 for
-    none."""
+    """A text to index, with the number of its entity, and that of its session, 0 for none."""
 
     entity: int
     session: int
@@ -72,14 +71,14 @@ class IndexedText(NamedTuple):
 
 
 class SessionRow(NamedTuple):
-    """State of a session in the index: the turns so far, and a check sum of the text that it is found by."""
+    """State of a session in the index: the turns so far, and a checksum of its own text (title and labels)."""
 
     turns: int
     check_sum: int
 
 
 class TextPlace(NamedTuple):
-    """The session of an indexed text by its number, and its turn."""
+    """The number of the session of an indexed text, and its turn."""
 
     session: int
     turn: int
@@ -101,7 +100,7 @@ class Doc(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """Conditions on a text, all of which hold. ``sessions``: the numbers of those that it may be of. ``last``: the
+    """Conditions on a text; all must hold. ``sessions``: numbers of the sessions it may belong to. ``last``: the
     greatest ``Doc.id``."""
 
     sessions: Sequence[int] | None = None
@@ -114,9 +113,9 @@ class Conditions(NamedTuple):
 
 
 class IndexFile:
-    """The one connection that writes to the index. Blocks; for one thread at a time.
+    """The only connection that writes to the index. Blocks; one thread at a time may use it.
 
-    Its methods raise ``dbfile``'s errors; after ``FileDamaged`` and ``SqlFailed`` the file is to be made anew.
+    Its methods raise ``dbfile``'s errors; after ``FileDamaged`` and ``SqlFailed`` the file has to be rebuilt.
     """
 
     def __init__(self, path: Path, connection: dbfile.Connection) -> None:
@@ -126,12 +125,12 @@ class IndexFile:
         self._last = last_id(connection)
         self._tools: dict[str, int] = {str(name): int(n) for n, name in connection.execute("SELECT n, name FROM tool")}
         self.rewrite_due = self._meta("rewrite") is not None
-        """True while the file may hold words of a text that was purged."""
+        """True while the file may hold words of a purged text."""
 
     @classmethod
     def open(cls, path: Path, journal: str, *, fits: Callable[[int, bytes], bool]) -> "IndexFile":
-        """Open the index in ``path`` of the journal with the id ``journal``; an empty one if the file is missing,
-        damaged, of another schema or journal, or its mark does not fit: ``fits(seq, chain)``."""
+        """Open the index in ``path`` for the journal with the id ``journal``. Starts an empty one if the file is
+        missing, damaged, of another schema or journal, or ``fits(seq, chain)`` rejects its watermark."""
         with dbfile.faults():
             if path.exists():
                 with suppress(dbfile.FileDamaged, dbfile.SqlFailed):
@@ -159,12 +158,12 @@ class IndexFile:
         return None if found is None else found[0]
 
     def close(self) -> None:
-        """Close the file; its log stays as it is."""
+        """Close the file, without touching its log."""
         self._connection.close()
 
     @property
     def size(self) -> int:
-        """Bytes of the file and its log."""
+        """Size of the file and its log in bytes."""
         with suppress(FileNotFoundError):
             return os.stat(self._path).st_size + dbfile.log_size(self._path)
         return 0
@@ -172,7 +171,7 @@ class IndexFile:
     # --- content
 
     def session(self, number: int) -> SessionRow | None:
-        """State of the session ``number``; None for an unknown one."""
+        """State of the session ``number``; None if it is unknown."""
         found = self._connection.execute("SELECT turns, check_sum FROM session WHERE n=?", (number,)).fetchone()
         return None if found is None else SessionRow(*found)
 
@@ -195,10 +194,11 @@ class IndexFile:
         mark: tuple[int, bytes] | None = None,
         erases: bool = False,
     ) -> int:
-        """Add ``texts``, in one transaction. ``replaced``: entities that lose what they have, each up to a place.
+        """Add ``texts``, in one transaction.
 
-        ``sessions``: those that changed. ``mark``: the journal row with its chain hash up to which the index now
-        has everything. ``erases``: what is removed was purged, see ``rewrite``. Returns: the texts removed.
+        ``replaced``: entities whose texts are removed first, each up to a place. ``sessions``: those that changed.
+        ``mark``: the new watermark, a journal row with its chain hash. ``erases``: the removed texts were purged, see
+        ``rewrite``. Returns: the number of texts removed.
         """
         removed = 0
         with dbfile.faults(self._connection):
@@ -217,7 +217,7 @@ class IndexFile:
                     if erases and removed:
                         self._connection.execute("INSERT OR REPLACE INTO meta(name, value) VALUES ('rewrite',1)")
             except BaseException:
-                # A tool that was given a number in it has none any more.
+                # Drop tool numbers assigned in the failed transaction.
                 self._tools.clear()
                 self._tools.update((name, n) for n, name in self._connection.execute("SELECT n, name FROM tool"))
                 raise
@@ -255,7 +255,7 @@ class IndexFile:
         return self._tools[name]
 
     def empty_log(self, *, beyond: int = _LOG_BYTES_IDLE) -> None:
-        """Empty a log of more than ``beyond`` bytes, unless a search reads it."""
+        """Empty the log if it has more than ``beyond`` bytes, unless a search is reading it."""
         if dbfile.log_size(self._path) > beyond:
             with dbfile.faults(self._connection):
                 dbfile.checkpoint(self._connection, truncate=True)
@@ -263,8 +263,8 @@ class IndexFile:
     # --- purges
 
     def rewrite(self) -> bool:
-        """Merge all segments without what was removed, make the file anew, and empty its log. Takes seconds in a large
-        index. Returns: False while a reader keeps the log from being emptied: call it again."""
+        """Merge all segments, which drops removed words, rewrite the file, and empty its log. Takes seconds for a large
+        index. Returns: False if a reader kept the log from being emptied: then call ``finish_rewrite``."""
         with dbfile.faults(self._connection):
             hit("search.rewrite")
             self._connection.execute("INSERT INTO words(words) VALUES ('optimize')").fetchall()
@@ -274,7 +274,7 @@ class IndexFile:
             return self.finish_rewrite()
 
     def finish_rewrite(self) -> bool:
-        """Empty the log of a file that was made anew. Returns: as ``rewrite``."""
+        """Empty the log of a rewritten file. Returns: as ``rewrite``."""
         with dbfile.faults(self._connection):
             dbfile.checkpoint(self._connection, truncate=True)
             if dbfile.log_size(self._path):
@@ -288,7 +288,7 @@ class IndexFile:
 def _opened(path: Path) -> dbfile.Connection:
     connection = dbfile.open_writer(path)
     connection.execute("PRAGMA synchronous=NORMAL").fetchall()
-    # Words are collected in memory and appended: few pages are written twice.
+    # Words are collected in memory and appended, so few pages are written twice.
     connection.execute("PRAGMA cache_size=-4096").fetchall()
     connection.wal_autocheckpoint(_LOG_PAGES)
     return connection
@@ -304,8 +304,7 @@ def remove(path: Path) -> None:
 def matches(
     connection: dbfile.Connection, expression: str, wanted: Conditions, *, best: bool, skip: int
 ) -> Iterator[Doc]:
-    """The texts that ``expression``, one of FTS5, finds and ``wanted`` lets through, without the first ``skip``: by
-    score, or the newest first."""
+    """The texts that match the FTS5 ``expression`` and ``wanted``, without the first ``skip``, best or newest first."""
     where, values = _conditions(wanted)
     if best and not where:
         bound = "" if wanted.last is None else "AND rowid<=:last"
@@ -326,7 +325,7 @@ def matches(
 
 
 def sessions(connection: dbfile.Connection, expression: str) -> set[int]:
-    """The numbers of the sessions with a text that ``expression``, one of FTS5, finds. Cost: that of the texts."""
+    """The numbers of the sessions with a text that matches the FTS5 ``expression``. Cost: linear in the matches."""
     query = "SELECT DISTINCT d.session FROM words AS w CROSS JOIN doc AS d ON d.id=w.rowid WHERE words MATCH ?"
     return {session for (session,) in connection.execute(query, (expression,)) if session}
 

@@ -1,9 +1,9 @@
-"""The folder of the search index: in the cache directory, as the index can be made again, and linked from the state
-directory as ``search``.
+"""The folder of the search index. It is in the cache directory, because the index can be rebuilt, and is linked from
+the state directory as ``search``.
 
-The folder names its state directory in a file, as a link back would be a loop for programs that copy directories. One
-whose state directory is gone, was moved, or uses another cache directory is removed: no purge would reach it any more.
-Without a usable cache directory, ``search`` is a plain folder in the state directory.
+A file in the folder contains the path of its state directory; a link back would be a loop for programs that copy
+directories. A folder is removed if its state directory is gone, was moved, or uses another cache directory, because no
+purge would reach it any more. Without a usable cache directory, ``search`` is a plain folder in the state directory.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ _OWNER: Final = "owner"
 
 
 class IndexFolder(NamedTuple):
-    """Path of the folder. ``reason``: fault of the cache directory that was asked for; empty if it is in there."""
+    """Path of the folder. ``reason``: why the requested cache directory is not used; empty if it is."""
 
     path: Path
     reason: str
 
 
 def prepare(state: Path, cache: Path | None) -> IndexFolder:
-    """Make the folder of the index of the state directory ``state`` in the cache directory ``cache``, None for none,
-    and remove the ones that belong to no state directory. Blocks.
+    """Create the index folder of the state directory ``state`` in the cache directory ``cache``, or in ``state`` if
+    that is None, and remove folders that no state directory uses. Blocks.
 
-    Raises: dbfile.DiskFull for want of room; dbfile.DiskFailed if neither directory can be used.
+    Raises: dbfile.DiskFull for lack of room; dbfile.DiskFailed if neither directory can be used.
     """
     state = state.resolve()
     with dbfile.faults():
@@ -55,7 +55,7 @@ def prepare(state: Path, cache: Path | None) -> IndexFolder:
 
 
 def _in_cache(state: Path, cache: Path) -> Path:
-    # Two state directories never share a folder, and one finds its own again.
+    # A state directory always finds its own folder again, and shares it with no other.
     cache = cache.resolve()
     folder = cache / hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
     make_folder(cache)
@@ -66,7 +66,7 @@ def _in_cache(state: Path, cache: Path) -> Path:
         _remove(link)
         link.symlink_to(folder)
     if _owner_of(folder) != state:
-        # Renamed into place: a daemon that starts beside this one takes a folder without an owner for a new one.
+        # Rename it into place, because another daemon that is starting would take a folder without an owner for new.
         written = folder / f"{_OWNER}.new"
         written.write_bytes(os.fsencode(state))
         written.replace(folder / _OWNER)
@@ -82,12 +82,12 @@ def _in_state(state: Path) -> Path:
 
 
 def _remove(link: Path) -> None:
-    """Remove the index that the state directory used until now."""
+    """Remove the index that the state directory has used so far."""
     if not link.is_symlink():
         shutil.rmtree(link, ignore_errors=True)
         return
     state, folder = link.parent, link.readlink()
-    # The state directory may be a copy: then the index is the original's.
+    # The state directory may be a copy; then the index belongs to the original.
     owner = _owner_of(folder)
     if owner is not None and (owner == state or not _uses(owner, folder)):
         shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +111,7 @@ def _uses(state: Path, folder: Path) -> bool:
 
 
 def _owner_of(folder: Path) -> Path | None:
-    """The state directory that ``folder`` belongs to; None if it names none."""
+    """The state directory that ``folder`` belongs to; None if its owner file is missing or empty."""
     with suppress(OSError):
         return Path(os.fsdecode(path)) if (path := (folder / _OWNER).read_bytes()) else None
     return None

@@ -1,5 +1,5 @@
-"""From journal rows to the texts that enter the index, and from a purge to those that leave it. Blocks; reads the store
-on a connection of its own."""
+"""Texts that journal rows add to the index, and texts that purges remove from it. Blocks; reads the store on a
+connection of its own."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,18 +24,18 @@ from ctxd.worker_threads import let_others_run
 from ctxd_protocol.ids import session_object_id
 
 _ALL: Final = 2**31
-"""A place beyond those of all texts of a document."""
+"""A place after those of all texts of any document."""
 
 _LOOKED_BACK_MAX: Final = 1_000
-"""Segments of a session that are looked at for the turn at which it was forked."""
+"""Maximum segments of a session examined for the turn at which it was forked."""
 
 _TYPES: Final = frozenset({"segment", "toolcall", "commit", "session"})
 _DAMAGED: Final = (ValueError, TypeError, LookupError, CtxdError)
-"""What a damaged document raises: the scrub reports it, and the index goes on without it."""
+"""Errors of a damaged document: the index skips it, and the scrub reports it."""
 
 
 class IndexBatch(NamedTuple):
-    """Journal rows as changes of the index. ``seq``, ``chain``: those of the last row; ``size``: bytes of texts."""
+    """Changes of the index from some journal rows. ``seq``, ``chain``: of the last row; ``size``: bytes of texts."""
 
     seq: int
     chain: bytes
@@ -47,7 +47,7 @@ class IndexBatch(NamedTuple):
 
 
 class PurgedEntities(NamedTuple):
-    """Entities from which a purge removed text. ``reclaims``: only to free space."""
+    """Entities from which a purge removed text. ``reclaims``: the purge only freed space."""
 
     ids: tuple[str, ...]
     reclaims: bool
@@ -65,7 +65,7 @@ class JournalTexts:
         return seq == 0 or answered(lambda: journal.chain_at(self._connection, seq)) == chain
 
     def purges_after(self, seq: int) -> list[PurgedEntities]:
-        """The purges in the rows beyond ``seq``. Cost: that of the rows. Raises: CtxdError of the store."""
+        """The purges in the rows after ``seq``. Cost: linear in the rows. Raises: CtxdError of the store."""
 
         def read() -> list[PurgedEntities]:
             query = "SELECT seq FROM journal WHERE seq>? AND kind=?"
@@ -77,8 +77,8 @@ class JournalTexts:
         return answered(read)
 
     def batch(self, index: IndexFile, rows_max: int, bytes_max: int) -> IndexBatch | None:
-        """The rows beyond the mark of ``index``: at most ``rows_max``, and none after the one with which their texts
-        have ``bytes_max`` bytes. None at the end of the journal. Raises: CtxdError of the store."""
+        """The rows after the watermark of ``index``: at most ``rows_max``, up to the one with which their texts reach
+        ``bytes_max`` bytes. None at the end of the journal. Raises: CtxdError of the store."""
         return answered(lambda: self._batch(index, rows_max, bytes_max))
 
     def _batch(self, index: IndexFile, rows_max: int, bytes_max: int) -> IndexBatch | None:
@@ -94,24 +94,24 @@ class JournalTexts:
         return None if last is None else changes.batch(last.seq, last.chain)
 
     def without(self, index: IndexFile, purged: Sequence[PurgedEntities]) -> IndexBatch:
-        """The change that leaves of entities only what a purge left of them; it moves no mark."""
+        """The change that removes purged texts of entities; it does not move the watermark."""
         changes = _Changes(self, index)
         for each in purged:
             answered(partial(changes.purge, each))
         return changes.batch(index.seq, index.chain)
 
     def number(self, id: str) -> int:
-        """The number of the entity ``id``; 0 for an unknown one."""
+        """The number of the entity ``id``; 0 if it is unknown."""
         found = self._connection.execute("SELECT n FROM entity WHERE id=?", (id,)).fetchone()
         return 0 if found is None else int(found[0])
 
     def numbers(self, ids: Iterable[str]) -> list[int]:
-        """The numbers of the entities ``ids``, without those of unknown ones."""
+        """The numbers of the entities ``ids``, without unknown ones."""
         query = "SELECT e.n FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value"
         return [n for (n,) in self._connection.execute(query, (json.dumps(list(ids)),))]
 
     def ids(self, numbers: Iterable[int]) -> dict[int, str]:
-        """The ids of the entities with ``numbers``, without those of unknown ones."""
+        """The ids of the entities with ``numbers``, without unknown ones."""
         query = "SELECT e.n, e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.n=wanted.value"
         found: list[tuple[int, str]] = self._connection.execute(query, (json.dumps(list(numbers)),)).fetchall()  # type: ignore[assignment]
         return dict(found)
@@ -121,7 +121,7 @@ class JournalTexts:
         return self._reader.heads(ids, _ALL)[0]
 
     def texts(self, stored: Stored) -> Iterator[FoundText]:
-        """The texts of a version. Raises: those of a damaged one."""
+        """The texts of a version. Raises: errors of a damaged document."""
         document = stored.document
         match document.type:
             case "segment":
@@ -140,14 +140,14 @@ class JournalTexts:
                 pass
 
     def _content(self, ref: str | None) -> Content | None:
-        # Purged since its version was read: the row of the purge follows.
+        # It may have been purged since its version was read; the purge's row follows.
         with suppress(CtxdError):
             return None if ref is None else self._reader.contents((ref,))[ref]
         return None
 
 
 class _Changes:
-    """Changes of an index that are gathered row by row."""
+    """Changes of an index, gathered row by row."""
 
     def __init__(self, journal_texts: JournalTexts, index: IndexFile) -> None:
         self._journal = journal_texts
@@ -203,7 +203,7 @@ class _Changes:
             return
         session = self._number_of(fields.session)
         if self._index.holds(entity, beyond=SUMMARY) and not is_purged(stored.document):
-            # A later version has another summary or other tags, and the same delta.
+            # A later version has a different summary or tags, but the same delta.
             self._drop(entity, SUMMARY)
             self._append(entity, session, 0, stored.valid_time, commit_texts(stored.document, fields, None))
         else:
@@ -216,7 +216,7 @@ class _Changes:
         if known is None:
             known = SessionRow(0 if head.settings.base is None else self._turn_of_fork(head.settings.base), 0)
         found = list(self._journal.texts(stored))
-        # A head is written with every turn, its text seldom changes.
+        # A head is written with every turn, but its text rarely changes.
         check_sum = crc32("\n".join(each.text for each in found).encode())
         if check_sum != known.check_sum:
             self._drop(entity)
@@ -224,7 +224,7 @@ class _Changes:
         self._sessions[entity] = SessionRow(known.turns, check_sum)
 
     def _turn_of_fork(self, base: ForkBase) -> int:
-        """The turn at which a session was forked: that of the newest text in the segments it shares."""
+        """The turn at which a session was forked: that of the newest text in the shared segments."""
         for number in range(base.segments - 1, max(-1, base.segments - 1 - _LOOKED_BACK_MAX), -1):
             entity = self._journal.number(segment_id(base.session, number))
             if entity and (turns := [place.turn for place in self._places(entity).values()]):
@@ -232,7 +232,7 @@ class _Changes:
         return self._session(self._number_of(base.session)).turns
 
     def purge(self, purged: PurgedEntities) -> None:
-        """Gather what a purge left of its entities."""
+        """Gather the texts that a purge left of its entities."""
         self._erases = self._erases or not purged.reclaims
         for id in purged.ids:
             entity = self._journal.number(id)
@@ -264,7 +264,7 @@ class _Changes:
             self.size += len(each.text) + len(each.call)
 
     def _drop(self, entity: int, most: int = _ALL) -> None:
-        """Let go of the texts of ``entity`` up to the place ``most``."""
+        """Drop the texts of ``entity`` up to the place ``most``."""
         if entity in self._texts:
             self._texts[entity] = [text for text in self._texts[entity] if text.found.nth > most]
         self._replaced[entity] = max(most, self._replaced.get(entity, 0))

@@ -1,7 +1,7 @@
-"""The language of queries, translated to that of FTS5. Pure.
+"""The query language, translated to FTS5 expressions. Pure.
 
-A query is words, phrases in double quotes, and beginnings of words, which end in ``*``; a text has to contain them all.
-Whatever else is written separates words, so that nothing a user writes is an operator of FTS5.
+A query consists of words, phrases in double quotes, and prefixes of words, which end in ``*``; a text has to contain
+all of them. All other characters separate words, so users cannot enter FTS5 operators.
 """
 
 import unicodedata
@@ -11,7 +11,7 @@ from ctxd.errors import CtxdError
 from ctxd_protocol.methods.search import QUERY_TERMS_MAX
 
 PREFIX_CHARS_MIN: Final = 2
-"""Letters and digits before ``*`` at least: a shorter beginning is that of almost every text."""
+"""Minimum letters and digits before ``*``: almost every text has a word with a shorter prefix."""
 
 _HINT: Final = 'Write words, "a phrase" or the beginning of a word with *, as in: pars* "tab stop".'
 
@@ -24,10 +24,10 @@ class Query(NamedTuple):
 
 
 def parse(text: str, file: str | None = None) -> Query:
-    """Return the query ``text``; with ``file`` only what arguments of tool calls name so.
+    """Translate the query ``text``; with ``file``, restrict it to tool calls with that file in their arguments.
 
-    Raises: CtxdError ``invalid_params`` for a quote that is not closed, a beginning that is too short, too many terms,
-    and for text without a word.
+    Raises: CtxdError ``invalid_params`` for an unclosed quote, a prefix that is too short, too many terms, or text
+    without a word.
     """
     terms = [_expression(words, prefix=prefix) for words, prefix in _terms(text) if has_word(words)]
     if not terms:
@@ -43,12 +43,12 @@ def parse(text: str, file: str | None = None) -> Query:
 
 
 def naming(file: str) -> str:
-    """The expression that finds the tool calls of which an argument names ``file``."""
+    """The FTS5 expression for tool calls with ``file`` in their arguments."""
     return f"call : {_expression(file, prefix=False)}"
 
 
 def _terms(text: str) -> list[tuple[str, bool]]:
-    """The terms of ``text``, each with whether it is the beginning of a word."""
+    """The terms of ``text``, each with True if it is a prefix."""
     found: list[tuple[str, bool]] = []
     at = 0
     while at < len(text):
@@ -78,21 +78,21 @@ def _terms(text: str) -> list[tuple[str, bool]]:
 
 
 def _expression(words: str, *, prefix: bool) -> str:
-    """``words`` as a string of FTS5. A NUL would end the whole expression."""
+    """``words`` as an FTS5 string. A NUL would end the whole expression."""
     quoted = words.replace('"', '""').replace("\0", " ")
-    # The last word is the one that a star continues: what separates words behind it would be one more, empty.
+    # The star applies to the last word; separators after it would make that an empty word.
     while prefix and quoted and not _is_letter(quoted[-1]):
         quoted = quoted[:-1]
     return f'"{quoted}"{" *" if prefix else ""}'
 
 
 def has_word(text: str) -> bool:
-    """True if ``text`` has a letter or a digit, without which nothing is found."""
+    """True if ``text`` has a letter or a digit, without which a term finds nothing."""
     return any(map(_is_letter, text))
 
 
 def _is_letter(character: str) -> bool:
-    """True for the characters that the tokenizer ``unicode61`` makes words of."""
+    """True for the characters that the tokenizer ``unicode61`` keeps in words."""
     category = unicodedata.category(character)
     return category[0] in "LN" or category == "Co"
 

@@ -1,7 +1,7 @@
-"""Queries of the search index: what a caller may find, page by page, each text as it is in the store now.
+"""Queries of the search index: pages of hits that the caller may see, with texts as they are in the store now.
 
-A hit is shown only if the store still has its text: what a purge removes is not found from its acknowledgement on,
-though the index may hold its words for a moment longer.
+A hit is returned only if the store still has its text. So purged text is not found once the purge is acknowledged,
+although the index may hold its words a moment longer.
 """
 
 import re
@@ -31,22 +31,22 @@ from ctxd_protocol.methods import search as wire
 R = TypeVar("R")
 
 QUERIES_MAX: Final = 2
-"""Queries at once; others wait."""
+"""Concurrent queries; others wait."""
 
 SECONDS_MAX: Final = 10.0
-"""Seconds after which a query ends with an error."""
+"""Seconds after which a query times out."""
 
 _CHECKED_STEPS: Final = 20_000
-"""Steps of SQLite's machine between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two checks of the clock."""
 
 _AT_ONCE: Final = 20
-"""Texts that are read at once."""
+"""Texts per read."""
 
 _CURSOR: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18})", re.ASCII)
 
 
 class _Searcher(NamedTuple):
-    """The connections of one query, and the generation of the index that they are for."""
+    """The connections of one query, and the generation of the index that they belong to."""
 
     generation: int
     file: dbfile.Connection
@@ -60,7 +60,7 @@ class _Searcher(NamedTuple):
 
 
 class FoundPage(NamedTuple):
-    """A page: its hits, and how many texts were passed by on the way to its end; None if there are no more."""
+    """A page: its hits, and the number of matches up to its end, including hidden ones; None if there are no more."""
 
     hits: list[wire.SearchHit]
     skip: int | None
@@ -80,15 +80,15 @@ class SearchQueries:
         index.on_end.append(self.close)
 
     def close(self) -> None:
-        """Close the connections of earlier queries."""
+        """Close the idle connections of earlier queries."""
         while self._idle:
             self._idle.pop().close()
 
     async def query(self, params: wire.SearchQueryParams) -> wire.SearchQueryResult:
-        """One page of what ``params`` ask for; texts of every session, unless they name one.
+        """One page of hits for ``params``, of all sessions unless they restrict them.
 
         Raises: CtxdError ``invalid_params``, ``session_not_found``; ``store_unavailable`` while the index is being
-        opened, ``timeout``; those of the store. Cancel: once the query has ended.
+        opened, ``timeout``; those of the store. Cancel: waits for the query.
         """
         query = query_language.parse(params.query, params.file)
         skip, last = _place(params.cursor)
@@ -106,7 +106,7 @@ class SearchQueries:
         return wire.SearchQueryResult(hits=tuple(found.hits), next_cursor=cursor, behind=self._index.status().lag_rows)
 
     async def _sessions_of(self, params: wire.SearchQueryParams) -> list[str] | None:
-        """The sessions that may be searched; None for all. Raises: CtxdError of a project's directory."""
+        """The sessions to search; None for all. Raises: CtxdError for a project's directory."""
         if params.session is None and params.harness is None and params.project is None:
             return None
         project: ProjectFilter | None = None
@@ -124,10 +124,10 @@ class SearchQueries:
         ]
 
     async def sessions_naming(self, path: str) -> frozenset[str]:
-        """The sessions with a tool call that names the file ``path``, an absolute path, or names it relative to the
-        working directory of the session; none while the index is being opened.
+        """The sessions with a tool call whose arguments contain the absolute ``path``, or that path relative to the
+        session's working directory; empty while the index is being opened.
 
-        Raises: CtxdError ``timeout``, ``store_unavailable``, those of the store. Cancel: once the query has ended.
+        Raises: CtxdError ``timeout``, ``store_unavailable``; those of the store. Cancel: waits for the query.
         """
         if not self._index.is_open:
             return frozenset()
@@ -140,7 +140,7 @@ class SearchQueries:
         return await self._within_limits(partial(self._naming, path, below))
 
     async def _within_limits(self, work: Callable[[_Searcher], R]) -> R:
-        """As ``_limited``, on a thread. A damaged index is made anew."""
+        """As ``_limited``, on a thread. Starts a rebuild if the index is damaged."""
         try:
             return await self._lane.run(self._limited, work)
         except CtxdError as error:
@@ -149,7 +149,7 @@ class SearchQueries:
             raise
 
     async def rebuild(self) -> wire.SearchRebuildResult:
-        """Begin to make the index anew. Cancel: safe; it goes on."""
+        """Start a rebuild of the index. Cancel: safe; the rebuild goes on."""
         await self._index.rebuild()
         head = self._store.head()
         seq = self._index.status().seq
@@ -158,9 +158,9 @@ class SearchQueries:
     # --- on a thread
 
     def _limited(self, work: Callable[[_Searcher], R]) -> R:
-        """Return the result of ``work``, which may take ``SECONDS_MAX``.
+        """Return the result of ``work``, which times out after ``SECONDS_MAX``.
 
-        Raises: CtxdError ``timeout``, ``store_unavailable``, and what it raises.
+        Raises: CtxdError ``timeout``, ``store_unavailable``; the errors of ``work``.
         """
         searcher = self._searcher()
         try:
@@ -222,7 +222,7 @@ class SearchQueries:
         searcher: _Searcher,
     ) -> FoundPage:
         texts = JournalTexts(searcher.store)
-        # Texts that come between two pages are left out, so that no page repeats another's.
+        # Leave out texts indexed after the first page, so that no page repeats a hit.
         bound = index_file.last_id(searcher.file) if last is None else last
         wanted = Conditions(
             sessions=None if sessions is None else texts.numbers(map(session_object_id, sessions)),
@@ -274,7 +274,7 @@ class SearchQueries:
         any_of: str,
         hidden: frozenset[str],
     ) -> list[wire.SearchHit]:
-        """Those of ``docs`` that may be shown and whose text is still there, in their order."""
+        """The hits for those of ``docs`` that the caller may see and whose text still exists, in order."""
         names.learn(docs)
         shown = [doc for doc in docs if not doc.session or names.session(doc.session) not in hidden]
         found: dict[int, tuple[str, str]] = {}
@@ -293,7 +293,7 @@ class SearchQueries:
 
 
 class _Names:
-    """Ids of entities by their numbers; an unknown one has an empty id."""
+    """Ids of entities by number; empty for an unknown number."""
 
     def __init__(self, texts: JournalTexts) -> None:
         self._texts = texts

@@ -1,8 +1,8 @@
-"""The search index at work: it follows the journal beside the writes, and forgets what is purged.
+"""The running search index: it follows the journal outside the write path, and removes purged texts.
 
-No write waits for it. It takes the journal in bounded steps and leaves the processor to others in between, more of it
-while they write. Work that fails for want of disk space or memory is repeated later; a file that is missing, damaged,
-or of another schema is made anew.
+No write waits for it. It processes the journal in bounded steps and yields the processor in between, for longer while
+there are writes. Work that fails for lack of disk space or memory is retried later; a file that is missing, damaged, or
+of another schema is rebuilt.
 """
 
 import os
@@ -31,37 +31,37 @@ from ctxd.worker_threads import Lane, NoThread
 from ctxd_protocol.status import SearchStatus
 
 STEP_ROWS: Final = 512
-"""Journal rows of one step at most."""
+"""Maximum journal rows per step."""
 
 STEP_BYTES: Final = 1024 * 1024
-"""Characters of text after which a step ends: some 20 ms of a processor."""
+"""Characters of text after which a step ends: about 20 ms of processor time."""
 
 GATHER_S: Final = 0.4
-"""Seconds from a write until it is indexed, so that others come along; a reader finds it within a second."""
+"""Seconds from a write until it is indexed, so that others join it; searches find it within a second."""
 
 BUSY_SHARE: Final = 0.1
-"""The share of one processor that the index takes at most while others write."""
+"""Maximum share of one processor that indexing takes while there are writes."""
 
 IDLE_SHARE: Final = 0.8
 """The same while there are no writes."""
 
 RETRY_S: Final = 5.0
-"""Seconds until the next attempt after want of space, memory or threads."""
+"""Seconds until the next attempt after a shortage of space, memory or threads."""
 
 REBUILD_PAUSE_S: Final = 60.0
-"""Seconds between two rebuilds for damage: what is damaged again at once is another fault."""
+"""Minimum seconds between two rebuilds for damage: if it recurs at once, a rebuild does not help."""
 
 ERASE_RETRY_S: Final = 0.05
-"""Seconds between two attempts to empty the log while a search reads."""
+"""Seconds between two attempts to empty the log while a search is reading it."""
 
 FILES: Final = tuple(f"{SEARCH_INDEX}/{index_file.NAME}{suffix}" for suffix in ("", "-wal"))
-"""Files of the state directory that may hold words of a purged text."""
+"""Files, relative to the state directory, that may hold words of a purged text."""
 
 
 class SearchIndex:
-    """The index of one store: attach ``serve`` to it. ``generation`` changes when the file is another one.
+    """The index of one store, to which ``serve`` has to be attached.
 
-    It is kept in ``cache``; None for the state directory.
+    ``generation`` changes whenever the file is opened. The file is in ``cache``; None for the state directory.
     """
 
     def __init__(self, clock: Clock, cache: Path | None) -> None:
@@ -79,16 +79,16 @@ class SearchIndex:
         self._reason = ""
         self.generation = 0
         self.on_end: list[Callable[[], None]] = []
-        """Functions that are called before the file is closed."""
+        """Functions called before the file is closed."""
 
     @property
     def path(self) -> Path:
-        """The file of the index. Requires that the store is open."""
+        """The file of the index. The store must be open."""
         assert self._store is not None, "the store is open"
         return self._store.directory.root / SEARCH_INDEX / index_file.NAME
 
     async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Follow the journal of ``store`` until cancelled: a part to attach to it. Cancel: safe."""
+        """Follow the journal of ``store`` until cancelled: pass this to ``store.attach``. Cancel: safe."""
         self._store = store
         store.on_durable(self._note_purges, types=())
         store.on_purge(FILES, self._erased)
@@ -115,7 +115,7 @@ class SearchIndex:
             store.note_fault(error)
 
     async def _run(self, store: VersionStore, follower: Follower) -> None:
-        """Open the index, and follow the journal until a rebuild is asked for or something fails."""
+        """Open the index, and follow the journal until a rebuild is requested or something fails."""
         directory = store.directory
         with ExitStack() as stack:
             artifacts = ArtifactStore(directory.artifacts)
@@ -133,20 +133,20 @@ class SearchIndex:
             self._index, self._rebuilding = index, False
             self.generation += 1
             try:
-                # After a start the first calls read a cold database: they come before the rows that are not indexed.
+                # After a start the first calls read a cold database, so they go before rows that are not indexed yet.
                 await self._clock.sleep(GATHER_S)
                 if index.seq:
                     self._purged += await self._lane.run(texts.purges_after, index.seq)
                 await self._follow(store, follower, index, texts)
             except anyio.get_cancelled_exc_class():
-                # The end of the daemon. A search that is open keeps the log from being emptied.
+                # The daemon is ending. Close open searches, which would keep the log from being emptied.
                 self._end_searches()
                 with suppress(dbfile.DiskFull, dbfile.DiskFailed, dbfile.FileDamaged, dbfile.SqlFailed):
                     index.empty_log(beyond=0)
                 raise
 
     async def _follow(self, store: VersionStore, follower: Follower, index: IndexFile, texts: JournalTexts) -> None:
-        """Index what is written, and remove what is purged, until a rebuild is asked for."""
+        """Index new rows, and remove purged texts, until a rebuild is requested."""
         while not self._rebuilding:
             began, head = self._clock.monotonic(), store.next_seq
             if self._purged:
@@ -175,7 +175,7 @@ class SearchIndex:
         return batch
 
     async def _forget(self, index: IndexFile, texts: JournalTexts) -> None:
-        """Take out what was purged, also far behind in the journal: its rows have no text any more."""
+        """Remove purged texts, even if the index is far behind: the rows still ahead no longer have them."""
         purged = list(self._purged)
         await self._lane.run(lambda: _apply(index, texts.without(index, purged), is_mark=False))
         del self._purged[: len(purged)]
@@ -204,14 +204,14 @@ class SearchIndex:
             self._clean = anyio.Event()
 
     async def _erased(self) -> None:
-        """Return once the file holds no word of what was purged before. Cancel: safe."""
+        """Return once the file holds no words of text purged before the call. Cancel: safe."""
         while not self._is_clean:
             await self._clean.wait()
 
     # --- what others ask
 
     async def rebuild(self) -> None:
-        """Begin to make the index anew from the journal. Cancel: safe."""
+        """Start a rebuild from the journal, and return once the new file is open. Cancel: safe; the rebuild goes on."""
         before = self.generation
         self._rebuilding = True
         self._idle.cancel()
@@ -219,14 +219,14 @@ class SearchIndex:
             await self._clock.sleep(GATHER_S)
 
     def make_anew(self) -> None:
-        """Begin to make the index anew, since a search has found damage; not soon after the last time."""
+        """Start a rebuild because a search has found damage, unless the last one was recent."""
         if self._clock.monotonic() >= self._rebuilt_at + REBUILD_PAUSE_S:
             self._rebuilding = True
             self._idle.cancel()
 
     @property
     def is_open(self) -> bool:
-        """True if the index can be searched, though perhaps it lacks rows."""
+        """True if the index can be searched, even if it is behind."""
         return self._index is not None
 
     def status(self) -> SearchStatus:

@@ -1,7 +1,7 @@
-"""Snippets: the passage of a text that matches a query best, made safe to show.
+"""Snippets: the passage of a text that matches a query best, made safe for display.
 
-FTS5 itself finds it, with the tokenizer of the index, in a table in memory that is emptied again at once. Of a long
-text only the surroundings of the first match are looked at.
+FTS5 itself finds it, with the tokenizer of the index, in an in-memory table that is emptied afterwards. In a long text,
+only the surroundings of the first match are considered.
 """
 
 import re
@@ -14,10 +14,10 @@ from ctxd.search.index_file import TOKENIZER
 from ctxd.terminal import visible
 
 WORDS: Final = 24
-"""Words of a snippet, about."""
+"""Approximate words per snippet."""
 
 CHARS_MAX: Final = 400
-"""Characters of a snippet."""
+"""Maximum characters of a snippet."""
 
 _WHOLE_CHARS_MAX: Final = 16 * 1024
 _AROUND_CHARS: Final = 2 * 1024
@@ -28,7 +28,7 @@ _WORD: Final = re.compile(r'"([^"]+)"')
 
 
 class Snippet(NamedTuple):
-    """A passage on one line, and start and end of each match in it."""
+    """A passage on one line, with the start and end of each match in it."""
 
     text: str
     matches: tuple[tuple[int, int], ...]
@@ -44,12 +44,12 @@ class Snippets:
         ).fetchall()
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         self._connection.close()
 
     def of(self, texts: Sequence[tuple[str, str]], any_of: str) -> list[Snippet | None]:
-        """The snippets of ``texts``, each with its arguments, for the terms of ``any_of``, an expression of FTS5; None
-        for a text without any of them."""
+        """The snippets of ``texts``, pairs of text and arguments, for the FTS5 expression ``any_of``; None for a text
+        without a match."""
         words = [unicodedata.normalize("NFC", word) for word in _WORD.findall(any_of)]
         found: list[Snippet | None] = [None] * len(texts)
         connection = self._connection
@@ -71,7 +71,7 @@ def _window(text: str, words: Sequence[str]) -> str:
         places = (re.search(re.escape(word), text, re.IGNORECASE) for word in words)
         first = next((place.start() for place in places if place is not None), None)
         if first is not None:
-            # From the beginning of a word on: a part of one would be another word.
+            # Start at the beginning of a word: a part of one would be a different word.
             start = max(0, first - _AROUND_CHARS)
             start = start if start == 0 else text.find(" ", start, first) + 1 or first
             text = text[start : first + _AROUND_CHARS]
@@ -79,7 +79,7 @@ def _window(text: str, words: Sequence[str]) -> str:
 
 
 def _read(marked: str) -> Snippet:
-    """The snippet with the places of its matches; what a terminal would obey is written as an escape."""
+    """The snippet with the positions of its matches; terminal control characters are escaped."""
     parts: list[str] = []
     matches: list[tuple[int, int]] = []
     size = 0
@@ -95,7 +95,7 @@ def _read(marked: str) -> Snippet:
         size += len(shown)
     text = "".join(parts)
     if size > CHARS_MAX:
-        # Words may be of any length: the first match is what has to be seen.
+        # Words may be of any length; make sure that the first match is visible.
         start = max(0, min(matches[0][0] - CHARS_MAX // 4, size - CHARS_MAX)) if matches else 0
         text = text[start : start + CHARS_MAX]
         moved = ((max(0, begin - start), min(CHARS_MAX, end - start)) for begin, end in matches)

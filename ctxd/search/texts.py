@@ -1,7 +1,7 @@
-"""The texts of a document that a search finds: of a segment, a tool call, a commit, or a session's head. Pure.
+"""The searchable texts of a document: a segment, a tool call, a commit, or a session's head. Pure.
 
-A text is cut at ``TEXT_CHARS_MAX`` and a commit's delta at ``DELTA_BYTES_MAX``. Of a tool call's arguments the values
-are kept, not the names. A snippet is made from the same function as the index, so both agree.
+Texts are cut at ``TEXT_CHARS_MAX``, and commit deltas at ``DELTA_BYTES_MAX``. Of a tool call's arguments only the
+values are searchable, not the names. Index and snippets use the same functions, so they agree.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,16 +29,16 @@ from ctxd_protocol.event_types import (
 from ctxd_protocol.methods.search import SearchKind
 
 TEXT_CHARS_MAX: Final = 1024 * 1024
-"""Characters of one text that are searched, from its beginning."""
+"""Characters of a text that are searchable, from its start."""
 
 DELTA_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of a commit's delta that are searched, from its beginning."""
+"""Bytes of a commit's delta that are searchable, from its start."""
 
 SUMMARY: Final = 0
-"""The place of a commit's summary; the events of its delta follow."""
+"""The place of a commit's summary, before the events of its delta."""
 
 _ARGUMENT_CHARS_MAX: Final = 1_000
-"""Characters of an argument that its output can be found by: names of files and commands are shorter."""
+"""Longest argument by which a call's output can be found: file names and commands are shorter."""
 
 _LEAVES_MAX: Final = 10_000
 
@@ -51,8 +51,8 @@ _KINDS: Final[tuple[tuple[type[Any], SearchKind], ...]] = (
 
 
 class FoundText(NamedTuple):
-    """One text of a document. ``nth``: its place in that; ``call``: the arguments of a tool call; ``turns``: the number
-    of turns that have begun in the document up to here. ``at`` is in ms since 1970, None for the document's time."""
+    """One text of a document. ``nth``: its place in the document; ``call``: the arguments of a tool call; ``turns``:
+    the number of turns begun in the document so far. ``at`` is in ms since 1970; None means the document's time."""
 
     nth: int
     kind: SearchKind
@@ -75,7 +75,7 @@ def turns_begun(document: Document) -> int:
 
 
 def toolcall_texts(document: Document, content: Content | None) -> list[FoundText]:
-    """The one text of a recorded tool call: its output, and its arguments. None of a purged one."""
+    """The text of a recorded tool call: its output and arguments. Empty for a purged one."""
     if is_purged(document):
         return []
     payload = document.payload
@@ -87,22 +87,22 @@ def toolcall_texts(document: Document, content: Content | None) -> list[FoundTex
 def commit_texts(document: Document, fields: Fields, content: Content | None) -> Iterator[FoundText]:
     """The texts of a commit: its summary at 0, then the events of its delta.
 
-    Of a commit that the daemon made of a session's chat only the summary: the chat has the rest. A delta of an unknown
-    format, or one that is damaged from somewhere on, has none from there on.
+    For a commit that the daemon made of a session's chat, only the summary: the chat has the rest. A delta of an
+    unknown format has no texts, and a damaged one only those before the damage.
     """
     if fields.summary:
         yield FoundText(SUMMARY, "summary", fields.summary[:TEXT_CHARS_MAX], at=fields.at)
     known = DELTA_FORMATS.get(fields.format)
     if content is None or known is None or fields.position is not None or is_purged(document):
         return
-    # What is cut off within an item ends the delta.
+    # If the cut is within an item, the delta ends there.
     with suppress(UnreadableDelta, ValueError, TypeError, KeyError, RecursionError):
         for found in event_texts(known.events([encode_content(content)[:DELTA_BYTES_MAX]])):
             yield found._replace(nth=found.nth + 1, at=fields.at if found.at is None else found.at)
 
 
 def head_texts(head: SessionHead) -> list[FoundText]:
-    """The text by which a session as a whole is found: its title and its labels."""
+    """The text of a session as a whole: its titles and labels."""
     recorded = head.settings.recorded
     titles = [head.settings.title, "" if recorded is None else recorded.title]
     values = "\n".join(
@@ -112,8 +112,8 @@ def head_texts(head: SessionHead) -> list[FoundText]:
 
 
 def event_texts(events: Iterable[Event]) -> Iterator[FoundText]:
-    """The texts of ``events``, each at the place of its event. Output is given with the tool and the short arguments
-    of its call, if that is among them."""
+    """The texts of ``events``, each at the place of its event. An output has the tool and the short arguments of its
+    call, if ``events`` contains the call."""
     calls: dict[str, tuple[str, str]] = {}
     turns = 0
     for nth, event in enumerate(events):
@@ -140,7 +140,7 @@ def event_texts(events: Iterable[Event]) -> Iterator[FoundText]:
 
 
 def leaves(value: object) -> str:
-    """The texts and numbers in ``value``, the arguments of a tool call, one a line."""
+    """The texts and numbers in ``value``, the arguments of a tool call, one per line."""
     found: list[str] = []
     rest = [value]
     size = 0
