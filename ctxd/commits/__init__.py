@@ -1,1 +1,1 @@
-"""Context commits: chains of what agents have learned, see ``ctxd.commits.commit_operations``."""
+"""Context commits: chains of deltas of agents' conversations, see ``ctxd.commits.commit_operations``."""

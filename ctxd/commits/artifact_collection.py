@@ -1,6 +1,6 @@
-"""The collection of artifacts that nothing refers to, on request and above a bound of bytes.
+"""Garbage collection of artifacts that nothing refers to, on request and above a limit of bytes.
 
-It purges entities: the journal records it, and checks in the same transaction that nothing else has the bytes.
+It purges entities. The purge is recorded in the journal, and its transaction checks that nothing else has the bytes.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -28,26 +28,25 @@ T = TypeVar("T")
 _PAGE: Final = 1_000
 _UPKEEP_S: Final = 60.0
 _BOUND_GRACE_MS: Final = 600_000
-"""Age below which the bound removes no artifact: what will refer to it may be on its way."""
+"""Minimum age of artifacts that the limit removes: a write that refers to a younger one may be on its way."""
 
 _COLLECTOR: Final = "ctxd"
 """Principal of the automatic collection."""
 
 _REMOVED_MAX: Final = 1_000
 _REMOVED_AT_ONCE: Final = 100
-"""Artifacts that one transaction removes: the writes of others wait for it."""
+"""Artifacts removed per transaction, for which other writes wait."""
 
 
 class UploadFiles:
-    """The files of uploads that are not put yet, used in threads."""
+    """The files of unfinished uploads, accessed in threads."""
 
     def __init__(self, files: Uploads) -> None:
         self.files = files
         self._lane = Lane("artifact.upload", 2, bulk=True)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work`` on the files. Raises: CtxdError ``disk_full``, ``store_failed``. Cancel: waits
-        for it."""
+        """Return the result of ``work``. Raises: CtxdError ``disk_full``, ``store_failed``. Cancel: waits for it."""
 
         def guarded() -> T:
             with dbfile.faults():
@@ -62,37 +61,37 @@ class UploadFiles:
 
 
 class ArtifactCollection:
-    """The collection in one store. ``bytes_max``: bytes of artifacts above which ``run`` collects them; 0: never."""
+    """Garbage collection in one store. ``bytes_max``: the limit above which ``run`` collects artifacts; 0: never."""
 
     def __init__(self, store: VersionStore, clock: Clock, uploads: UploadFiles, *, bytes_max: int) -> None:
         self._store = store
         self._clock = clock
         self._uploads = uploads
         self._bytes_max = bytes_max
-        # Until it is counted, it may be any number.
+        # None until counted.
         self._bytes: int | None = None
         self._collect_after_ms = 0
         self._collecting = anyio.Lock()
         self.removing = anyio.Lock()
-        """Held from the choice of what a transaction removes to its end, and by a put while it looks at what is
-        there."""
+        """Held from the choice of the artifacts that a transaction removes to its end, and by a put while it checks for
+        an existing artifact."""
         self._used_last_ms: dict[str, int] = {}
         self._uses_to_keep: dict[str, int] = {}
-        # What cannot be removed now is reported by the next collection.
+        # If a file cannot be removed now, the next collection reports it.
         with suppress(OSError):
             uploads.files.remove_stale(clock.wall_ms())
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Keep last uses, and the bound, until cancelled: both within a minute."""
+        """Record last uses and enforce the limit until cancelled, both within a minute."""
         task_status.started()
         while True:
-            # What the disk refuses now is tried again.
+            # Retry after an error.
             with suppress(CtxdError):
                 await self.upkeep()
             await self._clock.sleep(_UPKEEP_S)
 
     async def upkeep(self) -> None:
-        """Note the last uses on the disk, and collect artifacts if they have more bytes than the bound."""
+        """Write the last uses to the disk, and collect artifacts if they exceed the limit."""
         uses, self._uses_to_keep = self._uses_to_keep, {}
         try:
             if uses:
@@ -106,22 +105,22 @@ class ArtifactCollection:
             found = await self.collect(_COLLECTOR, params)
             more = found.more and bool(found.removed)
             if found.left_bytes > self._bytes_max and not more:
-                # The others are reached or young: only time changes that.
+                # The others are referenced or too young, which only time changes.
                 self._collect_after_ms = self._clock.wall_ms() + _BOUND_GRACE_MS
 
     def note_added(self, size: int) -> None:
-        """Count an artifact that is new."""
+        """Count the bytes of a new artifact."""
         if self._bytes is not None:
             self._bytes += size
 
     def note_use(self, ref: str) -> None:
-        """Remember that the artifact ``ref`` is used now."""
+        """Record that the artifact ``ref`` is used now."""
         self._used_last_ms[ref] = self._uses_to_keep[ref] = self._clock.wall_ms()
 
     async def collect(self, principal: str, params: wire.ArtifactGcParams) -> wire.ArtifactGcResult:
-        """Remove artifacts that no version, tag or pin reaches and that have not been used lately.
+        """Remove artifacts that no version, tag or pin refers to and that were not used recently.
 
-        Raises: CtxdError of the store. Cancel: what has been removed stays removed.
+        Raises: CtxdError of the store. Cancel: removed artifacts stay removed.
         """
         kept = await self._store.read_artifacts(lambda artifacts: artifacts.last_uses())
         self._used_last_ms = kept | self._used_last_ms
@@ -168,7 +167,7 @@ class ArtifactCollection:
         removed: list[str] = []
         for first in range(0, len(refs), _REMOVED_AT_ONCE):
             async with self.removing:
-                # Some may have been read or put again since they were chosen.
+                # Skip those that were read or put again since they were chosen.
                 batch = [
                     ref
                     for ref in refs[first : first + _REMOVED_AT_ONCE]
@@ -186,7 +185,7 @@ class ArtifactCollection:
 
 
 async def entities(store: VersionStore, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
-    """Yield the newest version of each entity whose id begins with ``prefix``, by id, after ``prefix`` + ``after``."""
+    """Yield the newest version of each entity with an id of ``prefix``, in order, after ``prefix`` + ``after``."""
     last = None if after is None else prefix + after
     while True:
         page = await store.scan(prefix, page=Page(after=last, limit=_PAGE))
@@ -198,7 +197,7 @@ async def entities(store: VersionStore, prefix: str, *, after: str | None = None
 
 
 async def tags(store: VersionStore) -> dict[str, str]:
-    """Return the tags of artifacts, and the address that each names."""
+    """Return the tags of artifacts, each with its address."""
     return {
         stored.document.id.removeprefix(ARTIFACT_TAG): stored.document.payload["artifact"]
         async for stored in entities(store, ARTIFACT_TAG)

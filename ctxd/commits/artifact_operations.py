@@ -1,13 +1,13 @@
-"""Operations on artifacts: bytes of any size by their address, and tags.
+"""Operations on artifacts, which are bytes of any size with an address, and on their tags.
 
-An artifact that was put is an entity, ``artifact:{address}``, whose versions have its bytes; a tag is one,
-``artifact_tag:{name}``, that names an address.
+A put artifact is an entity, ``artifact:{address}``, whose versions have its bytes; a tag is an entity,
+``artifact_tag:{name}``, that refers to an address.
 
-What a sandbox puts is searched for secrets before it is stored, under the strictest policy of its sessions. It cannot
-be redacted, as that would change its address: with a secret in it, it is refused under ``redact``.
+Artifacts that a sandbox puts are searched for secrets before they are stored, under the strictest policy of its
+sessions. Redaction would change the address, so under ``redact`` an artifact with a secret is refused.
 
-A sandbox puts artifacts, and reads what it has put and what tool calls and commits of its sessions have. Every read
-goes through ``_visible``; what is foreign and what is missing look the same.
+A sandbox may put artifacts, and read those that it has put and those of tool calls and commits of its sessions. Every
+read goes through ``_visible``; foreign and missing artifacts are indistinguishable.
 """
 
 from collections.abc import Mapping
@@ -46,12 +46,12 @@ _CANDIDATES: Final = 5
 _HOST: Final = ""
 _BY_HOST: Final[Mapping[str, str]] = {_HOST: "default"}
 _STRONGEST: Final[tuple[wire.ArtifactPolicy, ...]] = ("pin", "default", "ephemeral")
-"""Policies: of several, the first one holds."""
+"""Policies, strongest first: of several, the strongest applies."""
 
 
 class Artifacts:
     """The artifacts of one store. ``bytes_max``: bytes above which the least recently used are collected; 0: no bound.
-    ``policy``: on secrets, of sandboxes without a session."""
+    ``policy``: the secret policy of sandboxes without a session."""
 
     def __init__(self, sessions: Sessions, clock: Clock, *, policy: SecretPolicy, bytes_max: int = 0) -> None:
         self._objects = Objects(sessions)
@@ -61,7 +61,7 @@ class Artifacts:
         self.collection = ArtifactCollection(self._store, clock, self._uploads, bytes_max=bytes_max)
 
     def close(self) -> None:
-        """End the process that searches uploads for secrets. Blocks until it has ended."""
+        """End the process that searches for secrets. Blocks until it has ended."""
         self._secrets.close()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
@@ -74,7 +74,7 @@ class Artifacts:
     # --- put ---
 
     async def upload(self, viewer: CommitViewer, params: wire.ArtifactUploadParams) -> wire.ArtifactUploadResult:
-        """Write a piece of an upload, or with no offset only return its size.
+        """Write a piece of an upload; without an offset, only return its size.
 
         Raises: CtxdError ``invalid_params``, ``disk_full``, ``store_failed``. Cancel: the piece may be written.
         """
@@ -85,10 +85,10 @@ class Artifacts:
         return wire.ArtifactUploadResult(offset=await self._uploads.run(write))
 
     async def put(self, viewer: CommitViewer, params: wire.ArtifactPutParams, call: WriteRequest) -> Accepted:
-        """Store bytes, or an upload that is complete; they are durable with the answer.
+        """Store bytes, or a complete upload; they are durable when the call returns.
 
-        Raises: CtxdError ``invalid_params``, ``artifact_mismatch``, ``unsupported`` for a secret in what a sandbox
-        puts, and those of the store. Cancel: safe until it is written.
+        Raises: CtxdError ``invalid_params``, ``artifact_mismatch``, ``unsupported`` for a secret in a sandbox's
+        artifact, and those of the store. Cancel: safe until it is written.
         """
         upload = None if params.upload is None else _upload_name(viewer, params.upload)
         if params.policy == "pin" and viewer.is_confined:
@@ -96,7 +96,7 @@ class Artifacts:
             raise CtxdError("invalid_params", "a sandbox cannot pin an artifact", hint=hint, outcome="not_applied")
         if (replay := await find_replay(self._store, call)) is not None:
             if upload is not None:
-                # The first call may have been cut off before this; or its bytes were sent once more.
+                # The first call may have been interrupted before this, or the bytes were uploaded again.
                 await self._uploads.run(partial(self._uploads.files.remove, upload))
             return again(replay, wire.ArtifactPutResult)
         if (params.data is None) is (upload is None):
@@ -116,14 +116,14 @@ class Artifacts:
             marks = {} if searched is None else searched.marks
             result, pending = await self._submit_put(viewer, params, call, held, marks)
         if upload is not None:
-            # What it holds is in the journal's hands now; the piece's file may go once it is durable.
+            # Remove the upload's file once the artifact is durable.
             if pending is not None:
                 await pending.wait()
             await self._uploads.run(partial(self._uploads.files.remove, upload))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     async def _searched(self, viewer: CommitViewer, data: bytes | None, upload: str | None) -> SearchedArtifact | None:
-        """Search what a sandbox puts for secrets. An upload that may have none and has one is removed."""
+        """Search a sandbox's artifact for secrets. An upload that is refused for one is removed."""
         if data is not None:
             return await self._secrets.search(viewer, data)
         try:
@@ -148,7 +148,7 @@ class Artifacts:
         owners: dict[str, wire.ArtifactPolicy] = {**was.get("owners", {_HOST: was["policy"]} if was else {})}
         owners[owner] = params.policy or owners.get(owner, "default")
         policy = min(owners.values(), key=_STRONGEST.index)
-        # What a sandbox is answered is the same whatever others have put.
+        # The result for a sandbox does not depend on artifacts put by others.
         media_type = (params.media_type if is_host or not was else None) or was.get("media_type")
         shown = policy if is_host else owners[owner]
         result = wire.ArtifactPutResult(artifact=held.ref, size=held.size, policy=shown, receipt=None)
@@ -163,7 +163,7 @@ class Artifacts:
         return result, self._submit(call, result, document)
 
     async def _put(self, ref: str) -> Stored | None:
-        """The newest version of the artifact ``ref`` that was put; None if it was not, or was purged."""
+        """The newest version of the put artifact ``ref``; None if it was never put, or was purged."""
         stored = (await self._store.heads((ARTIFACT + ref,)))[ARTIFACT + ref]
         return None if stored is None or is_purged(stored.document) else stored
 
@@ -212,9 +212,9 @@ class Artifacts:
     async def _visible(self, viewer: CommitViewer, given: str) -> str:
         """The address of the artifact ``given``, whose bytes ``viewer`` may read.
 
-        A sandbox has no abbreviations, whose errors name other artifacts, and no versions of files: object.get decides
-        which of them it may see. Raises: CtxdError artifact_not_found, in a sandbox also for a foreign one;
-        ambiguous_id.
+        A sandbox cannot use abbreviations, whose errors list other artifacts, nor read versions of files here:
+        object.get decides which of those it may see. Raises: CtxdError artifact_not_found, in a sandbox also for a
+        foreign one; ambiguous_id.
         """
         if not viewer.is_confined:
             return await self.address(given)
@@ -239,7 +239,7 @@ class Artifacts:
         raise _not_found(given)
 
     async def _inline(self, ref: str) -> bytes | None:
-        """The bytes of ``ref``, which is not in the artifact store, if a version in the database has them."""
+        """The bytes of ``ref``, which is not in the artifact store, from the database; None if no version has them."""
         if not await self._store.referring(ref):
             return None
         return encode_content((await self._store.contents((ref,)))[ref])
@@ -267,7 +267,7 @@ class Artifacts:
         return found[0]
 
     async def stat(self, params: wire.ArtifactParams) -> wire.ArtifactStatResult:
-        """Return what is known of an artifact. Raises: as ``get``."""
+        """Return the metadata of an artifact. Raises: as ``get``."""
         ref = await self.address(params.artifact)
         size = await self._store.read_artifacts(lambda artifacts: artifacts.size(ref))
         if size is None:
@@ -314,7 +314,7 @@ class Artifacts:
     # --- tags ---
 
     async def tag(self, params: wire.ArtifactTagParams, call: WriteRequest) -> Accepted:
-        """Let a tag name an artifact, or no longer exist.
+        """Set a tag to an artifact, or delete it.
 
         Raises: CtxdError ``tag_moved``; as ``get``; those of the store. Cancel: safe until it is written.
         """
@@ -336,7 +336,7 @@ class Artifacts:
         if held is None:
             pending = self._submit(call, result, deletes=(ARTIFACT_TAG + params.tag,))
         else:
-            # Content that is no artifact of its own yet becomes one: a tag keeps it.
+            # Content that is not a put artifact yet becomes one, so that the tag keeps it.
             puts = () if known is not None else (_artifact_document(held, "default", None),)
             pending = self._submit(call, result, *puts, _document(ARTIFACT_TAG + params.tag, {"artifact": held.ref}))
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
@@ -344,7 +344,7 @@ class Artifacts:
     async def _held(self, ref: str) -> Artifact:
         if await self._store.read_artifacts(lambda artifacts: artifacts.holds(ref)):
             return await self._store.hold_artifact(ref)
-        # What is in the database becomes an artifact.
+        # Content in the database becomes an artifact.
         inline = await self._inline(ref)
         if inline is None:
             raise _not_found(ref)
@@ -357,7 +357,7 @@ class Artifacts:
     # --- verification ---
 
     async def fsck(self, params: wire.ArtifactFsckParams) -> wire.ArtifactFsckResult:
-        """Verify a page of artifacts, and return what is damaged."""
+        """Verify a page of artifacts, and return the damaged ones."""
         found = await self._store.read_artifacts(lambda artifacts: fsck.page(artifacts, params.cursor, params.limit))
         return wire.ArtifactFsckResult(
             checked=found.checked,
@@ -374,7 +374,7 @@ def _not_found(given: str) -> CtxdError:
 
 
 def _upload_name(viewer: CommitViewer, upload: str) -> str:
-    """The name under which an upload is kept: that of a sandbox is its own."""
+    """The name under which an upload is kept; each sandbox has its own namespace."""
     if not viewer.is_confined:
         return upload
     return f"{blake3(viewer.actor.principal.encode()).hexdigest()}+{upload}"
@@ -387,8 +387,8 @@ def _artifact_document(
     owners: Mapping[str, str] = _BY_HOST,
     marks: Mapping[str, Any] = MappingProxyType({}),
 ) -> Document:
-    """The document of an artifact that was put. ``owners``: the policy of each who put it, a sandbox by principal.
-    ``marks``: what its payload has of secrets."""
+    """The document of a put artifact. ``owners``: the policy given by each that put it, a sandbox by its principal.
+    ``marks``: the payload's fields for secrets."""
     payload: dict[str, Any] = {"artifact": held.ref, "size": held.size, "policy": policy, **marks}
     if owners.keys() != _BY_HOST.keys():
         payload["owners"] = dict(owners)
@@ -403,7 +403,7 @@ def _document(id: str, payload: dict[str, Any]) -> Document:
         id=id,
         type=kind,
         identity_hash=identity_hash(kind, None, id),
-        # Its bytes have a hash of their own, and may be too many for memory.
+        # The bytes have a hash of their own, and may not fit in memory.
         content_hash=content_hash(payload, None),
         payload=payload,
     )

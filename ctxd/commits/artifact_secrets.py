@@ -1,6 +1,6 @@
-"""The search of artifacts that sandboxes put for secrets, under the strictest policy of their sessions.
+"""Search for secrets in artifacts that sandboxes put, under the strictest policy of their sessions.
 
-Artifacts have their hash as address and cannot be redacted, so one with a secret is refused under ``redact``.
+The address of an artifact is its hash, so it cannot be redacted: under ``redact``, one with a secret is refused.
 """
 
 from functools import partial, reduce
@@ -19,19 +19,18 @@ from ctxd_protocol.secrets import SecretPolicy
 
 
 class SearchedArtifact(NamedTuple):
-    """The address of the bytes that were searched, and the field of a payload for the secrets in them, empty without
-    any."""
+    """The address of the searched bytes, and the payload's fields for the secrets in them, empty without secrets."""
 
     address: str
     marks: dict[str, Any]
 
 
 class SecretInArtifact(CtxdError):
-    """An artifact that may have no secret has one."""
+    """An artifact was refused because it contains a secret."""
 
 
 class ArtifactSecrets:
-    """The search of what sandboxes put. ``policy``: of a sandbox without a session."""
+    """Search of sandboxes' artifacts. ``policy``: that of a sandbox without a session."""
 
     def __init__(self, sessions: Sessions, policy: SecretPolicy) -> None:
         self._sessions = sessions
@@ -43,7 +42,7 @@ class ArtifactSecrets:
         self._process.close()
 
     async def search(self, viewer: CommitViewer, given: bytes | BinaryIO) -> SearchedArtifact | None:
-        """Search bytes, or a file of any size. Returns: None if the sessions of ``viewer`` want no search.
+        """Search bytes, or a file of any size. Returns: None if the policy of ``viewer``'s sessions is ``off``.
 
         Raises: SecretInArtifact, code ``unsupported``; CtxdError ``internal_error`` of the process that searches.
         Cancel: waits for the search.
@@ -53,7 +52,7 @@ class ArtifactSecrets:
         policy = reduce(stricter, policies) if policies else self._policy
         if policy == "off":
             return None
-        # Tags of a sandbox's texts are its own: see ``Guard.by``.
+        # A sandbox's secrets get tags of their own: see ``Guard.by``.
         capture = Capture(self._sessions.guard.by(viewer.actor.principal), policy)
         if not isinstance(given, bytes):
             address, first = await self._process.searched(capture, given.fileno())

@@ -1,9 +1,8 @@
-"""A process that counts large deltas, and searches them and uploaded artifacts for secrets.
+"""A child process that counts large deltas, and searches them and uploaded artifacts for secrets.
 
-Decoding a large delta and searching each of its texts holds the interpreter's lock again and again, for seconds, while
-every call of others waits for it. The daemon therefore hands the delta over as an open file in memory, and so has no
-copy of it. The process starts with the first large delta and ends when it is idle, when the daemon ends, or when a
-delta takes more memory than ``MEMORY_BYTES_MAX``.
+Decoding a large delta and searching its texts would hold the interpreter lock for seconds, and delay all other calls.
+So the daemon passes the delta as an in-memory file, and needs no copy of its own. The process starts with the first
+large delta. It ends when it is idle, when the daemon ends, or when a delta needs more than ``MEMORY_BYTES_MAX``.
 """
 
 import mmap
@@ -32,10 +31,10 @@ from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.secrets import Secrets
 
 DELTA_BYTES_MIN: Final = 256 * 1024
-"""Bytes of the smallest delta that is handed over: a thread handles smaller ones before others notice."""
+"""Bytes of the smallest delta passed to the process: a thread handles smaller ones quickly enough."""
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
-"""Bytes of addresses that the process may have: one delta and what is decoded of it."""
+"""Limit on the process's address space in bytes, for one delta and its decoded form."""
 
 IDLE_S: Final = 60
 """Seconds without a delta after which the process ends."""
@@ -45,13 +44,13 @@ _LENGTH_BYTES: Final = 8
 _WRITTEN_BYTES: Final = 1024 * 1024
 _SEARCHED_BYTES: Final = 4 * 1024 * 1024
 _END_S: Final = 1.0
-"""Seconds that the process has to end by itself, once the connection is closed."""
+"""Seconds for the process to exit once the connection is closed."""
 
 _THREADS: Final = ThreadPool()
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """A delta that cannot be kept."""
+    """The error for a delta that cannot be kept."""
 
     code: ErrorCode
     message: str
@@ -59,8 +58,8 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class _Reply(msgspec.Struct, frozen=True):
-    """Result of one delta: its counts, the secrets found, and whether the delta as it is to be kept was written; of
-    other bytes their address and the first secret."""
+    """Result for one delta: its counts, the secrets found, and whether a redacted form was written. For other bytes:
+    their address and the first secret."""
 
     counts: Counts | None = None
     address: str = ""
@@ -75,7 +74,7 @@ class _Lost(Exception):
 
 
 class FileInMemory:
-    """A file without a name, in memory that counts for no process. Close it."""
+    """An anonymous in-memory file (memfd), which counts towards no process's memory. Close it."""
 
     def __init__(self, pieces: Iterable[bytes] = ()) -> None:
         self.descriptor = os.memfd_create("ctxd-delta", os.MFD_CLOEXEC)
@@ -91,12 +90,12 @@ class FileInMemory:
         self.close()
 
     def close(self) -> None:
-        """Let go of the memory, once no other process has it."""
+        """Close the file; the memory is freed once no other process has it open."""
         os.close(self.descriptor)
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return os.fstat(self.descriptor).st_size
 
     def pieces(self) -> Iterator[bytes]:
@@ -108,7 +107,7 @@ class FileInMemory:
 
 
 class CaptureProcess:
-    """The process of one kind of callers: one delta at a time. It is started when it is needed."""
+    """The process for one class of callers, started on demand. It handles one delta at a time."""
 
     def __init__(self) -> None:
         self._turn = Lane("delta", 1)
@@ -118,9 +117,9 @@ class CaptureProcess:
     async def captured(self, capture: Capture, format: str, given: FileInMemory) -> tuple[Counts, FileInMemory | None]:
         """Count the delta ``given``, and add the secrets in it to the findings of ``capture``.
 
-        Returns: its counts, and the redacted delta, which the caller closes; None if it is kept as it is. Raises:
-        CtxdError ``invalid_params``, ``unsupported``; ``too_large`` for want of memory; ``internal_error`` if the
-        process ended twice. Cancel: waits for the process.
+        Returns: its counts, and the redacted delta, which the caller closes; None if nothing was redacted. Raises:
+        CtxdError ``invalid_params``, ``unsupported``; ``too_large`` if memory does not suffice; ``internal_error`` if
+        the process ended twice. Cancel: waits for the process.
         """
         kept = FileInMemory()
         try:
@@ -139,8 +138,8 @@ class CaptureProcess:
         return reply.counts, None
 
     async def searched(self, capture: Capture, given: int) -> tuple[str, Hit | None]:
-        """Search the file that ``given`` is a descriptor of, of any size, and add the secrets in it to the findings of
-        ``capture``. Returns: the BLAKE3 of what was searched, in hex digits, and the first secret.
+        """Search the file with the descriptor ``given``, of any size, and add its secrets to the findings of
+        ``capture``. Returns: the BLAKE3 of the file in hex, and the first secret.
 
         Raises and cancel: as ``captured``.
         """
@@ -162,11 +161,11 @@ class CaptureProcess:
         self._socket = self._process = None
 
     def _call(self, capture: Capture, format: str | None, given: int, kept: FileInMemory) -> _Reply:
-        """``format``: of a delta; None for other bytes."""
+        """``format``: that of the delta; None for other bytes."""
         request = pickle.dumps((capture.guard, capture.policy, format))
         for _ in range(_ATTEMPTS):
             try:
-                # What an ended process had written is written over.
+                # Discard the output of a process that has ended.
                 os.truncate(kept.descriptor, 0)
                 connection = self._socket or self._start()
                 socket.send_fds(connection, [len(request).to_bytes(_LENGTH_BYTES)], [given, kept.descriptor])
@@ -184,14 +183,14 @@ class CaptureProcess:
         self.close()
         ours, theirs = socket.socketpair()
         with theirs:
-            # Without the directory and the variables that the daemon was started with, and without its terminal.
+            # Do not pass on the daemon's working directory, environment and terminal.
             self._process = subprocess.Popen(
                 [sys.executable, "-IB", "-m", __name__],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        # Once it ends by itself, its number is free again.
+        # Reap it when it exits by itself.
         _THREADS.start(self._process.wait, lambda: None)
         self._socket = ours
         return ours
@@ -215,7 +214,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def main() -> None:
-    """Handle deltas that come over standard input, a socket, until it ends or is idle."""
+    """Handle deltas received over standard input, a socket, until it closes or is idle."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     connection = socket.socket(fileno=0)
     _THREADS.start(partial(_end_with_daemon, connection), lambda: None)
@@ -270,7 +269,7 @@ def _captured(capture: Capture, format: str, given: int, kept: int) -> _Reply:
 
 
 def _end_with_daemon(connection: socket.socket) -> None:
-    """End the process when the daemon has ended, also in the middle of a delta."""
+    """Exit when the daemon has ended, even in the middle of a delta."""
     poll = select.poll()
     poll.register(connection, 0)
     poll.poll()

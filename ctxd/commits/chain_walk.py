@@ -1,5 +1,4 @@
-"""The walk along a chain of commits: snapshots where there are some, single commits elsewhere, and what is worth a
-snapshot."""
+"""The walk along a chain of commits, which uses snapshots where they exist, and the choice of new snapshots."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,20 +20,20 @@ from ctxd.store.chain_snapshots import ChainSnapshot, ChainSnapshots, SnapshotPa
 from ctxd.store.store import VersionStore
 
 SNAPSHOT_COMMITS_MIN: Final = 64
-"""Commits that are not in a snapshot and follow each other, from which on a new one is made of them."""
+"""Minimum number of consecutive commits without a snapshot for which a new one is made."""
 
 SNAPSHOT_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of the deltas of one snapshot, which are in memory at a time."""
+"""Maximum bytes of the deltas of one snapshot, all of which are in memory while it is made."""
 
 _LONG_BYTES: Final = 256 * 1024
-"""Bytes of a delta that is read by itself: the read of its commit costs little beside it."""
+"""Deltas of more bytes stay out of snapshots: compared to their content, reading the commit costs little."""
 
 _BATCH: Final = 64
-"""Commits of one read."""
+"""Commits per read."""
 
 
 class Walked(msgspec.Struct, frozen=True):
-    """A commit of a chain: its fields, the hash of its content, None once that was purged, and the bytes of that."""
+    """A commit of a chain: its fields, the hash of its content, None once purged, and the content's size in bytes."""
 
     commit: str
     fields: Fields
@@ -44,16 +43,16 @@ class Walked(msgspec.Struct, frozen=True):
 
 class ChainWalk(msgspec.Struct, frozen=True):
     """The commits from ``tip``, an entity id, back to ``stop``: ``compaction``, ``root`` or a commit. With
-    ``snapshots``, those stand for their commits."""
+    ``snapshots``, existing ones replace their commits."""
 
     tip: str
     stop: str
     snapshots: ChainSnapshots | None
 
     async def run(self, store: VersionStore) -> list[Walked | ChainSnapshot]:
-        """Walk, a read for some commits at a time: others read in between. Returns: newest first.
+        """Walk the chain, a few commits per read, so that other calls can read in between. Returns: newest first.
 
-        Raises: CtxdError ``invalid_params`` if ``stop`` is no ancestor, ``corrupt``, ``store_failed``.
+        Raises: CtxdError ``invalid_params`` if ``stop`` is not an ancestor, ``corrupt``, ``store_failed``.
         """
         last, inside = "", None
         if self.stop not in ("compaction", "root"):
@@ -67,7 +66,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
             inside = frozenset(ids)
         chain: list[Walked | ChainSnapshot] = []
         at, seen = self.tip, set[str]()
-        # A damaged parent may lead back.
+        # A damaged parent may form a cycle.
         while at and at not in seen:
             seen.add(at)
             found, at = await store.commits(partial(self._step, at=at, last=last, inside=inside))
@@ -78,8 +77,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
     def _step(
         self, connection: dbfile.Connection, at: str, last: str, inside: frozenset[str] | None
     ) -> tuple[list[Walked | ChainSnapshot], str]:
-        """The snapshots from ``at`` on that follow each other, or the commits up to the next one; and where to go
-        on."""
+        """The consecutive snapshots from ``at`` on, or the commits up to the next snapshot; and the next position."""
         joined: list[Walked | ChainSnapshot] = []
         while len(joined) < _BATCH and (snapshot := self._found(at, inside)) is not None:
             joined.append(snapshot)
@@ -116,19 +114,18 @@ def _walked(stored: Stored, size: int) -> Walked:
 
 
 def included(chain: Sequence[Walked | ChainSnapshot]) -> list[Walked | ChainSnapshot]:
-    """Those of ``chain``, newest first, whose contents make up the context, oldest first.
+    """The elements of ``chain``, which is newest first, whose contents make up the context, oldest first.
 
-    A compaction or a snapshot commit repeats what is before it, so it counts only as the first one: each delta is there
-    once.
+    A compaction or a snapshot commit repeats the content before it, so it counts only as the first element.
     """
     rest = (each for each in reversed(chain[:-1]) if isinstance(each, ChainSnapshot) or not each.fields.is_boundary)
     return [chain[-1], *rest]
 
 
 def plan(chain: Sequence[Walked | ChainSnapshot]) -> list[list[Walked | ChainSnapshot]]:
-    """The new snapshots that are worth making of ``chain``, newest first: each the part of it, oldest first, that it
-    stands for. One takes in those before it that have no more commits, so that there are few of a chain, and each
-    commit is written a logarithmic number of times."""
+    """The parts of ``chain``, which is newest first, that are worth a new snapshot; each part is oldest first. A new
+    snapshot absorbs older ones that have no more commits than it, so a chain has few snapshots, and each commit is
+    written a logarithmic number of times."""
     found: list[list[Walked | ChainSnapshot]] = []
     run: list[Walked | ChainSnapshot] = []
     size = commits = 0
@@ -159,7 +156,7 @@ def _size(each: Walked | ChainSnapshot) -> int:
 
 
 def _trimmed(run: Sequence[Walked | ChainSnapshot]) -> list[Walked | ChainSnapshot]:
-    """``run``, oldest first, from its first commit on that is no boundary: that may be the first of a context."""
+    """``run``, oldest first, without leading boundaries: a boundary may be the first commit of a context."""
     oldest_first = list(reversed(run))
     while oldest_first and isinstance(first := oldest_first[0], Walked) and first.fields.is_boundary:
         del oldest_first[0]
@@ -173,7 +170,7 @@ def _is_worth(run: Sequence[Walked | ChainSnapshot]) -> bool:
 def keep_snapshot(
     snapshots: ChainSnapshots, part: Sequence[Walked | ChainSnapshot], contents: Mapping[str, Content], drops: int
 ) -> None:
-    """Join ``part``, oldest first, and keep it as one snapshot in the place of those that it takes in; blocks.
+    """Join ``part``, oldest first, and keep it as one snapshot, which replaces those in ``part``; blocks.
 
     ``drops``: as ``ChainSnapshots.keep``. Raises: SnapshotGone, UnreadableDelta, OSError.
     """
@@ -212,7 +209,7 @@ def keep_snapshot(
 
 
 class SnapshotReader:
-    """Contents of snapshots, for a thread that reads them in order: the last one is held."""
+    """Contents of snapshots, for a thread that reads them in order: keeps the last one in memory."""
 
     def __init__(self, snapshots: ChainSnapshots) -> None:
         self._snapshots = snapshots

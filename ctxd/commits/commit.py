@@ -1,7 +1,7 @@
 """A commit: its stored form, its rules, and its form on the wire.
 
-Pure. A commit's entity has one version for each change of its summary or its tags; all other fields stay. Commits of
-newer writers are read, without the fields that are not known here, and are not written again.
+Pure. A commit's entity has one version per change of its summary or tags; no other field changes. Commits of newer
+programs are read without their unknown fields, and are never rewritten.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def is_same(one: Fields, other: Fields) -> bool:
-    """True if both are one commit with another instant in the same second."""
+    """True if both differ at most in the instant."""
     return msgspec.structs.replace(one, at=other.at) == other
 
 
@@ -58,7 +58,7 @@ def require_writable(commit: str, fields: Fields) -> None:
 
 
 def shown(stored: Stored, *, confined: bool) -> wire.Commit:
-    """The version ``stored`` on the wire; a sandbox does not get the machine's name."""
+    """The wire form of the version ``stored``, without the machine's name for a sandbox."""
     fields = read_fields(stored)
     return wire.Commit(
         commit=commit_id(stored.document.id),
@@ -101,7 +101,7 @@ def instant_ms(text: str) -> int:
             hint="Write 2026-05-01T12:00:00Z or 2026-05-01T14:00:00+02:00.",
         )
     try:
-        # Rounded down: a commit later in the same millisecond is not at or before the instant.
+        # Round down: a commit later in the same millisecond is not at or before the instant.
         return int((moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MS)
     except OverflowError as error:
         raise CtxdError("invalid_params", f"at is {text[:40]!r}, out of range") from error

@@ -1,7 +1,6 @@
-"""Import of commits: many deltas of a session in one write, each commit once however often it is sent.
+"""Import of commits: many deltas of a session in one write, each committed only once even if sent repeatedly.
 
-A commit that is there already is found by what it holds and by what it continues, whenever it was made, so that an
-import that was killed goes on where it was.
+An existing commit is recognised by its content and its parent, at any instant, so a killed import can be repeated.
 """
 
 from binascii import Error as Base64Error
@@ -34,12 +33,12 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 _Place = tuple[str, str, str, str, str]
-"""What makes a commit the one that it is: its parent, content, format, type and thread."""
+"""The identity of a commit: its parent, content, format, type and thread."""
 
 
 class _Imported(NamedTuple):
-    """A delta as it is to be kept, the fields of its commit save provenance, and the secrets in both. ``packed`` is
-    None for a large delta."""
+    """A delta in the form to be kept, the fields of its commit except provenance, and the secrets in both. ``packed``
+    is None for a large delta."""
 
     delta: CapturedDelta
     packed: PackedText | None
@@ -48,10 +47,10 @@ class _Imported(NamedTuple):
 
 
 class CommitImports(Commits):
-    """The commits of one store, and the import of more."""
+    """The commits of one store, with imports."""
 
     async def import_(self, viewer: CommitViewer, params: wire.CommitImportParams, call: WriteRequest) -> Accepted:
-        """Write those commits of ``params`` that are not there yet, all or none.
+        """Write those commits of ``params`` that do not exist yet, all or none.
 
         Raises: CtxdError ``session_not_found``, ``session_removed``, ``commit_not_found`` for a parent,
         ``invalid_params``, and those of the store. Cancel: safe until they are written.
@@ -70,7 +69,7 @@ class CommitImports(Commits):
             return await self._write(viewer, call, params, imported, there)
 
     async def _imported(self, policy: SecretPolicy, params: wire.CommitImportParams) -> list[_Imported]:
-        """The deltas of ``params`` as they are to be kept, durable if they are large. Raises: as ``_captured``."""
+        """The deltas of ``params`` in the form to be kept; large ones are durable. Raises: as ``_captured``."""
         captures = [Capture(self._sessions.guard, policy) for _ in params.deltas]
 
         def work() -> list[_Imported | bytes]:
@@ -157,7 +156,7 @@ class CommitImports(Commits):
             return wire.CommitImportResult(commits=tuple(ids), made=len(puts), receipt=receipt)
 
         if not puts:
-            # They may have been accepted a moment ago.
+            # The existing commits may not be durable yet.
             await self.store.settled()
             return Accepted(None, result)
         write = Write(kind=call.kind, principal=call.principal, puts=puts, packed=packed, valid_times=valid_times)
@@ -184,7 +183,7 @@ def _contents(params: wire.CommitImportParams) -> list[bytes]:
 
 
 def _packed(capture: Capture, params: wire.CommitImportParams, given: wire.ImportedDelta, data: bytes) -> _Imported:
-    """A small delta as it is to be kept. Raises: CtxdError ``invalid_params``, ``unsupported``."""
+    """A small delta in the form to be kept. Raises: CtxdError ``invalid_params``, ``unsupported``."""
     content = decode_content(data)
     counts = Counts(given.message_count or 0, given.token_count or 0)
     if None in (given.message_count, given.token_count) or not deltas.is_checked_by_capture(params.format):
@@ -199,7 +198,7 @@ def _packed(capture: Capture, params: wire.CommitImportParams, given: wire.Impor
 
 
 def _fields(capture: Capture, params: wire.CommitImportParams, given: wire.ImportedDelta, counts: Counts) -> Fields:
-    """The fields of a commit save provenance, the secrets in its texts captured."""
+    """The fields of a commit except provenance, with the secrets in its texts captured."""
     return Fields(
         version=VERSION,
         principal="",

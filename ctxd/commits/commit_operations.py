@@ -1,5 +1,5 @@
-"""Operations that write context commits. A sandbox changes the commits of its own sessions, and continues all that it
-sees: see ``ctxd.commits.commit_reads``."""
+"""Operations that write context commits. A sandbox may change the commits of its own sessions, and continue any commit
+that it sees: see ``ctxd.commits.commit_reads``."""
 
 from base64 import b64decode
 from binascii import Error as Base64Error
@@ -46,19 +46,18 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 DELTA_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of the longest delta."""
+"""Maximum bytes of a delta."""
 
 
 class NewCommit(NamedTuple):
-    """A commit to make: its delta, and its fields save instant, machine, parent and depth."""
+    """A commit to make: its delta, and its fields except instant, machine, parent and depth."""
 
     delta: bytes
     fields: Fields
 
 
 class CapturedDelta(NamedTuple):
-    """A delta as it is to be kept, and its address. ``content`` is None if it is in the artifact store and nowhere
-    else."""
+    """A delta in the form to be kept, and its address. ``content`` is None if it is only in the artifact store."""
 
     counts: Counts
     content: Content | None
@@ -67,21 +66,21 @@ class CapturedDelta(NamedTuple):
 
 
 class _KeptCommit(msgspec.Struct, frozen=True, array_like=True):
-    """Stored result of a write for a resend: the rest of the answer is as of the resend."""
+    """Stored result of a write, for a resend; the rest of the result is read again then."""
 
     commit: str
     is_written: bool = True
 
 
 _DISCARDED_AT_ONCE: Final = 128
-"""Commits that one write discards: others' writes wait for a few milliseconds of work."""
+"""Commits discarded per write, which delays other writes by a few milliseconds."""
 
 _Change = tuple[Stored, dict[str, Any]]
-"""A version, and the members of its payload that change."""
+"""A version, and the changes to its payload."""
 
 
 class Commits(CommitReads):
-    """The commits of one store. ``machine``: the name of this host. ``policy``: on secrets, of commits that are of no
+    """The commits of one store. ``machine``: the name of this host. ``policy``: the secret policy of commits without a
     session."""
 
     def __init__(
@@ -97,7 +96,7 @@ class Commits(CommitReads):
         self._machine = machine
         self._policy = policy
         self._deciding = SessionLock()
-        # A sandbox may make its deltas so that the search takes long; the host's wait for none of them.
+        # A sandbox may craft deltas that take long to search; the host's deltas do not wait for those.
         self._processes = CaptureProcess(), CaptureProcess()
 
     def close(self) -> None:
@@ -110,10 +109,9 @@ class Commits(CommitReads):
     async def checkpoint(self, viewer: CommitViewer, params: wire.CheckpointParams, call: WriteRequest) -> Accepted:
         """Write a commit.
 
-        The delta is durable with it. A commit that is there already is not written again; another one of the same id
-        gets a longer id. Raises: CtxdError ``commit_not_found`` for the parent, ``session_not_found``,
-        ``session_removed``, ``invalid_params``, ``unsupported``, and those of the store. Cancel: safe until it is
-        written.
+        The delta is durable with it. An existing commit is not written again; a different one with the same id gets a
+        longer id. Raises: CtxdError ``commit_not_found`` for the parent, ``session_not_found``, ``session_removed``,
+        ``invalid_params``, ``unsupported``, and those of the store. Cancel: safe until it is written.
         """
         policy = self._policy_of(params.session)
         self._require_datable(viewer, params.valid_time)
@@ -149,7 +147,7 @@ class Commits(CommitReads):
             return self._submit(viewer, call, [made], {made.id: kept.ref}, valid_times=times)
 
     async def _held(self, viewer: CommitViewer, params: wire.CheckpointParams) -> Artifact | None:
-        """A hold on the artifact that is the delta, None without one. Raises: CtxdError."""
+        """A hold on the artifact that is the delta; None if ``params`` have none. Raises: CtxdError."""
         if params.artifact is None:
             return None
         if viewer.is_confined:
@@ -164,8 +162,8 @@ class Commits(CommitReads):
     async def _captured(
         self, capture: Capture, format: str, given: Content | Artifact, *, confined: bool, is_counted: bool = False
     ) -> CapturedDelta:
-        """The delta ``given`` as it is to be kept, durable if it is large. Adds the secrets in it to the findings of
-        ``capture``. ``is_counted``: the caller has counted it, which a small delta need not be once more.
+        """The delta ``given`` in the form to be kept, durable if it is large. Adds its secrets to the findings of
+        ``capture``. ``is_counted``: the caller has counted it, so a small delta is not counted again.
 
         Raises: CtxdError ``invalid_params``, ``unsupported``; ``too_large`` and ``internal_error`` of the process that
         searches it; those of the store. Cancel: waits for the search.
@@ -197,7 +195,7 @@ class Commits(CommitReads):
             return CapturedDelta(counts, content, None, _ref_of(content, None))
 
     async def _in_memory(self, given: Content | Artifact) -> FileInMemory:
-        """The bytes of a large delta in a file for the other process. Raises: those of the store."""
+        """The bytes of a large delta in a file for the child process. Raises: those of the store."""
         if isinstance(given, Artifact):
             ref = given.ref
             return await self.store.read_artifacts(lambda artifacts: FileInMemory(artifacts.pieces(ref)))
@@ -226,8 +224,8 @@ class Commits(CommitReads):
     async def append(
         self, parent: str | None, new: Sequence[NewCommit], call: WriteRequest, *, unless: Callable[[], bool]
     ) -> bool:
-        """Write ``new`` as commits that continue ``parent`` and each other, all or none, and wait until they are
-        durable. Returns: False, and nothing is written, if ``unless()``. Raises: those of the store."""
+        """Write ``new`` as a chain of commits after ``parent``, all or none, and wait until they are durable. Returns:
+        False, with nothing written, if ``unless()``. Raises: those of the store."""
         captured: list[tuple[NewCommit, CapturedDelta, Secrets | None]] = []
         for one in new:
             capture = Capture(self._sessions.guard, self._policy_of(one.fields.session))
@@ -267,9 +265,9 @@ class Commits(CommitReads):
             return self._rewrite(viewer, call, [(stored, {"summary": summary})])
 
     async def tag(self, viewer: CommitViewer, params: wire.CommitTagParams, call: WriteRequest) -> Accepted:
-        """Give a commit a tag, or take it off. Of the commits of one principal and session at most one has a tag.
+        """Set or remove a tag of a commit. Among the commits of one principal and session, at most one has a given tag.
 
-        Raises: CtxdError ``tag_conflict`` if another commit than ``expected`` has it, ``commit_not_found``,
+        Raises: CtxdError ``tag_conflict`` if a commit other than ``expected`` has it, ``commit_not_found``,
         ``unsupported``; those of the store.
         """
         async with self._deciding:
@@ -301,14 +299,14 @@ class Commits(CommitReads):
     async def discard(self, viewer: CommitViewer, params: wire.CommitDiscardParams) -> wire.CommitDiscardResult:
         """Destroy the deltas and summaries of commits, some at a time, each durable before the next.
 
-        Text that something else has stays. Raises: CtxdError ``commit_not_found``, and then nothing is destroyed;
-        those of the store. Cancel: what was destroyed by then stays so; the same call goes on.
+        Texts that other entities have stay. Raises: CtxdError ``commit_not_found``, with nothing destroyed; those of
+        the store. Cancel: some may be destroyed; repeat the call to continue.
         """
         heads = await self.find_all(viewer, [entity_id(commit) for commit in params.commits])
         left = [stored.document.id for stored in heads if not is_purged(stored.document)]
         for some in batched(left, _DISCARDED_AT_ONCE):
             async with self._deciding:
-                # Of no session: no object goes with the commits.
+                # ``reclaimed`` is empty, so no session's objects are purged with the commits.
                 asked = PurgeRequest(some, str, reclaimed="")
                 write = Write(kind=purge.KIND, principal=viewer.actor.principal, purge=asked)
                 pending = self.store.submit(write)
@@ -318,8 +316,8 @@ class Commits(CommitReads):
         return wire.CommitDiscardResult(discarded=len(left))
 
     async def _current(self, viewer: CommitViewer, *commits: str) -> list[Stored]:
-        """The newest versions of ``commits``, once no purge is under way: what is submitted before the next await keeps
-        their contents. Raises: as ``find``."""
+        """The newest versions of ``commits``, once no purge is running: a write submitted before the next await can
+        still refer to their contents. Raises: as ``find``."""
         while True:
             found = [await self.find(viewer, commit) for commit in commits]
             for stored in found:
@@ -332,7 +330,7 @@ class Commits(CommitReads):
             await self.store.settled()
 
     def _policy_of(self, session: str | None) -> SecretPolicy:
-        # A session that was removed for good leaves its commits.
+        # The commits of a session outlive its final removal.
         if session is None or session in self._sessions.emptied:
             return self._policy
         return self._sessions.catalog.settings(session).secrets
@@ -356,8 +354,7 @@ class Commits(CommitReads):
             raise CtxdError("session_removed", message, hint=hint, outcome="not_applied")
 
     async def _free_id(self, fields: Fields, ref: str, *, taken: Container[str] = ()) -> tuple[str, Stored | None]:
-        """An id that no other commit has nor the entities ``taken``, the shortest possible; and the commit itself if it
-        is there already."""
+        """The shortest id that no other commit has and that is not in ``taken``; and the commit itself if it exists."""
         for commit in ids_of(fields, ref):
             head = await self._head(commit)
             if head is None and entity_id(commit) not in taken:
@@ -367,14 +364,13 @@ class Commits(CommitReads):
         raise CtxdError("internal_error", "no id is free for the commit", outcome="not_applied")
 
     def _rewrite(self, viewer: CommitViewer, call: WriteRequest, changes: Sequence[_Change]) -> Accepted:
-        """Write the next versions of commits, which ``_current`` has read and the first of which is the result, with
-        changed metadata."""
+        """Write new versions of commits, read by ``_current``, with changed metadata. The first one is the result."""
         made: list[Document] = []
         for stored, change in changes:
             require_writable(commit_id(stored.document.id), read_fields(stored))
             payload = {**stored.document.payload, **change}
             if payload.get("summary"):
-                # Of a purged commit: a summary given since can be purged too.
+                # For a purged commit: its new summary can be purged too.
                 payload.pop("purged", None)
             hashed = commit_hash(payload, stored.content_ref)
             made.append(msgspec.structs.replace(stored.document, payload=payload, content_hash=hashed))
@@ -419,14 +415,14 @@ class Commits(CommitReads):
         return Accepted(pending, result)
 
     async def _unchanged(self, viewer: CommitViewer, call: WriteRequest, stored: Stored) -> Accepted:
-        """The answer to a call after which ``stored`` is as it was; a resend of the call finds it too."""
+        """The result of a call that left ``stored`` unchanged; a resend of the call finds it too."""
         result = wire.CommitResult(commit=shown(stored, confined=viewer.is_confined), receipt=None)
         if call.op_id is None:
-            # It may have been accepted a moment ago.
+            # The version may not be durable yet.
             await self.store.settled()
             return Accepted(None, lambda _: result)
         kept = _KeptCommit(commit_id(stored.document.id), is_written=False)
-        # Without a version: only the operation is written.
+        # Write only the operation, without a version.
         write = Write(
             kind=call.kind,
             principal=call.principal,
@@ -449,7 +445,7 @@ class Commits(CommitReads):
 
 
 def _ref_of(content: Content, artifact: Artifact | None) -> str:
-    """The address of ``content``, which is ``artifact`` if it is large."""
+    """The address of ``content``, which is in ``artifact`` if it is large."""
     return blake3(encode_content(content)).hexdigest() if artifact is None else artifact.ref
 
 

@@ -1,8 +1,8 @@
-"""Reads of context commits: one commit, chains, listings and instants, and who sees which.
+"""Reads of context commits: single commits, chains, listings and instants, and their visibility.
 
-A commit is visible to the host, and to a sandbox if it is of one of its sessions, or if one of them goes on from it or
-from one that continues it. ``visible`` is the check of every read, ancestors included: what is not visible fails like
-what does not exist.
+The host sees every commit. A sandbox sees those of its sessions, and the ancestors that its sessions inherited when
+they were forked or started from a commit. ``visible`` checks every read, including ancestors: an invisible commit fails
+like one that does not exist.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,38 +28,36 @@ from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
 
 CHILDREN_MAX: Final = PAGE_ITEMS_MAX
-"""Children that are shown of one commit."""
+"""Maximum children returned with a commit."""
 
 PAGE_SUMMARIES_MAX: Final = 512 * 1024
-"""Characters of the summaries of one page."""
+"""Maximum characters of the summaries in one page."""
 
 
 INHERITANCES_MAX: Final = 64
-"""Sessions of sandboxes whose inherited chains are kept in memory."""
+"""Sandboxes' sessions whose inherited chains are cached."""
 
 _HEADS_AT_ONCE: Final = 100
 
 
 class CommitViewer(msgspec.Struct, frozen=True):
-    """The caller of an operation. ``sessions``: those whose commits it may read, continue and change; None for all
-    commits."""
+    """The caller of an operation. ``sessions``: those whose commits it may read, continue and change; None: all."""
 
     actor: Actor
     sessions: frozenset[str] | None
 
     def owns(self, stored: Stored) -> bool:
-        """True if it may change the commit ``stored``."""
+        """True if the viewer may change the commit ``stored``."""
         return self.sessions is None or stored.document.payload.get(STORED_NAMES["session"]) in self.sessions
 
     @property
     def is_confined(self) -> bool:
-        """True in a sandbox."""
+        """True for a sandbox."""
         return self.sessions is not None
 
 
 class _Inherited(NamedTuple):
-    """The commits before the first one of a session that began with a commit: their entities, and the journal sequence
-    at which the session began."""
+    """The commits that a session inherited: their entity ids, and the journal sequence at which it did."""
 
     ids: frozenset[str]
     tx: int
@@ -74,7 +72,7 @@ class CommitReads:
         self._inheritances: dict[str, _Inherited] = {}
 
     async def _head(self, commit: str) -> Stored | None:
-        """The newest accepted version of ``commit``; None for an unknown one."""
+        """The newest accepted version of ``commit``; None if it is unknown."""
         id = entity_id(commit)
         head = self.store.peek(id)
         if isinstance(head, NotCached):
@@ -84,7 +82,7 @@ class CommitReads:
     async def find(self, viewer: CommitViewer, commit: str) -> Stored:
         """The newest version of ``commit`` that ``viewer`` may read.
 
-        Raises: CtxdError ``commit_not_found`` for an unknown one, and for one that ``viewer`` may not see.
+        Raises: CtxdError ``commit_not_found`` if it is unknown, or ``viewer`` may not see it.
         """
         head = await self._head(commit)
         seen = await self.visible(viewer, {} if head is None else {head.document.id: head})
@@ -93,7 +91,7 @@ class CommitReads:
         return seen[entity_id(commit)]
 
     async def find_all(self, viewer: CommitViewer, ids: Iterable[str]) -> list[Stored]:
-        """The newest versions of the commits whose entities are ``ids``, in order. Raises: as ``find``."""
+        """The newest versions of the commits with the entity ids ``ids``, in order. Raises: as ``find``."""
         heads = await self.store.heads(ids)
         seen = await self.visible(viewer, heads)
         for id in heads:
@@ -102,10 +100,10 @@ class CommitReads:
         return [seen[id] for id in heads]
 
     async def visible(self, viewer: CommitViewer, heads: Mapping[str, Stored | None]) -> dict[str, Stored]:
-        """The commits among ``heads``, newest versions by entity, that ``viewer`` may read: the check of every read.
+        """The commits among ``heads``, newest versions by entity id, that ``viewer`` may read: the check of every read.
 
-        A session that was forked, or began with a commit, has inherited the chain before: a sandbox sees that as it was
-        then. Raises: those of the store.
+        A session that was forked, or started from a commit, has inherited the chain before: a sandbox sees the chain as
+        it was then. Raises: those of the store.
         """
         seen = {id: head for id, head in heads.items() if head is not None and viewer.owns(head)}
         for session in viewer.sessions or () if len(seen) < len(heads) else ():
@@ -115,10 +113,10 @@ class CommitReads:
         return seen
 
     async def require_chain(self, viewer: CommitViewer, tip: str, *, to_boundary: bool = False, last: str = "") -> None:
-        """Refuse a chain, as ``commit_index.chain`` has it, of which ``viewer`` may not read each commit: the check of
-        ``visible`` in one read, however long the chain is.
+        """Refuse a chain (see ``commit_index.chain``) unless ``viewer`` may read all of its commits: the check of
+        ``visible`` in one read, whatever the length.
 
-        Raises: CtxdError ``commit_not_found`` for the first one; those of the store.
+        Raises: CtxdError ``commit_not_found`` for the first invisible one; those of the store.
         """
         if viewer.sessions is None:
             return
@@ -133,14 +131,14 @@ class CommitReads:
             raise _no_commit(commit_id(beyond[0][0]))
 
     async def _inherited(self, session: str) -> _Inherited:
-        """The commits that ``session`` began with. Raises: those of the store."""
+        """The commits that ``session`` inherited. Raises: those of the store."""
         if (known := self._inheritances.get(session)) is not None:
             return known
         first = await self.first(session)
         if first is None:
             return _Inherited(frozenset(), 0)
         settings = self._sessions.catalog.settings(session)
-        # A conversation that became a chat begins at a boundary, the chat of a session with its root.
+        # The walk stops at a boundary for a conversation that became a chat, and at the root for a fork.
         chain = partial(commit_index.chain, tip=first.document.id, to_boundary=settings.base is None)
         ids = frozenset(await self.store.commits(chain))
         made = (await self.store.history(first.document.id, page=Page(limit=1)))[0].tx
@@ -151,7 +149,7 @@ class CommitReads:
         return inherited
 
     async def first(self, session: str) -> Stored | None:
-        """The commit that the chain of ``session`` goes on from; None if it begins a chain, and without the session.
+        """The commit that the chain of ``session`` continues; None if it starts a chain, or is unknown.
 
         Raises: those of the store.
         """
@@ -171,7 +169,7 @@ class CommitReads:
     async def show(self, viewer: CommitViewer, params: wire.CommitShowParams) -> wire.CommitShowResult:
         """One commit, and the commits that continue it.
 
-        Raises: CtxdError ``commit_not_found``, also if it was not there at the requested time.
+        Raises: CtxdError ``commit_not_found``, also if it did not exist at the requested time.
         """
         found = await self.find(viewer, params.commit)
         id = entity_id(params.commit)
@@ -226,7 +224,7 @@ class CommitReads:
         )
 
     async def deltas(self, viewer: CommitViewer, params: wire.CommitDeltasParams) -> wire.CommitDeltasResult:
-        """The deltas of the first of the requested commits, as many as one answer has.
+        """The deltas of the first of the requested commits, as many as fit into one reply.
 
         Raises: CtxdError ``commit_not_found``; those of the store.
         """
@@ -264,7 +262,7 @@ class CommitReads:
         if params.session is not None:
             self._sessions.catalog.settings(params.session)
             if params.assembly is not None:
-                # A fork shares the assemblies before it with the session that recorded them.
+                # A fork shares earlier assemblies with the session that recorded them.
                 recorder = self._sessions.lineage(params.session).recorder(params.assembly)
                 params = msgspec.structs.replace(params, session=recorder.session)
         elif (params.turn, params.assembly) != (None, None):
@@ -296,8 +294,8 @@ class CommitReads:
         return wire.CommitResolveResult(commit=shown(seen[found.document.id], confined=viewer.is_confined))
 
     async def _before_assembly(self, session: str, number: int, wanted: CommitFilter) -> Stored | None:
-        """The newest commit of ``session`` that ``wanted`` lets through and that was made before the assembly
-        ``number``; None without one. Raises: CtxdError ``assembly_not_found``."""
+        """The newest commit of ``session`` that matches ``wanted`` and was made before the assembly ``number``; None
+        without one. Raises: CtxdError ``assembly_not_found``."""
         id = assembly_id(session, number)
         record = (await self.store.heads((id,)))[id]
         if record is None:
@@ -307,7 +305,7 @@ class CommitReads:
         while True:
             places = await self.store.commits(partial(commit_index.listed, wanted=wanted, limit=_HEADS_AT_ONCE))
             for head in (await self.store.heads([place.id for place in places])).values():
-                # A checkpoint that came from another host may be in an earlier row than the assembly.
+                # A checkpoint imported from another host may be in an earlier row than the assembly.
                 position = None if head is None else read_fields(head).position
                 if position is None or position.assembly < number:
                     return head
@@ -316,8 +314,8 @@ class CommitReads:
             wanted = msgspec.structs.replace(wanted, before=(places[-1].at, places[-1].number))
 
     async def _up_to_turn(self, session: str, turn: int, tip: Stored) -> Stored | None:
-        """The newest one of ``tip`` and its ancestors that has nothing of ``session`` behind ``turn``; None without
-        one. Raises: CtxdError ``turn_not_found``."""
+        """The newest one of ``tip`` and its ancestors without anything of ``session`` after ``turn``; None without one.
+        Raises: CtxdError ``turn_not_found``."""
         live = await self._sessions.live(session)
         if turn > live.state.turn:
             message = f"session {session} has no turn {turn}"
@@ -331,7 +329,7 @@ class CommitReads:
                 position = None if head is None else read_fields(head).position
                 if position is not None and position.chat <= (turn + 1, 0):
                     return head
-                # A client's commit stands for the session at the time at which it was made.
+                # A client's commit represents the session at the time when it was made.
                 if position is None and (await self.store.history(id, page=Page(limit=1)))[0].tx <= end:
                     return head
         return None
@@ -343,7 +341,7 @@ def _no_commit(commit: str) -> CtxdError:
 
 
 def _short(found: list[Stored]) -> list[Stored]:
-    """The first of ``found``, as many as a page may have by the size of their summaries."""
+    """As many of ``found`` as a page may have by the size of their summaries."""
     left = PAGE_SUMMARIES_MAX
     for number, stored in enumerate(found):
         left -= len(stored.document.payload.get("summary", ""))
@@ -362,7 +360,7 @@ def _parsed(cursor: str | None) -> tuple[int, int] | None:
 
 
 def _is_wanted(fields: Fields, wanted: CommitFilter) -> bool:
-    """True if a commit with ``fields``, of whichever session, fulfils the conditions of ``wanted`` on its making."""
+    """True if a commit with ``fields``, of any session, matches the principal, template and instant of ``wanted``."""
     return (
         wanted.principal in (None, fields.principal)
         and wanted.template in (None, fields.template)

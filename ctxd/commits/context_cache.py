@@ -1,7 +1,7 @@
-"""Contexts that were materialised: written in pieces, kept for a while, and read in pieces.
+"""Cache of materialised contexts, which are written and read in pieces.
 
-A short one is in memory, a longer one in a file without a name in the state directory, so that no process, crash or
-backup finds it. Least recently used ones go first.
+Short contexts are in memory, longer ones in unnamed files in the state directory, which no process, crash or backup can
+find. The least recently used go first.
 """
 
 import fcntl
@@ -16,13 +16,13 @@ import msgspec
 from blake3 import blake3
 
 MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of contexts in memory."""
+"""Maximum bytes of contexts in memory."""
 
 FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Bytes of contexts in files."""
+"""Maximum bytes of contexts in files."""
 
 _SHORT_BYTES: Final = 4 * 1024 * 1024
-"""Bytes up to which a context is in memory."""
+"""Size of the longest context that is kept in memory."""
 
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
@@ -30,7 +30,7 @@ Figures = TypeVar("Figures")
 
 
 class ContextContent:
-    """Bytes of one context. Written once; then any thread may read them."""
+    """The bytes of one context. They are written once; then any thread may read them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class ContextContent:
 
     @property
     def is_in_memory(self) -> bool:
-        """False if it is in a file."""
+        """False if the bytes are in a file."""
         return self._file < 0
 
     @property
@@ -55,7 +55,7 @@ class ContextContent:
         return self._hash.hexdigest()
 
     def write(self, piece: bytes | memoryview) -> None:
-        """Add bytes. Raises: OSError."""
+        """Append bytes. Raises: OSError."""
         self._hash.update(piece)
         self.size += len(piece)
         if self._file < 0 and self.size <= _SHORT_BYTES:
@@ -70,9 +70,9 @@ class ContextContent:
         _write_all(self._file, piece)
 
     def read(self, offset: int, limit: int) -> bytes:
-        """At most ``limit`` bytes from ``offset`` on; fewer at the end only. Raises: OSError."""
+        """Up to ``limit`` bytes from ``offset`` on; fewer only at the end. Raises: OSError."""
         if self._file < 0:
-            # Joined once it is read, which a copy does not need. Another thread may do the same meanwhile.
+            # Join the pieces at the first read; a copy does not need that. Another thread may do the same concurrently.
             if len(held := self._held) != 1 or not isinstance(held[0], bytes):
                 held = self._held = [b"".join(held)]
             return bytes(held[0][offset : offset + limit])
@@ -83,15 +83,15 @@ class ContextContent:
 
     @property
     def has_copy(self) -> bool:
-        """True if ``open_copy`` has its result at once."""
+        """True if the next ``open_copy`` does not have to write a copy."""
         return self._copy >= 0
 
     def make_copy(self) -> None:
-        """Prepare one result of ``open_copy``, where the content was written. Raises: OSError."""
+        """Prepare one result of ``open_copy``, on the thread that wrote the content. Raises: OSError."""
         self._copy = self.open_copy()
 
     def open_copy(self) -> int:
-        """A descriptor of a file with all bytes, at its start, which its holders cannot change. The caller closes it.
+        """A descriptor of a read-only file with all bytes, positioned at its start. The caller closes it.
 
         Raises: OSError.
         """
@@ -126,14 +126,14 @@ class CachedContext(msgspec.Struct, Generic[Figures], frozen=True):
 
 
 class ContextCache(Generic[Figures]):
-    """Contexts by key. Of each kind, those in memory and those in files, the newest is kept however large it is."""
+    """Contexts by key, in two kinds: in memory and in files. The newest of each kind is kept whatever its size."""
 
     def __init__(self) -> None:
         self._kept: tuple[OrderedDict[Hashable, CachedContext[Figures]], ...] = (OrderedDict(), OrderedDict())
         self._bytes = [0, 0]
 
     def get(self, key: Hashable) -> CachedContext[Figures] | None:
-        """The context of ``key``, which is the most recently used one now."""
+        """The context of ``key``, or None; marks it as the most recently used."""
         for kept in self._kept:
             if (found := kept.get(key)) is not None:
                 kept.move_to_end(key)
@@ -141,7 +141,7 @@ class ContextCache(Generic[Figures]):
         return None
 
     def put(self, key: Hashable, made: CachedContext[Figures]) -> None:
-        """Keep a context; the least recently used ones of its kind go if they are too many bytes."""
+        """Cache a context, and drop the least recently used ones of its kind if they exceed its limit."""
         kind = 0 if made.content.is_in_memory else 1
         kept = self._kept[kind]
         if (replaced := kept.pop(key, None)) is not None:
@@ -153,7 +153,7 @@ class ContextCache(Generic[Figures]):
             self._bytes[kind] -= oldest.content.size
 
     def clear(self) -> None:
-        """Forget all contexts. A file goes with the last call that reads it."""
+        """Drop all contexts. A file is removed once no call reads it any more."""
         for kept in self._kept:
             kept.clear()
         self._bytes = [0, 0]

@@ -1,6 +1,6 @@
-"""Deltas that are committed: their counts, and the secrets in them. Pure.
+"""Capture of deltas: their counts, and the secrets in them. Pure.
 
-Deltas of formats that are not known are kept as they are.
+Deltas of unknown formats are kept unchanged.
 """
 
 import json
@@ -18,14 +18,14 @@ from ctxd.secrets.redaction import Capture
 
 
 class _Object(msgspec.Struct):
-    """Any JSON object: what it holds is passed over."""
+    """Any JSON object; its members are skipped."""
 
 
 _OBJECT: Final = msgspec.json.Decoder(_Object)
 
 
 def counted(format: str, content: Content) -> Counts:
-    """The messages and tokens of a delta. Raises: CtxdError ``invalid_params`` if it is not what ``format`` names."""
+    """Count the messages and tokens of a delta. Raises: CtxdError ``invalid_params`` if it is not in ``format``."""
     known = DELTA_FORMATS.get(format)
     if known is not None and known.is_lines:
         _require_objects(format, _lines(format, content))
@@ -34,23 +34,23 @@ def counted(format: str, content: Content) -> Counts:
     except (UnreadableDelta, OverflowError) as error:
         raise _refused(format, str(error)) from error
     except MemoryError as error:
-        # A CBOR header of a few bytes may name any length; lines take the memory that they are long for.
+        # A CBOR header of a few bytes may claim any length; lines take no more memory than their length.
         if known is not None and known.is_lines:
             raise
         raise _refused(format, "it names more items than fit into memory") from error
 
 
 def is_checked_by_capture(format: str) -> bool:
-    """True if ``captured`` refuses what is not of ``format``."""
+    """True if ``captured`` refuses content that is not in ``format``."""
     known = DELTA_FORMATS.get(format)
     return known is not None and known.is_lines
 
 
 def captured(capture: Capture, format: str, content: Content) -> Content:
-    """``content``, which ``counted`` has checked, as it is to be kept: the secrets in it flagged or redacted.
+    """``content``, which ``counted`` has checked, in the form to be kept, with secrets flagged or redacted.
 
-    Raises: CtxdError ``invalid_params`` for a map of CBOR with one key twice; ``unsupported`` for bytes with a secret
-    that are of an unknown format, which cannot be redacted.
+    Raises: CtxdError ``invalid_params`` for a CBOR map with a duplicate key; ``unsupported`` for a secret in bytes of
+    an unknown format, which cannot be redacted.
     """
     known = DELTA_FORMATS.get(format)
     if known is not None and known.is_lines:
@@ -92,7 +92,7 @@ def _refused(format: str, why: str) -> CtxdError:
 def _lines(format: str, content: Content) -> list[str]:
     if isinstance(content, bytes):
         raise _refused(format, "it is not UTF-8")
-    # Only a line feed ends a line: texts in JSON may hold other line breaks of Unicode.
+    # Only a line feed ends a line: JSON strings may contain other Unicode line breaks.
     return content.split("\n")
 
 
@@ -103,7 +103,7 @@ def _require_objects(format: str, lines: Sequence[str]) -> None:
             try:
                 _OBJECT.decode(line)
             except (msgspec.DecodeError, RecursionError):
-                # The standard library takes more, halves of surrogate pairs for one.
+                # The standard library accepts more, such as lone surrogates.
                 _record(format, number, line)
 
 

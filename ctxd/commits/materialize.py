@@ -1,4 +1,4 @@
-"""Materialisation: the deltas of a chain as one context, made in a thread with memory for a few MiB of deltas."""
+"""Materialisation: joins the deltas of a chain to one context, in a thread, with a few MiB of deltas in memory."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -49,29 +49,29 @@ from ctxd_protocol.methods import commits as wire
 T = TypeVar("T")
 
 CONTEXT_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Bytes of the deltas of one context, which need as much room on the disk while it is kept."""
+"""Maximum bytes of the deltas of one context, which takes as much room on the disk while it is cached."""
 
 WHOLE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of a context that is returned in one answer."""
+"""Maximum bytes of a context returned in one reply."""
 
 CONFINED_OUTPUTS_MAX: Final = 16 * 1024 * 1024
-"""Characters of the outputs of tool calls in one context for a sandbox; of those behind them the references stay."""
+"""Maximum characters of tool outputs in one context for a sandbox; further outputs stay references."""
 
 PASSED_BYTES_MIN: Final = 64 * 1024
-"""Bytes of a context from which on it is passed as a file: a shorter one is as fast in the line."""
+"""Minimum bytes of a context that is passed as a file: a shorter one is as fast in the reply itself."""
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of deltas, about, that are in memory at a time."""
+"""Approximate bytes of deltas in memory at a time."""
 
 _CHATS: Final = "chat:"
 
 _THREADS: Final = 2
 
 _SNAPSHOT_EVERY: Final = 256
-"""Depths at which a snapshot is made before the chain is read, so that the first read is short too."""
+"""Interval of depths at which a snapshot is made before the chain is read, so that the first read is fast too."""
 
 _WANTED_MAX: Final = 64
-"""Chains that wait for a snapshot; one more is left until it is read."""
+"""Maximum chains queued for a snapshot; others get one when they are read."""
 
 
 _Fetch = Callable[[], Awaitable[Any]]
@@ -94,7 +94,7 @@ class Materializer:
         self._wanted: dict[tuple[str, str], None] = {}
         self._has_wanted = anyio.Event()
         self._store.on_durable(self._note_commits, types=("commit",))
-        # Without a type: only writes that purge.
+        # No types: only writes that purge.
         self._store.on_durable(self._note_purge, types=())
 
     def _note_purge(self, landed: Landed) -> None:
@@ -105,12 +105,12 @@ class Materializer:
     async def materialize(
         self, viewer: CommitViewer, params: wire.CommitMaterializeParams, *, bytes_max: int | None = None
     ) -> wire.CommitMaterializeResult | PassedFile:
-        """The context of a commit, whole or a piece of it; without a commit the empty context. A long one as a file if
-        the caller takes that and is not in a sandbox, where it could use up the daemon's memory with files it keeps.
+        """The context of a commit, or a piece of it; without a commit, the empty context. A long one is a file if the
+        caller accepts that and is not a sandbox, which could exhaust memory by keeping files open.
 
-        Raises: CtxdError ``commit_not_found``, also for an ancestor; ``invalid_params`` for a stop that is no ancestor;
-        ``unsupported`` for a format that cannot be written; ``too_large`` for a whole content of more than
-        ``bytes_max``; ``purged``, ``corrupt``, ``store_failed``. Cancel: waits for the delta that is being translated.
+        Raises: CtxdError ``commit_not_found``, also for an ancestor; ``invalid_params`` for a stop that is not an
+        ancestor; ``unsupported`` for a format that cannot be written; ``too_large`` for whole content of more than
+        ``bytes_max``; ``purged``, ``corrupt``, ``store_failed``. Cancel: waits for the current delta.
         """
         if params.commit is None:
             return _EMPTY
@@ -131,18 +131,18 @@ class Materializer:
             message = f"the context has {size:,} bytes, {whole_max:,} are returned at once"
             raise CtxdError("too_large", message, hint="Read it in pieces, with limit; or stop at a later commit.")
         if size >= PASSED_BYTES_MIN and _is_passed(viewer, params):
-            # A copy that is there already is of an array: nothing of it is decoded here.
+            # A prepared copy is an array's, so passing it decodes nothing.
             return _passed(made) if made.content.has_copy else await in_thread(_passed, made)
         return _whole(made)
 
     async def context(
         self, viewer: CommitViewer, params: wire.CommitMaterializeParams
     ) -> CachedContext[wire.CommitMaterializeResult]:
-        """The whole context of the commit that ``params`` name, from the cache if it is there. Raises and cancel: as
+        """The whole context of the commit in ``params``, from the cache if possible. Raises and cancel: as
         ``materialize``."""
         assert params.commit is not None, "the empty context is not made"
         await self._commits.find(viewer, params.commit)
-        # Callers that see the same commits share results: those of others may have ancestors that they do not see.
+        # Only callers that see the same commits share results, because ancestors may be invisible to others.
         key = (viewer.sessions, params.commit, params.stop, params.format, TRANSLATOR_VERSION)
         if (made := self._cache.get(key)) is not None:
             return msgspec.structs.replace(made, figures=msgspec.structs.replace(made.figures, cached=True))
@@ -153,12 +153,12 @@ class Materializer:
         return made
 
     async def _made(self, viewer: CommitViewer, params: wire.CommitMaterializeParams) -> _Made:
-        # A line for each delta needs them apart.
+        # The raw format has a line per delta, so it cannot use snapshots.
         if params.format != RAW:
             try:
                 return await self._made_of(viewer, params, self._snapshots)
             except SnapshotGone:
-                pass  # It was dropped meanwhile, or its file is damaged: the deltas themselves are there.
+                pass  # The snapshot was dropped meanwhile, or is damaged: read the deltas.
         return await self._made_of(viewer, params, None)
 
     async def _made_of(
@@ -186,7 +186,7 @@ class Materializer:
                 failure = error
             group.cancel_scope.cancel()
         if failure is not None:
-            await anyio.lowlevel.checkpoint()  # A cancelled call ends as one.
+            await anyio.lowlevel.checkpoint()  # A cancelled call must end as cancelled.
             raise failure
         walked = [each for each in chain if isinstance(each, Walked)]
         if len(walked) >= SNAPSHOT_COMMITS_MIN and params.stop in ("compaction", "root"):
@@ -250,7 +250,7 @@ class Materializer:
                 try:
                     await self._take(ChainWalk(tip, stop, self._snapshots))
                 except (CtxdError, SnapshotGone, UnreadableDelta):
-                    pass  # The chain is damaged, or was purged meanwhile: a call that reads it reports that.
+                    pass  # The chain is damaged or was purged meanwhile; calls that read it report that.
                 except OSError as error:
                     self._store.note_fault(error)
                 del self._wanted[tip, stop]
@@ -259,14 +259,14 @@ class Materializer:
         drops = self._snapshots.drops
         for part in plan(await walk.run(self._store)):
             refs = [each.content_ref for each in part if isinstance(each, Walked) and not each.fields.is_boundary]
-            # What is read once must not take the place of what is read often.
+            # Do not let content that is read once evict frequently read content.
             contents = await self._store.contents((ref for ref in refs if ref is not None), keep=False)
             await self._taking.run(keep_snapshot, self._snapshots, part, contents, drops)
 
 
 class _Deltas:
-    """The contents of a chain for a thread that reads them in order, and the outputs of tool calls that they refer to,
-    fetched by the loop a few MiB at a time."""
+    """The contents of a chain for a thread that reads them in order, and the tool outputs that they refer to. The loop
+    fetches them, a few MiB at a time."""
 
     def __init__(self, store: VersionStore, viewer: CommitViewer, commits: Sequence[Walked]) -> None:
         self._store = store
@@ -281,7 +281,7 @@ class _Deltas:
         self._is_over = False
 
     async def begin(self) -> None:
-        """Fetch the first ones. Raises: CtxdError."""
+        """Fetch the first batch. Raises: CtxdError."""
         self._held = await self._store.contents(self._batch(0))
 
     def read(self, number: int) -> bytes:
@@ -293,10 +293,10 @@ class _Deltas:
         return encode_content(self._held[ref])
 
     def outputs(self, ids: Sequence[str]) -> dict[str, Output]:
-        """The outputs of tool calls by the ids of their objects. Raises: CtxdError, also ``too_large``.
+        """The outputs of tool calls by object id. Raises: CtxdError, also ``too_large``.
 
-        A delta may name any object, and one many times. A sandbox is given the outputs of its own sessions alone, not
-        even whether there are others, and as many as it may have at once. No caller is given a file.
+        A delta may refer to any object, and repeatedly. A sandbox gets only the outputs of its own sessions, up to a
+        limit, and does not learn whether others exist. No caller gets a file's content.
         """
         heads = self._fetched(partial(self._store.bulk, ids))
         wanted = [id for id, head in heads.items() if self._is_output(head.document)]
@@ -314,7 +314,7 @@ class _Deltas:
         raise CtxdError("too_large", message, hint="Stop at a later commit, or commit a compaction.")
 
     def _is_output(self, document: Document) -> bool:
-        """True for a tool call whose output the viewer may have."""
+        """True for a tool call whose output the viewer may read."""
         session = str(document.payload.get("chat_ref", "")).removeprefix(_CHATS)
         sessions = self._viewer.sessions
         return document.type == "toolcall" and (sessions is None or session in sessions)
@@ -325,7 +325,7 @@ class _Deltas:
         return fetched.result()
 
     async def serve(self) -> None:
-        """Fetch for the thread until cancelled; its reads fail from then on."""
+        """Fetch for the thread until cancelled; its later reads fail."""
         try:
             while True:
                 await self._asked.wait()
@@ -371,8 +371,8 @@ def _joined(
     wanted: str | None,
     folder: Path,
 ) -> Materialization:
-    """The context of ``parts`` in the format ``wanted``, None for that of the first; a long one is held in ``folder``
-    while it is made. Raises: CtxdError ``unsupported``."""
+    """The context of ``parts`` in the format ``wanted``, None for the first part's; ``folder`` holds a long one's
+    temporary file. Raises: CtxdError ``unsupported``."""
     deltas: list[Delta] = []
     number, reader = 0, None if snapshots is None else SnapshotReader(snapshots)
     for each in parts:
@@ -390,9 +390,9 @@ def _joined(
 
 
 def _written(made: Materialization, folder: Path, copies: bool) -> ContextContent:
-    """The whole content, with ``copies`` ready to be passed if it is long.
+    """The whole content; with ``copies``, prepare a copy of a long one to pass.
 
-    Raises: CtxdError ``corrupt`` for a delta that is not what its format names; ``disk_full``.
+    Raises: CtxdError ``corrupt`` for a delta that is not in its format; ``disk_full``.
     """
     content = ContextContent(folder)
     try:
@@ -403,13 +403,13 @@ def _written(made: Materialization, folder: Path, copies: bool) -> ContextConten
     except OSError as error:
         raise CtxdError("disk_full", f"the context cannot be kept in {folder}: {error.strerror}") from error
     if copies and PASSED_BYTES_MIN <= content.size <= WHOLE_BYTES_MAX:
-        with suppress(OSError):  # Without a descriptor left the content goes out in the line.
+        with suppress(OSError):  # If descriptors run out, the content is sent in the reply itself.
             content.make_copy()
     return content
 
 
 def _is_passed(viewer: CommitViewer, params: wire.CommitMaterializeParams) -> bool:
-    """True if a long content leaves as a file: it is requested whole, and not from a sandbox."""
+    """True if long content is passed as a file: it was requested whole, and not by a sandbox."""
     return params.descriptor and params.content and params.limit is None and not viewer.is_confined
 
 
@@ -427,7 +427,7 @@ def _text(made: _Made) -> str | None:
 
 
 def _passed(made: _Made) -> wire.CommitMaterializeResult | PassedFile:
-    """The context as a file; in the line if the daemon can open none."""
+    """The context as a file, or in the reply itself if the daemon cannot open one."""
     member: Literal["content", "content_base64"] = "content_base64" if _text(made) is None else "content"
     try:
         descriptor = made.content.open_copy()
@@ -437,12 +437,12 @@ def _passed(made: _Made) -> wire.CommitMaterializeResult | PassedFile:
 
 
 def _base64(content: bytes) -> str:
-    """``content`` for an answer: the encoder of answers writes bytes as base64, with no other copy of them."""
+    """``content`` for a reply: its encoder writes bytes as base64 without another copy."""
     return cast("str", content)
 
 
 def _oldest(chain: Sequence[Walked | ChainSnapshot]) -> str:
-    """The commit where a walk has stopped: never within a snapshot, unless that begins at the root."""
+    """The commit where a walk stopped: never within a snapshot, unless the snapshot starts at the root."""
     last = chain[-1]
     return last.commit if isinstance(last, Walked) else commit_id(last.oldest)
 

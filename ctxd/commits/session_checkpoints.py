@@ -1,8 +1,8 @@
-"""Checkpoints of sessions: commits that the daemon makes of their chats, and the current context, which names one.
+"""Checkpoints of sessions: commits that the daemon makes of their chats, and the current context, which refers to one.
 
-The delta of such a commit is what the chat has got since the last one, in ``events-v1``; it is empty where only files
-and tool calls outside the chat are new. Whatever was acknowledged before a commit is in the session as of its journal
-sequence. A commit keeps the position up to which it goes, so that nothing is in two deltas, also after a restart.
+The delta of such a commit contains the chat's events since the last one, in ``events-v1``; it is empty if only files
+and tool calls outside the chat are new. The session as of the commit's journal sequence contains every write
+acknowledged before. A commit stores its end position, so no event is in two deltas, even after a restart.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -40,22 +40,21 @@ KIND: Final = "commit.checkpoint"
 _MAKE_COMMITS: Final = (KIND, "commit.import")
 
 _IMPORT: Final = "session.adopt"
-"""The kind of the rows of a session that comes from another host."""
+"""The kind of rows that import a session from another host."""
 
 DELTA_BYTES_MAX: Final = 768 * 1024
-"""Bytes of a delta, about: it fits the database, so that a purge can remove single messages from it."""
+"""Approximate bytes of a delta: it fits in the database, so that a purge can remove single messages from it."""
 
 BATCH_S: Final = 0.2
-"""Seconds for which tool calls wait for others, with which they make one commit."""
+"""Seconds for which tool calls are gathered into one commit."""
 
 _NOTHING: Final = Position()
 _EMPTY: Final = Checkpoint("explicit", joined([]), 0, 0)
 
 
 class _Newest(msgspec.Struct, frozen=True):
-    """The newest commit of a session: its id, None before the first, and its instant. ``position``: the end of the
-    newest one that is a checkpoint of the chat. ``written``: valid time of the session's version in which nothing was
-    left to commit."""
+    """The newest commit of a session: its id, None before the first, and its instant. ``position``: the end of its
+    newest checkpoint of the chat. ``written``: valid time of the session's version that is fully committed."""
 
     commit: str | None = None
     at: int = -1
@@ -64,7 +63,7 @@ class _Newest(msgspec.Struct, frozen=True):
 
 
 class SessionCheckpoints:
-    """The checkpoints of all sessions. ``run`` has to run for those that are noted as due."""
+    """The checkpoints of all sessions. ``run`` makes those that are due."""
 
     def __init__(self, sessions: Sessions, commits: Commits) -> None:
         self._sessions = sessions
@@ -73,7 +72,7 @@ class SessionCheckpoints:
         self._newest: dict[str, _Newest] = {}
         self._locks: dict[str, SessionLock] = {}
         self._due: dict[str, Trigger] = {}
-        """Sessions to commit, and why. At a turn boundary only whole turns are due."""
+        """Sessions to commit, with the trigger. For ``turn_boundary`` only whole turns are due."""
         self._purges = 0
         self._wake = anyio.Event()
         self._has_tool_policy = False
@@ -82,11 +81,11 @@ class SessionCheckpoints:
         sessions.on_turn(self._note_turn)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Make the checkpoints that are due, until cancelled. One that the store refuses is left to the next call."""
+        """Make due checkpoints until cancelled. If the store refuses one, the session's next trigger makes it."""
         task_status.started()
         catalog = self._sessions.catalog
         for session in catalog.states():
-            # Turns that ended before the daemon did.
+            # Turns that ended before the last shutdown.
             if (known := catalog.newest(session)) is not None and known[0].settings.checkpoint != "none":
                 self._note_turn(session, known[0])
                 if known[0].settings.checkpoint == "compaction" and await self._has_new_compaction(session):
@@ -101,27 +100,27 @@ class SessionCheckpoints:
                     await self.checkpoint(session, trigger, whole_turns=trigger == "turn_boundary")
                 except CtxdError as error:
                     self._store.note_fault(error)
-            # Tool calls of this time make one commit.
+            # Tool calls within this time make one commit.
             if self._has_tool_policy:
                 await self._sessions.clock.sleep(BATCH_S)
 
     def _note_due(self, session: str, trigger: Trigger) -> None:
-        """Make a checkpoint of ``session`` soon. Of several triggers the one that ends more names it."""
+        """Make a checkpoint of ``session`` soon. Of several triggers, the one of the highest rank is recorded."""
         self._due[session] = max(trigger, self._due.get(session, trigger), key=rank)
         self._wake.set()
 
     def _note_turn(self, session: str, head: SessionHead) -> None:
-        """Make a checkpoint of ``session`` soon: of its whole turns, of all if it is not active."""
+        """Make a checkpoint of ``session`` soon: of whole turns if it is active, else of everything."""
         settings = head.settings
         if settings.checkpoint == "tool" and not self._has_tool_policy:
             self._has_tool_policy = True
-            # Not before: every recorded tool call passes it.
+            # Register this only when needed, because it runs for every recorded tool call.
             self._store.on_durable(self._note_calls, types=("toolcall",))
         is_active = settings.state == "active"
         if settings.checkpoint == "compaction":
             if not self._has_compaction_policy:
                 self._has_compaction_policy = True
-                # Not before: every write of every chat passes it.
+                # Register this only when needed, because it runs for every write to a chat.
                 self._store.on_durable(self._note_compactions, types=("segment",))
             if is_active:
                 return
@@ -133,7 +132,7 @@ class SessionCheckpoints:
         if settings.state == "closed":
             self._note_due(session, "session_end")
         else:
-            # A pause is a request for a checkpoint: the session does not end.
+            # A pause counts as an explicit request, because the session does not end.
             self._note_due(session, "turn_boundary" if is_active else "explicit")
 
     def _note_calls(self, landed: Landed) -> None:
@@ -154,7 +153,7 @@ class SessionCheckpoints:
                 self._note_due(write.session, "compaction")
 
     async def _has_new_compaction(self, session: str) -> bool:
-        """True if the chat of ``session`` has a compaction that is not committed."""
+        """True if the chat of ``session`` has an uncommitted compaction."""
         if self._sessions.catalog.state(session) != "active" or session in self._sessions.moved_sessions:
             return False
         try:
@@ -176,8 +175,8 @@ class SessionCheckpoints:
             self._note_due(session, "tool_call")
 
     def known(self, session: str | None) -> CurrentContext:
-        """The current context of ``session`` without its pending events: its newest commit, if that was loaded; None:
-        of the only session that is not closed. Raises: CtxdError session_not_found."""
+        """The current context of ``session`` without its pending events: its newest commit, if loaded. None stands for
+        the only session that is not closed. Raises: CtxdError session_not_found."""
         return self._known(self._sessions.catalog.current(session))
 
     def _known(self, current: CurrentContext) -> CurrentContext:
@@ -188,11 +187,11 @@ class SessionCheckpoints:
         return current if commit == current.context_id else msgspec.structs.replace(current, context_id=commit)
 
     def current(self, session: str | None) -> CurrentContext | Coroutine[Any, Any, CurrentContext]:
-        """The current context of ``session``, once what is new in it is committed; None: of the only session that is
-        not closed. It is returned at once if nothing was written to the session since the last time.
+        """The current context of ``session``, after committing its new events; None stands for the only session that is
+        not closed. Returns it without a coroutine if the session has not changed since the last commit.
 
-        A store that takes no writes leaves the newest commit there is. Raises: CtxdError session_not_found; those of
-        the store. Cancel: safe; the commit may have been made.
+        If the store refuses writes, it is the newest existing commit. Raises: CtxdError session_not_found; those of the
+        store. Cancel: safe; the commit may have been made.
         """
         current = self._sessions.catalog.current(session)
         if current.session is None:
@@ -211,7 +210,7 @@ class SessionCheckpoints:
 
     async def _committed(self, session: str) -> CurrentContext:
         try:
-            # A tool that runs asks for it.
+            # A running tool has requested it.
             await self.checkpoint(session, "tool_call")
         except CtxdError as error:
             if error.outcome != "not_applied" or self.known(session).context_id is None:
@@ -219,10 +218,11 @@ class SessionCheckpoints:
         return self.known(session)
 
     async def checkpoint(self, session: str, trigger: Trigger, *, whole_turns: bool = False) -> str | None:
-        """Commit what is new in ``session``, durably; nothing if there is nothing new, or if it has moved to another
-        host. ``whole_turns``: not the current turn. Returns: the newest commit of the session, None without one.
+        """Commit the new events of ``session``, durably; does nothing if there are none, or if it has moved to another
+        host. ``whole_turns``: leave out the current turn. Returns: the newest commit of the session; None without one.
 
-        Raises: CtxdError session_not_found, corrupt, and those of the store. Cancel: safe; the commit may be made.
+        Raises: CtxdError session_not_found, corrupt, and those of the store. Cancel: safe; the commit may have been
+        made.
         """
         lock = self._locks.setdefault(session, SessionLock())
         try:
@@ -250,27 +250,27 @@ class SessionCheckpoints:
                 first = _Newest(begun.commit, 0) if first.commit is None else first
                 position = position or begun.position
                 break
-            # A fork continues the chain of its parent as it was then.
+            # A fork continues the chain that its parent had at the fork.
             base = settings.base
             if base is None:
                 break
             source, made_by = base.session, base.tx if made_by is None else min(made_by, base.tx)
         loaded = msgspec.structs.replace(first, position=position or _NOTHING)
-        # A commit may have landed meanwhile.
+        # A newer commit may have become durable meanwhile.
         newer = self._newest.get(session)
         self._newest[session] = loaded if newer is None or newer.at < loaded.at else newer
 
     async def _was_made(self, commit: str, made_by: int | None) -> bool:
-        """True if ``commit`` was there as of the journal sequence ``made_by``: a session that came from another host
-        may continue one that is later than a fork of the session."""
+        """True if ``commit`` existed at the journal sequence ``made_by``: a session imported from another host may
+        continue a commit that is later than its fork."""
         if made_by is None:
             return True
         found = await self._store.history(entity_id(commit), page=Page(limit=1))
         return bool(found) and found[0].tx <= made_by
 
     async def _found(self, session: str, first: _Newest, made_by: int | None) -> tuple[_Newest, Position | None]:
-        """The newest commit of ``session`` up to the journal sequence ``made_by``, unless ``first`` has one, and the
-        end of the newest checkpoint."""
+        """The newest commit of ``session`` up to the journal sequence ``made_by``, or ``first`` if that has one; and
+        the end of the newest checkpoint."""
         before: tuple[int, int] | None = None
         while True:
             wanted = CommitFilter(session=session, before=before, tx=made_by)
@@ -289,7 +289,7 @@ class SessionCheckpoints:
         for write, _ in landed:
             self._purges += write.purge is not None
             if write.kind == _IMPORT and write.session is not None:
-                # It continues what another host committed.
+                # It continues commits of another host.
                 self._newest.pop(write.session, None)
             for document in write.puts:
                 session = (
@@ -306,7 +306,7 @@ class SessionCheckpoints:
                         )
 
     async def _checkpoint(self, live: LiveSession, trigger: Trigger, whole_turns: bool) -> bool:
-        """Commit what is new in ``live``, a few pages of the chat at a time. Returns: False if a purge came between."""
+        """Commit the new events of ``live``, a few pages of the chat at a time. Returns: False after a purge."""
         written, end = live.updated_at, _end_of(live)
         began = self._newest[live.session].position
         if whole_turns:
@@ -336,9 +336,9 @@ class SessionCheckpoints:
         return True
 
     async def _write(self, live: LiveSession, cuts: Sequence[Checkpoint], end: Position, purges: int) -> bool:
-        """Write ``cuts`` as commits that follow each other, all or none, and wait until they are durable.
+        """Write ``cuts`` as consecutive commits, all or none, and wait until they are durable.
 
-        Returns: False if a purge came since there were ``purges``: what was read before may be gone.
+        Returns: False if there are more purges than ``purges`` now: events read before may be gone.
         """
         new = [
             NewCommit(

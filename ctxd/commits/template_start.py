@@ -1,8 +1,9 @@
 """Starts of sessions from a template and a context (spec 3, Instantiation).
 
-A fresh start, a resumption and a fork are one operation. Its context is empty; a moment of a session; or a commit. A
-commit of a session that is here stands for the moment of that session. Any other one, captured or imported, or of a
-session that is gone, is materialised and becomes the chat of the new session. Either way its chain continues there.
+A fresh start, a resumption and a fork are one operation, whose context is empty, a moment of a session, or a commit. A
+commit of a session on this host stands for that moment of the session. Any other commit, captured, imported, or of a
+session that is gone, is materialised and becomes the chat of the new session. Either way, the new session continues the
+commit's chain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,13 +46,13 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import SessionView
 
 CHAT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of the context that becomes a chat: it is one write."""
+"""Maximum bytes of a context that becomes a chat, which is one write."""
 
 _SEGMENT_BYTES: Final = 512 * 1024
-"""Bytes of events of one segment, about."""
+"""Approximate bytes of the events in one segment."""
 
 _LATEST_MAX: Final = 16
-"""Sessions of a principal that are looked at for the newest write, those with the newest turns."""
+"""Sessions of a principal, those with the newest turns, that are checked for the newest write."""
 
 _PAGE: Final = 100
 
@@ -76,17 +77,16 @@ class SessionStart:
         self._purges += sum(write.purge is not None for write, _ in landed)
 
     async def create(self, actor: Actor, params: SessionCreateParams, request: WriteRequest) -> Accepted:
-        """Start a session of the template and with the context that ``params`` give.
+        """Start a session with the template and context of ``params``.
 
         Raises: CtxdError commit_not_found, also for a principal without one; those of ``LifecycleOperations.create``,
-        ``ForkOperations.fork`` and ``Materializer.materialize``. Cancel: safe; nothing is made before the store
-        accepts it.
+        ``ForkOperations.fork`` and ``Materializer.materialize``. Cancel: safe until the store has accepted it.
         """
         lifecycle, context = self._operations.lifecycle, params.context
         if context is None:
             return await lifecycle.create(actor, params, request)
         _require_one(context)
-        # What its context was may have changed since the first call.
+        # Do this first: the context may have changed since the first call.
         if (replay := await find_replay(self._store, request)) is not None:
             return await lifecycle.created_again(replay)
         if context.session is not None:
@@ -124,7 +124,7 @@ class SessionStart:
         return Accepted(pending, lambda receipt: _result_of(view, receipt))
 
     async def _has_chat(self, session: str, commit: Stored) -> bool:
-        """True if ``session`` is here and had a chat or objects when the commit was made. Raises: CtxdError
+        """True if ``session`` is on this host and had a chat or objects when the commit was made. Raises: CtxdError
         session_removed if it is in the trash, corrupt, store_failed."""
         known = self._sessions.catalog.newest(session)
         if known is None or session in self._sessions.moved_sessions:
@@ -142,8 +142,8 @@ class SessionStart:
     # --- the newest commit of a principal ---
 
     async def _newest_of(self, principal: str, template: str | None) -> str:
-        """The newest commit of ``principal`` in a format that is known, and of no session in the trash, once its newest
-        session is committed.
+        """Commit the newest session of ``principal``, and return its newest commit that is in a known format and not of
+        a session in the trash.
 
         Raises: CtxdError commit_not_found, and those of the store.
         """
@@ -156,8 +156,8 @@ class SessionStart:
         for at, session in sorted(writes, reverse=True):
             if newest is not None and at <= read_fields(newest).at:
                 break
-            # What was acknowledged before a crash, and not committed. One that has nothing new is passed over: an agent
-            # that starts again may have got no further than its session.
+            # Commit acknowledged events that a crash left uncommitted. Skip a session without new ones: an agent that
+            # is restarted may have got no further than creating it.
             was = self._store.head()
             tip = await self._checkpoints.checkpoint(session, "explicit")
             if tip is not None and was is not None:
@@ -172,7 +172,7 @@ class SessionStart:
         raise CtxdError("commit_not_found", message, hint="commit.list has the commits there are.")
 
     async def _newest_readable(self, wanted: CommitFilter) -> Stored | None:
-        """The newest commit that ``wanted`` lets through, in a format that is known and of no session in the trash."""
+        """The newest commit that matches ``wanted``, in a known format and not of a session in the trash."""
         before: tuple[int, int] | None = None
         while True:
             wanted = msgspec.structs.replace(wanted, before=before)
@@ -189,8 +189,8 @@ class SessionStart:
             before = (places[-1].at, places[-1].number)
 
     async def _newest_in(self, directory: str, principal: str, template: str | None) -> str:
-        """The newest commit of the session of ``principal`` that was used last in the project at ``directory``, once
-        all of that session is committed. Sessions without a commit are passed over.
+        """Commit the session of ``principal`` that was used last in the project at ``directory``, and return its newest
+        commit. Sessions without a commit are skipped.
 
         Raises: CtxdError commit_not_found, invalid_path, and those of the store.
         """
@@ -199,7 +199,7 @@ class SessionStart:
         found: list[tuple[int, str]] = []
         for last, session in self._sessions.catalog.recent(filters, principal, _LATEST_MAX):
             known = self._sessions.catalog.newest(session)
-            # Of an imported session the events count, not the import.
+            # For an imported session, the time of its events counts, not that of the import.
             is_imported = known is not None and known[0].settings.recorded is not None and not known[0].turn_count
             found.append((last if is_imported else max(last, await self._last_write(session)), session))
         for _, session in sorted(found, reverse=True):
@@ -212,7 +212,7 @@ class SessionStart:
         raise CtxdError("commit_not_found", message, hint=hint, outcome="not_applied")
 
     async def _last_write(self, session: str) -> int:
-        """Valid time of the newest write of ``session``."""
+        """The valid time of the newest write of ``session``; -1 without one."""
         newest = await self._store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
         heads = (await self._store.heads((session_object_id(session),))).values()
         return max([each.valid_time for each in (*newest, *heads) if each is not None], default=-1)
@@ -255,8 +255,8 @@ class SessionStart:
         )
 
     async def _with_calls(self, events: Sequence[Event]) -> tuple[list[str], list[Event]]:
-        """The tool calls of this store that hold outputs of ``events``, and the events; the result of one that is gone
-        has a note instead."""
+        """The tool calls in this store that hold outputs of ``events``; and the events, with a note in place of an
+        output that is gone."""
         named = [event.object for event in events if isinstance(event, ToolResultEvent) and event.object is not None]
         there: dict[str, None] = {}
         for some in batched(dict.fromkeys(named), _PAGE):
@@ -273,7 +273,7 @@ class SessionStart:
 
 
 def _require_one(context: StartContext) -> None:
-    """Raises: CtxdError invalid_params unless ``context`` is one."""
+    """Raises: CtxdError invalid_params unless ``context`` gives exactly one."""
     given = [context.commit, context.session, context.principal]
     if given.count(None) != len(given) - 1:
         message = "a context is exactly one of commit, session and principal"
@@ -287,7 +287,7 @@ def _require_one(context: StartContext) -> None:
 
 
 def _segments(calls: Sequence[str], events: Sequence[Event]) -> Iterator[SessionDelta]:
-    """The segments of a chat of ``events``, each of some ``_SEGMENT_BYTES``; the first one knows ``calls``."""
+    """The segments of a chat of ``events``, each of about ``_SEGMENT_BYTES``; the first one records ``calls``."""
     known = (RecordCalls(tuple(calls)),) if calls else ()
     some, size = list[Event](), 0
     for event in events:
