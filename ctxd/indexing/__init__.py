@@ -1,1 +1,1 @@
-"""The indexing protocol: which version a source's state makes, and which files a command's output speaks of."""
+"""The indexing protocol: versions to write for the states of sources, and file names in commands and their output."""

@@ -1,11 +1,9 @@
 """The indexing protocol (spec 1 §5.6): bring a file's object up to date, and return what to write for it.
 
-Knows no session and writes nothing: every answer names the documents to put, or none, and the caller commits them
-together with what it changes in its session.
-
-The promise to that caller: an answer is decided on the newest accepted versions, and no await lies between looking at
-those and returning. A caller that submits the documents *before it awaits anything else* cannot be overtaken: of two
-sessions that index one change at once, one writes it and the other gets ``unchanged``.
+It knows no session and writes nothing: a result contains the documents to put, if any, and the caller commits them
+together with the changes to its session. Guarantee: a result is decided on the newest accepted versions, with no await
+between reading those and returning. So a caller that submits the documents *before it awaits anything else* cannot be
+overtaken: if two sessions index the same change at once, one writes it and the other gets ``unchanged``.
 """
 
 from collections.abc import Callable
@@ -34,16 +32,16 @@ from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_sour
 from ctxd_protocol.secrets import SecretPolicy
 
 Cause = Literal["read", "edit", "check"]
-"""``read`` and ``edit``: an agent saw or made the content, so a missing file is an error. ``check``: no agent did."""
+"""``read`` and ``edit``: an agent read or wrote the content, so a missing file is an error. ``check``: no agent did."""
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
     """Result of indexing one file.
 
-    ``document`` is to be put, ``None`` if nothing is; ``floor_vt`` is the least valid time for it, in ms. ``signature``
-    goes into ``Write.signatures`` with it, ``None`` if a later stat would prove nothing. ``source_hash`` and
+    ``document`` is the document to put, or ``None``; ``floor_vt`` is its least valid time, in ms. ``signature`` goes
+    into ``Write.signatures`` with it, ``None`` if a later stat could not prove the file unchanged. ``source_hash`` and
     ``char_count`` belong to the newest version, the document included. ``basis`` is the journal sequence of the version
-    this was decided on, 0 for no version: an answer that puts nothing waits until that is durable.
+    this was decided on, 0 for no version: a caller that puts nothing waits for that.
     """
 
     object: str
@@ -69,12 +67,12 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def writes(self) -> dict[str, Any]:
-        """The fields of a ``Write`` of it, by name."""
+        """The fields of a ``Write`` for this result, by name."""
         return {"puts": self.puts, "signatures": self.signatures, "floor_vt": self.floor_vt}
 
 
 class _PlainRead(msgspec.Struct, frozen=True):
-    """A file of the host that was read under its own name. ``before``: its newest version before the reading."""
+    """A host file that was read without resolving symlinks. ``before``: its newest version before the read."""
 
     source: FilesystemSource
     before: Stored | None
@@ -82,8 +80,8 @@ class _PlainRead(msgspec.Struct, frozen=True):
 
 
 class Indexer:
-    """Indexes files of the host by reading them, and of any filesystem by content that a caller sends. Objects of
-    the other kinds of ``sources`` are brought up to date by their ids.
+    """Indexes host files by reading them, and files of any filesystem by content that a caller sends. Objects with
+    other kinds of ``sources`` are updated by their ids.
 
     ``host_devices``: see ``ctxd.mounts.filesystem_id.Devices``; for sessions that distinguish filesystems by device.
     """
@@ -106,7 +104,7 @@ class Indexer:
         self._builder = self.freshener.builder
 
     async def resolve(self, mounts: MountTable, workdir: str, path: str) -> tuple[str, FilesystemSource]:
-        """The object that the agent's ``path`` is, whether or not it exists, and where it lies.
+        """The object id of the agent's ``path``, whether or not the file exists, and its source.
 
         Raises: CtxdError invalid_path. Cancel: safe.
         """
@@ -127,19 +125,18 @@ class Indexer:
         observer: str | None = None,
         knows: Callable[[str], bool] | None = None,
     ) -> Indexed:
-        """Index the file that the agent calls ``path``, by ``content`` or, if that is ``None``, by reading it.
+        """Index the file at the agent's ``path`` from ``content`` or, if that is ``None``, by reading it.
 
-        ``observer``: the session whose word alone ``content`` is. Of a file that the daemon can read itself it is then
-        an observation, an object of that session's own, unless the daemon reads the same.
+        ``observer``: the only session that vouches for ``content``. For a file that the daemon can read itself, the
+        content is then an observation, an object of that session alone, unless the daemon reads the same content.
 
-        ``knows`` is true for a sandbox's objects: others have neither ``deleted`` nor ``orphaned`` as an outcome, like
-        objects that do not exist. ``None``: all objects are known.
+        ``knows`` returns True for objects that a sandbox may know: for others the outcome is never ``deleted`` or
+        ``orphaned``, as for objects that do not exist. ``None``: all objects are known. Secrets are treated by
+        ``policy``, or that of the newest version if that is stricter.
 
-        Its secrets are treated by ``policy``, or by that of the newest version if it is stricter.
-
-        Unchanged: one hash and one look-up. Only a ``check`` finds ``deleted`` and ``orphaned``, and only of an object
-        that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable, path_escapes_mount,
-        unsupported (a directory, a device). Cancel: safe; nothing is written here.
+        Cost if unchanged: one hash and one look-up. Only a ``check`` has the outcomes ``deleted`` and ``orphaned``, and
+        only for an object that exists. Raises: CtxdError invalid_path, file_not_found, source_unreachable,
+        path_escapes_mount, unsupported (a directory, a device). Cancel: safe; nothing is written here.
         """
         self.visibility.confine(mounts)
         plain = await self._read_plain(mounts, workdir, path) if content is None else None
@@ -172,11 +169,11 @@ class Indexer:
         return self._concluded(id, source, seen, head, document)
 
     async def _read_plain(self, mounts: MountTable, workdir: str, path: str) -> "_PlainRead | None":
-        """Resolve and read a file of the host in one trip to a thread; ``None`` if its path needs more than that."""
+        """Resolve and read a host file in one thread hop; ``None`` if its path needs more than that."""
         source = self.visibility.host_path(mounts, workdir, path)
         if source is None:
             return None
-        # The newest version before the reading, as in ``_read``.
+        # The newest version before the read, as in ``_read``.
         before = await newest(self.versions, file_id(source))
         reading = await self.files.read_plain(source.path)
         return None if reading is None else _PlainRead(source, before, reading)
@@ -184,10 +181,10 @@ class Indexer:
     async def index_past(
         self, mounts: MountTable, workdir: str, path: str, content: bytes, valid_time: int, policy: SecretPolicy
     ) -> Indexed:
-        """Index the file that the agent calls ``path`` as it was at ``valid_time``: ``content``.
+        """Index ``content`` as the file at the agent's ``path`` at ``valid_time``.
 
-        Decided on the version as of then, as it is known now; secrets are treated as strictly as in that and in the
-        newest one. Raises: CtxdError purged if that or the newest one was purged, invalid_path, corrupt, store_failed.
+        Decides on the version valid then, as known now; secrets are treated as strictly as in that and in the newest
+        one. Raises: CtxdError purged if that or the newest one was purged, invalid_path, corrupt, store_failed.
         Cancel: safe; nothing is written here.
         """
         id, source = await self.resolve(mounts, workdir, path)
@@ -197,7 +194,7 @@ class Indexer:
         then = await self.versions.get(id, AsOf(valid_time=valid_time))
         await self._require_unpurged(id, then)
         document = await self.freshener.built(id, source, seen, then.document if then else None)
-        # A purge may have come while the content was converted in a thread.
+        # A purge may have been accepted while a thread converted the content.
         await self._require_unpurged(id, then)
         return self._concluded(id, source, seen, then, document)
 
@@ -213,9 +210,9 @@ class Indexer:
     async def _known_by_name(
         self, mounts: MountTable, workdir: str, path: str, source: FilesystemSource
     ) -> tuple[str, FilesystemSource] | None:
-        """The object at ``path`` itself if nothing is known of ``source``, to which its symlinks lead.
+        """The object at ``path`` itself, if ``source``, its resolved path, has no object but ``path`` has one.
 
-        It was a file before a symlink took its place, or was stored before symlinks were resolved.
+        It was a file before a symlink replaced it, or was stored before symlinks were resolved.
         """
         named = mounts.forward(path, workdir)
         named = FilesystemSource(source.filesystem_id, named.path)
@@ -231,11 +228,11 @@ class Indexer:
     async def index_object(
         self, mounts: MountTable, id: str, *, cause: Cause = "check", policy: SecretPolicy = DEFAULT
     ) -> Indexed:
-        """Index the file of which ``id`` is the object: how an unread one is read when it is activated.
+        """Index the file of the object ``id``; an unread file is read this way when it is activated.
 
-        ``mounts`` are those of the session that asks. Raises: CtxdError object_not_found, content_unavailable (it is no
-        file), and as ``index`` does, but file_not_found only for a confirmed absence: where the file's directory or its
-        disk is away, source_unreachable.
+        ``mounts`` are those of the calling session. Raises: CtxdError object_not_found, content_unavailable (it is not
+        a file), and as ``index``, but file_not_found only for a confirmed absence; if the file's directory or disk is
+        missing, source_unreachable.
         """
         self.visibility.confine(mounts)
         head = await newest(self.versions, id)
@@ -247,7 +244,7 @@ class Indexer:
         return await self._index_source(mounts, id, source, mounts.display(source), cause, policy, is_known=True)
 
     async def confirms(self, mounts: MountTable, document: Document) -> bool:
-        """True if the file of ``document``, read now for the session with ``mounts``, is what ``document`` holds."""
+        """True if the file of ``document``, read now for the session with ``mounts``, has the same content."""
         self.visibility.confine(mounts)
         if document.source is None or not all(await self.visibility.readable(mounts, (document.source,))):
             return False
@@ -282,8 +279,7 @@ class Indexer:
     async def _read(
         self, id: str, source: Source, policy: SecretPolicy, plain: "_PlainRead | None"
     ) -> tuple[Observed, Stored | None, Document | None]:
-        """Read the source, unless ``plain`` has just been read; the result comes with the newest version at this very
-        moment."""
+        """Read the source, unless ``plain`` has just been read. Returns the newest version as of the return as well."""
         author = SANDBOXES if self.visibility.is_from_sandbox(source) else ""
         for attempt in range(1 + OVERTAKEN_RETRIES):
             if plain is not None and attempt == 0:
@@ -302,12 +298,12 @@ class Indexer:
     def _concluded(
         self, id: str, source: Source, seen: Observed, head: Stored | None, early: Document | None
     ) -> Indexed:
-        """Decide on ``head``, the newest version now. Does not await: see the promise at the top."""
+        """Decide on ``head``, the newest version now. Does not await: see the guarantee at the top."""
         known = head.document if head else None
         outcome = decide(known, seen.state)
         document = self._builder.build(id, source, seen.state, known, early) if is_due(outcome) else None
         if document is not None and document.artifact is None and is_large(document.content):
-            # Its version before was overtaken each time that this one was kept.
+            # Each time the content was kept, another version had been accepted meanwhile.
             message = f"other sessions write {source_label(source)} at the same time"
             raise CtxdError("store_backlog_full", message, retry_after_ms=100, outcome="not_applied")
         current = document or known

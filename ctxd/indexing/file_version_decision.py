@@ -1,7 +1,7 @@
-"""Decision on a source as it was read: its state, the outcome after the stored version, and the document. Pure.
+"""Decision on a source that was read: its state, the outcome compared to the stored version, and the document. Pure.
 
-The compare-and-set is here: an observation is judged against the newest accepted version, and one whose time has passed
-(another session's version came in while the source was being read) is found out, so that it is made again.
+Implements the compare-and-set: a read is compared with the newest accepted version, and a stale one is detected
+(another session's version was accepted during the read), so that it is repeated.
 """
 
 import errno
@@ -33,15 +33,15 @@ from ctxd_protocol.object_types import Source
 from ctxd_protocol.secrets import SecretPolicy
 
 SANDBOXES: Final = "sandboxes"
-"""Author of the tags in files that a sandbox may have written."""
+"""Author of the secret tags in files that a sandbox may have written."""
 
 
 class Held(msgspec.Struct, frozen=True, tag=True):
-    """The source was read: ``source_hash`` is of its bytes. ``text`` is ``None`` for a binary file, whose bytes are
-    ``raw``; those of text are not held twice.
+    """The source was read: ``source_hash`` is the hash of its bytes. ``text`` is ``None`` for a binary file, whose
+    bytes are ``raw``; a text file has no ``raw``.
 
-    ``keyed_hash`` stands for ``source_hash`` in a version that was redacted or purged; ``policy`` is what it is to be
-    captured under; ``author`` is whose tags replace secrets, see ``Guard.by``.
+    ``keyed_hash`` replaces ``source_hash`` in a redacted or purged version; ``policy`` is the secret policy to capture
+    under; ``author`` selects the tags that replace secrets, see ``Guard.by``.
     """
 
     source_hash: str
@@ -52,19 +52,19 @@ class Held(msgspec.Struct, frozen=True, tag=True):
     raw: bytes = b""
 
     def after(self, head: Document | None) -> "Held":
-        """This, captured under no laxer policy than ``head`` was: what was redacted once stays so for all readers."""
+        """This state under a policy no laxer than that of ``head``: redacted content stays redacted for all readers."""
         policy = self.policy if head is None else stricter(self.policy, captured_under(head.payload))
         return self if policy == self.policy else msgspec.structs.replace(self, policy=policy)
 
     def matches(self, head: Document) -> bool:
-        """True if ``head`` is of these bytes, and was captured under no laxer policy or purged."""
+        """True if ``head`` has these bytes, and is purged or was captured under a policy no laxer."""
         if head.source_hash not in (self.source_hash, self.keyed_hash):
             return False
         return is_purged(head) or not is_laxer(head.payload, self.policy)
 
 
 class Oversized(msgspec.Struct, frozen=True, tag=True):
-    """The source is beyond the bound up to which it is read.
+    """The source is too large to be read.
 
     ``modified_us``: when it was last modified, in microseconds since 1970; ``None`` for bytes that a caller sent.
     """
@@ -73,7 +73,7 @@ class Oversized(msgspec.Struct, frozen=True, tag=True):
     modified_us: int | None = None
 
     def may_be(self, payload: Mapping[str, Any]) -> bool:
-        """True if this may still be the file of ``payload``: nothing that both know differs."""
+        """True if this may still be the file of ``payload``: its size, and its time if both have one, are the same."""
         known = payload.get("modified_us")
         same_time = known is None or self.modified_us is None or known == self.modified_us
         return payload.get("size_bytes") == self.size_bytes and same_time
@@ -84,7 +84,7 @@ class Absent(msgspec.Struct, frozen=True, tag=True):
 
 
 class OutOfReach(msgspec.Struct, frozen=True, tag=True):
-    """The source cannot be read now, or its absence not be confirmed; ``why`` is for a person.
+    """The source cannot be read now, or its absence cannot be confirmed; ``why`` is for people.
 
     ``escapes``: its path leads out of the directory that it is confined to.
     """
@@ -100,8 +100,8 @@ SourceState = Held | Oversized | Absent | OutOfReach
 def decide(head: Document | None, state: SourceState) -> FileOutcome:
     """Decide the outcome of ``state`` for the object whose newest version is ``head`` (``None`` for no version).
 
-    A version is due for ``created``, ``updated`` and ``deleted`` only. An object that is not there cannot be deleted:
-    that is ``orphaned``; one that is deleted already stays ``unchanged``.
+    Only ``created``, ``updated`` and ``deleted`` require a version. The absence of a file without an object is
+    ``orphaned``, and that of an already deleted one ``unchanged``.
     """
     match state:
         case Held():
@@ -123,19 +123,19 @@ def decide(head: Document | None, state: SourceState) -> FileOutcome:
 
 
 def is_due(outcome: FileOutcome) -> bool:
-    """True if a version is to be written for ``outcome``."""
+    """True if ``outcome`` requires a new version."""
     return outcome in ("created", "updated", "deleted")
 
 
 def is_overtaken(before: Stored | None, newest: Stored | None) -> bool:
-    """True if a version came in since ``before`` was the newest, so that what was read in between may be older."""
+    """True if a version was accepted since ``before`` was the newest, so that a read in between may be stale."""
     if before is None or newest is None:
         return before is not newest
     return (before.tx, before.valid_time) != (newest.tx, newest.valid_time)
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """A source as it was read or sent. ``stamp`` is ``None`` for bytes from a caller; ``size`` counts bytes of text."""
+    """A source that was read or sent. ``stamp`` is ``None`` for bytes from a caller; ``size``: bytes of text."""
 
     state: SourceState
     stamp: Stamp | None = None
@@ -170,23 +170,23 @@ def _seen_at(reading: Reading, volume: int | None) -> Observed:
 
 
 class DocumentBuilder:
-    """Converts readings to states, and states to documents. What a ``guard`` finds in them is treated by their policy.
+    """Converts readings to states, and states to documents. ``guard`` finds secrets, which are treated by policy.
 
-    Beyond ``INLINE_BYTES_MAX`` of ``ctxd.indexing.freshen`` call it in a thread: it hashes and encodes.
+    For content above ``INLINE_BYTES_MAX`` of ``ctxd.indexing.freshen`` call it in a thread: it hashes and encodes.
     """
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
     def seen_at(self, reading: Reading, *, volume: int | None, policy: SecretPolicy, author: str = "") -> Observed:
-        """Convert a reading of the daemon, to be captured under ``policy``.
+        """Convert a reading by the daemon, to be captured under ``policy``.
 
-        ``volume``: the one that the source was last read from, ``None`` if not known. ``author``: see ``Held``.
+        ``volume``: the one that the source was last read from, ``None`` if unknown. ``author``: see ``Held``.
         """
         return self._under(policy, _seen_at(reading, volume), author)
 
     def seen_in(self, content: bytes, policy: SecretPolicy, author: str) -> Observed:
-        """Convert the bytes that a caller sent. ``author``: see ``Held``."""
+        """Convert bytes that a caller sent. ``author``: see ``Held``."""
         if len(content) > FILE_BYTES_MAX:
             return Observed(Oversized(len(content)))
         return self._under(policy, _held(content, source_hash(content), decoded_text(content)), author)
@@ -207,9 +207,9 @@ class DocumentBuilder:
         head: Document | None,
         early: Document | None = None,
     ) -> Document:
-        """Build the document of ``state``, which is not out of reach, after ``head``.
+        """Build the document for ``state``, which is not ``OutOfReach``, as the successor of ``head``.
 
-        ``early``, built before, is returned if it fits ``state`` after ``head`` as well.
+        ``early``, built for an earlier version, is returned if it is still right.
         """
         held = state.after(head) if isinstance(state, Held) else None
         if early is not None and (held is None or captured_under(early.payload) == held.policy):
@@ -240,7 +240,7 @@ def _build(id: str, source: Source, state: SourceState) -> Document:
 
 
 def kind_of(state: SourceState) -> FileKind:
-    """The kind of the source in answers to clients."""
+    """The kind of the source in replies to clients."""
     match state:
         case Held():
             return "binary" if state.text is None else "text"

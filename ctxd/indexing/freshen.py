@@ -1,10 +1,9 @@
-"""Freshness: which of many files changed since they were read, and what to write for those.
+"""Freshness: which of many files changed since they were read, and the documents to write for those.
 
-A watcher may miss an event; a stat does not. All files cost one stat each, in one hop to a thread (``compare``); only
-those whose signature is not the one of their entry are read again (``freshen``). An entry binds the signature to the
-source hash of what was read under it, so that the entry of one version never stands for another. Used before every
-assembly and at resume. What changed is read in slices of bounded size: a caller that writes each slice before it reads
-the next holds no more than one, however much changed.
+A watcher may miss an event; a stat does not. ``compare`` takes one stat per file, in one thread hop; ``freshen`` reads
+only files whose signature differs from their entry. An entry combines the signature with the source hash of the content
+read under it, so it is never mistaken for another version's. Used before every assembly and at resume. Changed files
+are read in slices of bounded size: a caller that writes each slice before it reads the next holds only one in memory.
 """
 
 import struct
@@ -29,7 +28,7 @@ from ctxd_protocol.object_types import Source
 from ctxd_protocol.secrets import SecretPolicy
 
 ENTRIES_MAX: Final = 100_000
-"""Entries kept in memory, about 250 bytes each. Beyond that the oldest go, and those files are read once more."""
+"""Maximum entries in memory, about 250 bytes each. The oldest are dropped, and their files are read once more."""
 
 _VOLUME: Final = struct.Struct("<Q")
 
@@ -37,53 +36,53 @@ INLINE_BYTES_MAX: Final = 256 * 1024
 """Bytes of text that are hashed on the loop: about a millisecond. Moving them to a thread costs a tenth of that."""
 
 THREADS: Final = 2
-"""Threads that hash at once: more do not make two cores faster."""
+"""Concurrent hashing threads: more would not be faster on two cores."""
 
 READ_BATCH: Final = 64
-"""Files that are read in one hop. Bounds what is held undecoded, and how long a thread is kept from other sessions."""
+"""Files read per thread hop. Bounds the undecoded bytes in memory, and how long other sessions wait for a thread."""
 
 SLICE_FILES_MAX: Final = 500
-"""Files of one slice. A slice goes into one write, which must not hold up its neighbours' commit."""
+"""Maximum files per slice. A slice is one write, which must not delay its neighbours' commit."""
 
 SLICE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of the files of one slice, by their size at the comparison; a single file may have more. Held up to four times
-while they are written, and encoded and hashed on the loop: some 10 ms."""
+"""Maximum bytes of the files in a slice, by their size at the comparison; a single file may exceed it. Up to four
+copies are in memory during the write; encoding and hashing on the loop take about 10 ms."""
 
 OVERTAKEN_RETRIES: Final = 3
-"""Readings made again because another version came in meanwhile; after that the newest version stands as it is."""
+"""Repeated reads because another version was accepted meanwhile; after these the newest version stands."""
 
 
 class StatEntry(msgspec.Struct, frozen=True, array_like=True):
     """``signature``: the source's fingerprint; ``volume``: where it was read from (see ``Stamp``); ``held``: the source
-    hash in bytes, empty for none."""
+    hash in bytes, empty without one."""
 
     signature: bytes
     volume: int
     held: bytes
 
     def stands_for(self, document: Document) -> bool:
-        """True if this entry was made of ``document``'s bytes."""
+        """True if this entry belongs to ``document``'s bytes."""
         return self.held == _held(document)
 
     def encoded(self) -> bytes:
-        """As it is stored beside a version."""
+        """The form stored beside a version."""
         return _VOLUME.pack(self.volume) + self.signature + self.held
 
 
 def decoded(stored: bytes) -> StatEntry:
-    """The entry that ``StatEntry.encoded`` made."""
+    """Undo ``StatEntry.encoded``."""
     end = _VOLUME.size + FINGERPRINT_BYTES
     return StatEntry(stored[_VOLUME.size : end], _VOLUME.unpack_from(stored)[0], stored[end:])
 
 
 class StatCache:
-    """The newest entry of each object, by its id; ``None`` where the store has none either."""
+    """The newest entry of each object, by id; ``None`` if the store has none either."""
 
     def __init__(self) -> None:
         self._entries: dict[str, StatEntry | None] = {}
 
     async def load(self, versions: VersionStore, ids: Iterable[str]) -> None:
-        """Load the stored entries of ``ids``, each once: the newest entry is kept here from then on."""
+        """Load the stored entries of ``ids`` that are not cached; from then on the cache has the newest entry."""
         unasked = [id for id in ids if id not in self._entries]
         if unasked:
             stored = await versions.signatures(unasked)
@@ -92,7 +91,7 @@ class StatCache:
                     self._keep(id, decoded(stored[id]) if id in stored else None)
 
     def note(self, id: str, stamp: Stamp | None, document: Document) -> bytes | None:
-        """Keep and encode the entry of ``document``, read under ``stamp``; ``None`` if the stamp proves nothing."""
+        """Cache and encode the entry of ``document``, read under ``stamp``; ``None`` if the stamp proves nothing."""
         if stamp is None or not stamp.settled or stamp.volume is None:
             return None
         entry = StatEntry(stamp.fingerprint, stamp.volume, _held(document))
@@ -100,7 +99,7 @@ class StatCache:
         return entry.encoded()
 
     def get(self, id: str) -> StatEntry | None:
-        """The entry of ``id``, ``None`` if none is kept."""
+        """The entry of ``id``; ``None`` without one."""
         return self._entries.get(id)
 
     def _keep(self, id: str, entry: StatEntry | None) -> None:
@@ -117,8 +116,8 @@ def _held(document: Document) -> bytes:
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of many files with their stored stats.
 
-    ``slices`` name the objects of files that may have changed, to be read one slice after the other. ``orphaned`` name
-    those whose source cannot be reached now. ``unread`` counts stubs, which stay as they are, ``unchanged`` the rest.
+    ``slices``: ids of files that may have changed, to be read slice by slice. ``orphaned``: ids of those whose source
+    cannot be reached now. ``unread`` counts stubs, which do not change, ``unchanged`` the rest.
     """
 
     slices: tuple[tuple[str, ...], ...] = ()
@@ -130,8 +129,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 class Freshened(msgspec.Struct, frozen=True, kw_only=True):
     """Result of reading one slice, or many files.
 
-    ``documents`` are to be put, with a valid time of at least ``floor_vt`` (ms) and ``signatures`` in the same write.
-    ``updated`` and ``deleted`` name their objects; for the rest see ``Compared``.
+    Put ``documents`` with a valid time of at least ``floor_vt`` (ms), and ``signatures`` in the same write. ``updated``
+    and ``deleted`` are their object ids; for the rest see ``Compared``.
     """
 
     documents: tuple[Document, ...] = ()
@@ -145,11 +144,11 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changed(self) -> bool:
-        """True if any file has another version than before."""
+        """True if any file gets a new version."""
         return bool(self.updated or self.deleted)
 
     def after(self, other: "Freshened") -> "Freshened":
-        """The outcomes of both; what is to be put is that of this one alone."""
+        """The outcomes of both, but only this one's documents to put."""
         return msgspec.structs.replace(
             self,
             updated=other.updated + self.updated,
@@ -161,7 +160,7 @@ class Freshened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ReadFile(msgspec.Struct, frozen=True):
-    """A file as it was read, and its document if one seemed due then."""
+    """A file that was read, and its document if one seemed due."""
 
     seen: Observed
     early: Document | None
@@ -176,17 +175,17 @@ class Freshener:
         self.stats = StatCache()
         self.builder = DocumentBuilder(guard)
         self.capturing = Lane("capture", THREADS, inline=INLINE_BYTES_MAX)
-        # What a sandbox may have written may be made so that its scan takes a thousand times as long: never on the
-        # loop, and in no thread that the host's files wait for.
+        # A sandbox may craft files whose scan takes a thousand times as long: never scan them on the loop, nor in a
+        # thread that host files wait for.
         self._capturing_confined = Lane("sandbox-capture", THREADS)
         self._versions = versions
         self._sources = sources
         self._visibility = visibility
 
     async def compare(self, mounts: MountTable, ids: Iterable[str], policy: SecretPolicy = DEFAULT) -> Compared:
-        """Look at the files among ``ids``, as far as the session with ``mounts`` may read them.
+        """Compare the files among ``ids`` that the session with ``mounts`` may read.
 
-        Objects of other types are passed over.
+        Objects of other types are ignored.
         """
         self._visibility.confine(mounts)
         heads = await self._versions.heads(ids)
@@ -202,7 +201,7 @@ class Freshener:
         return Compared(slices=slices, orphaned=away, unchanged=unchanged, unread=unread)
 
     async def freshen(self, ids: Sequence[str], policy: SecretPolicy = DEFAULT) -> Freshened:
-        """Read the files of one slice of a comparison that was just made, to be captured under ``policy``.
+        """Read the files of one slice of a recent comparison, to be captured under ``policy``.
 
         Decided on the newest versions, without an await before returning (see ``ctxd.indexing.file_indexer``).
         """
@@ -216,12 +215,13 @@ class Freshener:
             if not due:
                 break
             before = before | due
-        # From here to the return nothing awaits. What was overtaken to the last is left to the next call.
+        # No await from here to the return. Files that were overtaken every time are left to the next call.
         seen = {id: one for id, one in seen.items() if id not in due}
         return self._judged(seen, newest, unchanged=len(ids) - len(seen))
 
     async def built(self, id: str, source: Source, seen: Observed, head: Document | None) -> Document | None:
-        """Build the document of what was seen, after ``head``, if one seems due, large text in a thread, and kept.
+        """Build the document for ``seen`` as the successor of ``head`` if one seems due; large text in a thread. Large
+        content is kept.
 
         Raises: CtxdError as ``VersionStore.keep``.
         """
@@ -233,8 +233,8 @@ class Freshener:
         return await self._versions.keep(document) if is_large(document.content) else document
 
     async def _changed(self, files: dict[str, Stored], policy: SecretPolicy) -> dict[str, int]:
-        """Those of ``files`` that no entry vouches for, or that were captured under a laxer policy than this one, and
-        how many bytes of them there are to read. Of a stub only its absence counts."""
+        """Those of ``files`` without a matching entry, or captured under a policy laxer than this one, each with the
+        bytes to read. For a stub only its absence counts."""
         await self.stats.load(self._versions, files)
         signatures = await self._sources.fingerprint([_source(head) for head in files.values()]) if files else []
         changed: dict[str, int] = {}
@@ -280,7 +280,7 @@ class Freshener:
             head = newest[id]
             outcome = decide(head.document, one.seen.state)
             if outcome == "updated" and is_unread(head.document):
-                # The file came back after it was found missing. A stub is read when its session asks for it, not here.
+                # The file reappeared after it was missing. A stub is read when its session requests it, not here.
                 unread += 1
                 continue
             outcomes[outcome].append(id)
@@ -306,7 +306,7 @@ class Freshener:
 
     def _newest(self, id: str, known: Stored) -> Stored:
         head = self._versions.peek(id)
-        # Versions are never removed, so the cache answers ``None`` only for an entity whose write was lost.
+        # Versions are never removed, so the cache returns ``None`` only for an entity whose write was lost.
         return known if isinstance(head, NotCached) or head is None else head
 
 

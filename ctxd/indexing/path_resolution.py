@@ -1,9 +1,9 @@
-"""Resolution of an agent's paths: the filesystem and the file that each is on, and whether the daemon may read it.
+"""Resolution of an agent's paths: the filesystem and file of each, and whether the daemon may read it.
 
 The host's own files can always be read for its sessions. A session that distinguishes filesystems by device
-(``MountTable.by_device``) is one of the host: what no mount of it covers lies on the filesystem of its device,
-and is looked at like the host's as long as that device is at its path. Nothing is remembered: after a restart, and
-after a disk was changed, each answer is that of the moment.
+(``MountTable.by_device``) is on the host: a path that no mount covers is on the filesystem of its device, and is
+treated like the host's as long as that device is at its path. Nothing is cached: after a restart, or a change of disks,
+each result is current.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,25 +19,25 @@ from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_sour
 from ctxd_protocol.session_types import Mount
 
 PLACED_IN_A_ROW: Final = 500
-"""Paths that are mapped before other sessions get their turn: some 2 ms."""
+"""Paths mapped before other sessions get a turn: about 2 ms."""
 
 
 class HostVisibility:
-    """Asks ``files`` for the devices of paths and ``devices`` for their filesystems. Cancel: safe anywhere."""
+    """Gets the devices of paths from ``files``, and their filesystems from ``devices``. Cancel: safe everywhere."""
 
     def __init__(self, files: HostFiles, devices: Devices) -> None:
         self._files = files
         self._devices = devices
 
     def confine(self, mounts: MountTable) -> None:
-        """Follow no symlink below a mount of a sandbox to other files of the host, for any session."""
+        """From now on, never follow a symlink below a sandbox's mounts to other host files, for any session."""
         for root in mounts.host_roots:
             self._files.confinement.confine(root, mounts.view)
 
     async def place(self, mounts: MountTable, workdir: str, paths: Sequence[str]) -> list[FilesystemSource | CtxdError]:
-        """Find the source of each of ``paths``, as the agent names them, without symlinks.
+        """Find the source of each of the agent's ``paths``, with symlinks resolved.
 
-        In its place stands the error: invalid_path, or source_unreachable where a device does not answer.
+        A failed path has an error in its place: invalid_path, or source_unreachable if a device hangs.
         """
         places: list[FilesystemSource | CtxdError] = []
         prefixes: dict[int, str | None] = {}
@@ -62,8 +62,8 @@ class HostVisibility:
         return places
 
     def host_path(self, mounts: MountTable, workdir: str, path: str) -> FilesystemSource | None:
-        """The source that an agent of the host calls ``path``, symlinks not followed; ``None`` for an agent in a
-        sandbox, for another filesystem than the host's, and where only the path's device decides which it is.
+        """The source of a host agent's ``path``, without following symlinks; ``None`` for an agent in a sandbox, for a
+        filesystem other than the host's, and if the filesystem depends on the path's device.
 
         ``readable`` is true for this source unless a symlink leads elsewhere. Raises: CtxdError invalid_path.
         """
@@ -74,7 +74,7 @@ class HostVisibility:
     async def _resolved(
         self, places: Mapping[int, FilesystemSource], prefixes: Mapping[int, str | None]
     ) -> dict[int, str]:
-        """The paths of ``places`` without the symlinks below their ``prefixes``, by number."""
+        """The paths of ``places``, with symlinks below their ``prefixes`` resolved, by number."""
         if not places:
             return {}
         roots = [prefix for prefix in dict.fromkeys(map(prefixes.__getitem__, places)) if prefix]
@@ -83,13 +83,13 @@ class HostVisibility:
         paths = dict(zip(places, found[: len(places)], strict=True))
         for number, path in paths.items():
             prefix = prefixes[number]
-            # A session from before prefixes were resolved goes on calling its files what they were called.
+            # A session from before prefixes were resolved keeps the old names of its files.
             if prefix and real[prefix] != prefix and f"{path}/".startswith(real[prefix].rstrip("/") + "/"):
                 paths[number] = prefix + path[len(real[prefix].rstrip("/")) :]
         return paths
 
     async def resolve_prefixes(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
-        """The canonical prefix of each of ``mounts`` without symlinks; as it is if it is not the host's.
+        """The canonical prefix of each of ``mounts``, with symlinks resolved if it is on the host.
 
         Raises: CtxdError invalid_path.
         """
@@ -103,10 +103,10 @@ class HostVisibility:
     async def readable(self, mounts: MountTable, sources: Sequence[Source]) -> list[bool]:
         """Return for each of ``sources`` whether the daemon may read it for the session with ``mounts``.
 
-        This is the one check before every read of a file for a session. For a session in a sandbox a source is readable
-        only while one of its mounts shows it, whatever the session has indexed before. What is no file is readable
-        for every session but a sandbox's. Does not suspend if all are the host's, or for a session that goes by its
-        mounts alone.
+        Every read of a file for a session is checked here. For a session in a sandbox, a source is readable only while
+        one of its mounts contains it, whatever the session has indexed before. Sources other than files are readable
+        for all sessions except a sandbox's. Does not suspend if all sources are on the host, or for sessions that use
+        only mounts.
         """
         answers: list[bool] = []
         away: dict[int, FilesystemSource] = {}
@@ -124,12 +124,12 @@ class HostVisibility:
         return answers
 
     def is_from_sandbox(self, source: Source) -> bool:
-        """True if a sandbox may have written ``source``: a file below a directory that is confined."""
+        """True if a sandbox may have written ``source``: a file below a confined directory."""
         file = filesystem_source(source)
         return file is not None and self._files.confinement.holds(file.path)
 
     async def _filesystems(self, paths: list[str]) -> list[str | None]:
-        """The filesystem of the device below each canonical path of the host; ``None`` if that does not answer."""
+        """The filesystem of the device below each canonical host path; ``None`` if the device hangs."""
         if not paths:
             return []
         devices = await self._files.devices_of(paths)

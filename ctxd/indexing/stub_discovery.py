@@ -1,10 +1,10 @@
-"""Discovery (spec 1 §5.6): files that an agent saw the names of become unread stubs.
+"""Discovery (spec 1 §5.6): files whose names an agent has seen become unread stubs.
 
-Only what is a regular file now becomes one; everything else is named with its reason. A version that was read is never
-touched. Many paths cost one hop to a thread and one look-up.
+Only existing regular files become stubs; all other paths are returned with a reason. A version that was read is never
+changed. Many paths take one thread hop and one look-up.
 
-What a command's text leaves open is settled here, by the disk: whether a doubtful name is a file's at all, and where
-the top of the work tree is that git's names are relative to.
+The disk decides what a command's text leaves open: whether an uncertain name is a file's, and the top of the work tree
+that git's names are relative to.
 """
 
 import errno
@@ -30,17 +30,17 @@ from ctxd.store.write_types import NotCached
 from ctxd_protocol.object_types import FilesystemSource
 
 BASES_MAX: Final = 16
-"""Directories of one command whose work tree is looked for. A command that ran git in more of them is no command."""
+"""Maximum directories per command whose work tree is looked up. No real command runs git in more."""
 
 PARENTS_MAX: Final = 64
-"""Directories above each of them that are looked at."""
+"""Maximum parents checked for each of them."""
 
 
 class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One path that was looked at, as it was given.
+    """The result for one path, as given.
 
-    ``created``: ``document`` is a stub to put, with a valid time of at least ``floor_vt`` (the object may exist: a
-    deleted file that is back). ``unchanged``: the object exists, or an earlier path of the same call is the same file.
+    ``created``: ``document`` is a stub to put, with a valid time of at least ``floor_vt`` (the object may exist if a
+    deleted file reappeared). ``unchanged``: the object exists, or an earlier path of the same call is the same file.
     ``ignored``: ``object`` is ``None`` and ``reason`` holds the reason.
     """
 
@@ -61,8 +61,8 @@ class _Place(msgspec.Struct, frozen=True):
 async def discover(
     indexer: Indexer, mounts: MountTable, workdir: str, paths: Iterable[str], valid_time: int | None = None
 ) -> tuple[FoundFile, ...]:
-    """Decide for each of ``paths``, as the agent names them, in their order; a file without a version as of
-    ``valid_time`` (None: now) gets one.
+    """Decide on each of the agent's ``paths``, in order; files without a version at ``valid_time`` (None: now) get a
+    stub.
 
     A path that the daemon may not read counts only if its object exists. Decided on the newest versions, without an
     await before returning (see ``ctxd.indexing.file_indexer``). Cancel: safe.
@@ -76,11 +76,11 @@ async def discover(
 async def discover_named(
     indexer: Indexer, mounts: MountTable, candidates: Sequence[PathCandidate], valid_time: int | None = None
 ) -> tuple[FoundFile, ...]:
-    """Decide for the candidates of a command, in their order, each path once; ``valid_time``: see ``discover``.
+    """Decide on the candidates of a command, in order, each path once; ``valid_time``: see ``discover``.
 
-    An uncertain one that has no object afterwards is left out. One anchored to the repository that is missing counts
-    as the file of that name below the top of the work tree, if there is one: the nearest directory above its base that
-    holds ``.git``. At most one hop more than ``discover``, the same promise. Cancel: safe.
+    Uncertain candidates that have no object afterwards are left out. A missing one that is anchored to the repository
+    is looked up below the top of the work tree: the nearest directory at or above its base with a ``.git``. Takes at
+    most one thread hop more than ``discover``, with the same guarantee. Cancel: safe.
     """
     indexer.visibility.confine(mounts)
     elsewhere = await _from_the_top(indexer, mounts, candidates)
@@ -102,7 +102,7 @@ async def discover_named(
 
 
 async def _from_the_top(indexer: Indexer, mounts: MountTable, candidates: Sequence[PathCandidate]) -> dict[int, str]:
-    """The path below the top of the work tree of each anchored candidate, by its number, where that is another one."""
+    """The path of each anchored candidate below the top of the work tree, by its number, if it differs."""
     anchored = {number: one for number, one in enumerate(candidates) if one.anchor == "repository"}
     if not anchored:
         return {}
@@ -134,7 +134,7 @@ def _upwards(base: str) -> list[str]:
 
 
 def _is_git(look: Look | None) -> bool:
-    """A directory, or the file that a linked work tree and a submodule have in its place."""
+    """True for a directory, or the file that a linked work tree and a submodule have instead."""
     return isinstance(look, Regular) or (isinstance(look, Special) and look.kind == "directory")
 
 
@@ -148,7 +148,7 @@ async def _places(indexer: Indexer, mounts: MountTable, workdir: str, paths: Seq
 
 
 async def _looks(indexer: Indexer, mounts: MountTable, places: Sequence[_Place | FoundFile]) -> Mapping[str, Look]:
-    """Look at each place that the daemon may read, by its object. One hop."""
+    """Stat each place that the daemon may read, by object id. Takes one thread hop."""
     known = [place for place in places if isinstance(place, _Place)]
     readable = await indexer.visibility.readable(mounts, [place.source for place in known])
     here = {place.id: place.source.path for place, near in zip(known, readable, strict=True) if near}
@@ -161,7 +161,7 @@ async def _judged_all(
     looks: Mapping[str, Look],
     valid_time: int | None,
 ) -> tuple[FoundFile, ...]:
-    """Decided on the newest versions: no await after they were looked up."""
+    """Decide on the newest versions, without an await after reading them."""
     ids = [place.id for place in places if isinstance(place, _Place)]
     then = {} if valid_time is None else await versions.bulk(ids, AsOf(valid_time=valid_time))
     heads = await versions.heads(ids)

@@ -1,1 +1,1 @@
-"""Shell commands and their output to the file paths they speak of. Pure."""
+"""File paths in shell commands and their output. Pure."""

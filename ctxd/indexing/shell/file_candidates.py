@@ -2,9 +2,9 @@
 
 Never raises; linear in the length of the output; every candidate is an absolute, normalised path, which may not exist.
 
-The last stage of a pipeline that does more than pick lines decides the format of the output. Several commands share one
-output: known text between them (``echo "---"``) cuts it, and where several formats are left, a line counts only if it
-fits one of them strictly.
+The last stage of a pipeline that does more than filter lines determines the format of the output. If several commands
+share one output, known text between them (``echo "---"``) splits it; where several formats remain, a line counts only
+if it strictly matches one of them.
 """
 
 import re
@@ -57,7 +57,7 @@ class _Shell(msgspec.Struct):
 
 
 def open_envelope(output: str) -> list[str]:
-    """The lines a command printed, without what the harness added. A line cut in the middle loses both halves."""
+    """The lines that a command printed, without additions by the harness. A line cut in the middle is dropped."""
     if _JSON.match(output):
         try:
             shell = msgspec.json.decode(output.encode("utf-8", "replace"), type=_Shell)
@@ -83,7 +83,7 @@ def open_envelope(output: str) -> list[str]:
 
 
 def _without_statements(output: str) -> str:
-    """The output out of what states it, piece by piece: ``Stdout: …``, then ``Exit Code: 0``; or a tag around it."""
+    """The output without a wrapper such as ``Stdout: …`` and ``Exit Code: 0``, or a tag around it."""
     if output.startswith(("<stdout>", "<output>")):
         return _TAGS.sub("\n", output).removeprefix("\n")
     stated = _STATED.match(output)
@@ -122,7 +122,7 @@ def _is_note(line: str) -> bool:
 
 
 def complaints(lines: list[str]) -> list[str]:
-    """Names that a line reports as missing or as directories."""
+    """Names that error lines report as missing or as directories."""
     names: list[str] = []
     for line in lines:
         if "director" in line and len(line) < 4096 and len(names) < 1000:
@@ -133,7 +133,7 @@ def complaints(lines: list[str]) -> list[str]:
 
 
 def refused(lines: list[str]) -> frozenset[str]:
-    """Directories that a line reports no ``cd`` could enter."""
+    """Directories that ``cd`` could not enter, according to error lines."""
     names: list[str] = []
     for line in lines:
         if "cd:" in line and len(line) < 4096 and len(names) < _REFUSED_MAX:
@@ -144,15 +144,15 @@ def refused(lines: list[str]) -> frozenset[str]:
 
 
 COMMAND_CHARS_MAX = 1 << 20
-"""Characters of a command that are parsed. A longer one carries data, and its files stand at its start."""
+"""Characters of a command that are parsed. A longer command contains data, and its file names are at its start."""
 
 _BLANK = re.compile(r"\s")
 
 _MIXED_LINES_MAX = 50_000
-"""Lines of a shared output that are read. No harness shows an agent as many; bounds the time for one that would."""
+"""Lines read of a shared output. No harness shows an agent more; bounds the time if one does."""
 
 _MIXED_MAX = 16
-"""Forms that are tried on each line of a shared output; bounds the work per line."""
+"""Forms tried on each line of a shared output; bounds the work per line."""
 
 
 def candidates(command: str, output: str, cwd: str) -> Discovery:
@@ -162,9 +162,9 @@ def candidates(command: str, output: str, cwd: str) -> Discovery:
     A search tool of the harness is given by its name and arguments, see ``harness_tools``.
 
     Shape: paths absolute and normalised, each once, in order of appearance; operands and redirections before the
-    output's. Certain ones may be missing, and may rarely be directories; the others often are: check before use. Of
-    more than one call may index, certain ones come first. Relative names count for nothing if ``cwd`` is not absolute,
-    and names below ``~`` for nothing at all: the home directory is unknown.
+    output's. Even certain ones may be missing, and in rare cases directories; the others often are: check before use.
+    If there are more than one call may index, certain ones have priority. Relative names are ignored if ``cwd`` is not
+    absolute, and names below ``~`` always, because the home directory is unknown.
     Raises: nothing.
     """
     start = directory(None, cwd)
@@ -208,7 +208,7 @@ def _walked(script: Script, start: str | None, shut: frozenset[str]) -> tuple[Fi
 
 
 def _told_directory(walk: Walk, start: str | None, lines: list[str]) -> str | None:
-    """The directory that a leading ``pwd`` printed, if the harness recorded another."""
+    """The directory that a leading ``pwd`` printed, if it differs from the one that the harness recorded."""
     first = walk.printed[0] if walk.printed else None
     if first is None or not isinstance(first.emission, Lines) or not first.emission.here or first.cwd != start:
         return None
@@ -219,7 +219,7 @@ def _told_directory(walk: Walk, start: str | None, lines: list[str]) -> str | No
 
 
 def _read(printed: Sequence[Printed], lines: list[str], findings: Findings) -> None:
-    """Cut the output at known text, and read each piece by what printed it."""
+    """Split the output at known text, and read each piece in the formats of the commands that printed it."""
     piece: list[Printed] = []
     for part in printed:
         if isinstance(part.emission, Silent):
@@ -236,7 +236,7 @@ def _read(printed: Sequence[Printed], lines: list[str], findings: Findings) -> N
 
 
 def _find(lines: list[str], marker: str) -> tuple[int, int] | None:
-    """The first line of the known text, and the line behind it."""
+    """The first line of the known text, and the line after it."""
     wanted = [line.rstrip() for line in marker.split("\n") if line.strip()]
     if not wanted:
         return None
@@ -278,7 +278,7 @@ def _read_piece(piece: list[Printed], lines: list[str], findings: Findings) -> N
 
 
 def _read_edges(piece: list[Printed], lines: list[str], findings: Findings) -> tuple[list[str], list[Printed]]:
-    """An ``ls`` that ran last printed the block of blank-free lines at the end. What is left for the others."""
+    """Read the lines without blanks at the end as those of an ``ls`` that ran last. Returns the rest."""
     last = piece[-1].emission if piece else None
     if not isinstance(last, Form) or not last.bare:
         return lines, piece
@@ -298,7 +298,7 @@ def _bares(piece: Sequence[Printed]) -> list[Form]:
 
 
 def _read_listings(piece: list[Printed], lines: list[str], findings: Findings) -> tuple[list[str], list[Printed]]:
-    """Several ``ls``, or one before other commands: where one ends is unknown, so the disk decides each name."""
+    """Several ``ls``, or one before other commands: the end of each is unknown, so each name is checked on disk."""
     first = next((at for at, part in enumerate(piece) if not _is_bare(part)), len(piece))
     last = next((at for at in range(len(piece), first, -1) if not _is_bare(piece[at - 1])), first)
     head = next((at for at, line in enumerate(lines) if not line or _BLANK.search(line)), len(lines))
@@ -313,7 +313,7 @@ def _read_listings(piece: list[Printed], lines: list[str], findings: Findings) -
 
 
 def _read_runs(forms: list[Form], lines: list[str], findings: Findings) -> bool:
-    """Formats whose runs all start with a known line: cut there. False if the lines don't bear it out."""
+    """Formats whose runs all start with a known line: split there. False if the lines do not match that."""
     starts = [index for index, line in enumerate(lines) if forms[0].begins is not None and forms[0].begins(line)]
     if len(starts) != len(forms) or starts[0] != 0 or any(form.begins is None for form in forms):
         return False

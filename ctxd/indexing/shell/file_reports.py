@@ -113,10 +113,10 @@ _PLACE_HINT = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}(?:[:(]\d|\")")
 
 
 def diagnostics_format(cwd: str | None, *, bare_names: str | None = "") -> Form:
-    """The places a tool's output reports. ``bare_names``: what goes before names without a directory; None drops those.
+    """The places a tool's output reports. ``bare_names``: prefix for names without a directory; None drops those.
 
-    ``go test`` shortens names to their last component, so only the package it tests locates them. What a script
-    of an npm workspace printed is relative to that; npm names the script's workspace if it failed.
+    ``go test`` shortens names to their last component, so the tested package is needed to locate them. Output of an npm
+    workspace's script is relative to the workspace, whose path npm prints if the script failed.
     """
 
     top = "/" + cwd.split("/")[1] + "/" if cwd is not None and cwd != "/" else "//"
@@ -133,7 +133,7 @@ def diagnostics_format(cwd: str | None, *, bare_names: str | None = "") -> Form:
 
 
 def _reported(lines: Sequence[str], top: str, bare_names: str | None) -> Iterator[str]:
-    """``top``: the first directory of absolute paths that count wherever they stand in a line."""
+    """``top``: the first directory of absolute paths, which count anywhere in a line."""
     for line in lines:
         if top in line and len(line) <= _LINE_CHARS_MAX:
             yield from (name for name in _ABSOLUTE.findall(line) if name.startswith(top) and surely_file(name))
@@ -175,7 +175,7 @@ def _places(line: str) -> Iterator[str]:
 
 
 def _numbered(line: str) -> Iterator[str]:
-    """Names with the number of a line behind them, and those of ``file:`` addresses."""
+    """Names followed by a line number, and those in ``file:`` URLs."""
     if ":" in line or "(" in line:
         yield from _PLACE.findall(line)
         if "/" in line:

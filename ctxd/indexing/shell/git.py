@@ -69,7 +69,7 @@ def _may_name(line: str) -> bool:
 
 
 def _unquoted(name: str) -> str:
-    """A name as git's C quoting meant it."""
+    """Undo git's C-style quoting of a name."""
     if len(name) < 2 or name[0] != '"' or name[-1] != '"':
         return name
     inner = name[1:-1]
@@ -88,7 +88,7 @@ def _unquoted(name: str) -> str:
 
 
 def _renamed(text: str) -> Iterator[str]:
-    """The names of ``a => b``, ``dir/{a => b}/c`` or ``a -> b``; of a plain name that name."""
+    """The names in ``a => b``, ``dir/{a => b}/c`` or ``a -> b``; a plain name is returned as is."""
     braces = _BRACED_RENAME.search(text)
     if braces is not None:
         head, tail = text[: braces.start()], text[braces.end() :]
@@ -121,14 +121,14 @@ def short_names(line: str) -> Iterator[str]:
 
 
 def porcelain_names(line: str) -> Iterator[str]:
-    """The second version of what `git status` prints for scripts."""
+    """A line of `git status --porcelain=v2`."""
     found = _PORCELAIN.match(line)
     if found is not None and not found.group(1).endswith("/"):
         yield from found.group(1).split("\t")
 
 
 def long_status_names(line: str) -> Iterator[str]:
-    """A line of `git status` as people read it."""
+    """A line of `git status` in its long format."""
     if line[0] != "\t":
         return
     found = _LONG_STATUS.match(line)
@@ -151,13 +151,13 @@ def patch_names(line: str) -> Iterator[str]:
 
 
 def bare_patch_names(line: str) -> Iterator[str]:
-    """Names in a patch without prefixes: only its first line shows whether `a/x` has one."""
+    """Names in the headers of a patch that may lack prefixes: only `diff --git` shows whether `a/x` has one."""
     if not line.startswith(("--- ", "+++ ")):
         yield from patch_names(line)
 
 
 def _sides(names: str) -> Iterator[str]:
-    """The names of ``a/x b/y``. The same name twice has no prefixes, for those are never the same."""
+    """The names of ``a/x b/y``. The same name twice has no prefixes, because those differ."""
     middle = len(names) // 2
     if names[middle : middle + 1] == " " and names[:middle] == names[middle + 1 :]:
         yield names[:middle]
@@ -168,7 +168,7 @@ def _sides(names: str) -> Iterator[str]:
 
 
 def modes_names(line: str) -> Iterator[str]:
-    """Files made, removed and renamed, below a diffstat."""
+    """Files created, deleted and renamed, below a diffstat."""
     if line[0] != " ":
         return
     found = _MODE.match(line)
@@ -209,7 +209,7 @@ def tree_names(line: str) -> Iterator[str]:
 
 
 def tagged_line_names(line: str) -> Iterator[str]:
-    """A name behind the letter of its state: `git ls-files -t`."""
+    """A name after its status letter: `git ls-files -t`."""
     found = _TAGGED.match(line)
     if found is not None:
         yield found.group(1)
@@ -222,7 +222,7 @@ def whole_line_names(line: str) -> Iterator[str]:
 
 
 def slashed_line_names(line: str) -> Iterator[str]:
-    """A name and nothing else, where other text is about."""
+    """A name and nothing else, where other text may occur."""
     if " " not in line and "\t" not in line and ":" not in line:
         yield guessed(line)
 
@@ -371,7 +371,7 @@ def emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
         "git",
         cwd,
         lambda lines: read_names(lines, whole),
-        lambda line: next(reversed([*read_names([line], sure)]), None),  # of a renaming, the name it has now
+        lambda line: next(reversed([*read_names([line], sure)]), None),  # of a rename, the new name
         _begins(subcommand),
         anchor="repository" if _from_the_top(subcommand, given) else None,
     )
@@ -400,7 +400,7 @@ def _grep(args: tuple[Arg, ...]) -> grep.Search:
 
 
 def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> Readings | None:
-    """The line forms of a subcommand's output: all of them, and those that stand out in mixed output."""
+    """The line forms of a subcommand's output: all of them, and those that are distinctive in mixed output."""
     if subcommand == "status":
         if "--porcelain=v2" in given:
             return [porcelain_names], [porcelain_names]
@@ -416,7 +416,7 @@ def _readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> Readin
 
 
 def _history_readings(subcommand: str, given: set[str], args: tuple[Arg, ...]) -> Readings | None:
-    """The forms of what shows commits and differences."""
+    """The line forms of subcommands that show commits and differences."""
     if subcommand == "show" and any(_names_blob(arg.text) for arg in args):
         return None
     if "--name-only" in given:

@@ -34,7 +34,7 @@ _ONLY_NUMBER = re.compile(r"\d{1,9}[:-]")
 
 
 class Search(msgspec.Struct, frozen=True):
-    """A search command taken apart. ``targets`` are its files and directories, without the pattern."""
+    """A parsed search command. ``targets`` are its files and directories, without the pattern."""
 
     options: frozenset[str]
     targets: tuple[Arg, ...]
@@ -44,14 +44,14 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def lists_names(self) -> bool:
-        """``-l``, ``--files`` and their kin."""
+        """True if the output lists names only: ``-l``, ``--files`` and similar options."""
         return bool(
             self.options & {"-l", "-L", "--files-with-matches", "--files-without-match", "--files", "--name-only"}
         )
 
     @property
     def names_shown(self) -> bool:
-        """True if lines carry the name of their file."""
+        """True if lines contain the name of their file."""
         if self.options & {"-h", "--no-filename"} or ("-I" in self.options and self.ripgrep):
             return False
         if self.options & {"-H", "--with-filename"} or self.fed or self.recursive or len(self.targets) > 1:
@@ -66,7 +66,7 @@ class Search(msgspec.Struct, frozen=True):
 
 
 def search(invocation: ResolvedCommand) -> Search:
-    """Take a ``grep`` or ``rg`` apart."""
+    """Parse a ``grep`` or ``rg``."""
     ripgrep = invocation.program in RIPGREPS
     options, values, operands = split(invocation.args, RG_VALUES if ripgrep else GREP_VALUES)
     given = set(options)
@@ -78,7 +78,7 @@ def search(invocation: ResolvedCommand) -> Search:
 
 
 def is_filter(invocation: ResolvedCommand) -> bool:
-    """A ``grep`` that reads its input and passes lines on unchanged or numbered."""
+    """True for a ``grep`` that filters its input, printing lines unchanged or numbered."""
     found = search(invocation)
     if (
         invocation.program not in GREPS | RIPGREPS
@@ -103,7 +103,7 @@ def is_filter(invocation: ResolvedCommand) -> bool:
 
 
 def target_files(invocation: ResolvedCommand) -> Iterator[str]:
-    """The targets that are files: all of a plain ``grep``; of a recursive one surely those that look like files."""
+    """The targets that are files: all of a plain ``grep``; of a recursive one, some are a `Maybe`."""
     found = search(invocation)
     for arg in found.targets:
         if arg.known and not arg.glob and arg.text != "-":
@@ -116,7 +116,7 @@ def emission(invocation: ResolvedCommand, cwd: str | None) -> Emission:
 
 
 def search_emission(found: Search, cwd: str | None, command: str) -> Emission:
-    """The form of a search taken apart: `git grep` shares it."""
+    """The form of a parsed search, also that of `git grep`."""
     options = found.options
     if options & {"-q", "--quiet", "--silent"}:
         return SILENT
@@ -154,7 +154,7 @@ def _prefixes(found: Search) -> tuple[str, ...] | None:
 
 
 class SearchReading(msgspec.Struct, frozen=True):
-    """Properties of the lines, by the options."""
+    """Reader of the output lines, by the options."""
 
     prefixes: tuple[str, ...] | None
     names: bool
@@ -172,7 +172,7 @@ class SearchReading(msgspec.Struct, frozen=True):
         heading = ""
         for line in lines:
             if last and line.startswith(last):
-                continue  # the same file again, by its name and the separator behind it
+                continue  # the same file again, by its name and the separator after it
             name = self._listed(line) if self.lists else self._named(line)
             if name is not None:
                 last = line[: len(name) + 1] if not self.lists else ""
@@ -185,13 +185,13 @@ class SearchReading(msgspec.Struct, frozen=True):
                 heading = line if self.headings and self._is_path(line) and _is_likely(line) else ""
 
     def _headings(self, lines: Sequence[str]) -> Iterator[str]:
-        """Names above matches without numbers: the lines behind empty ones."""
+        """Names above matches without numbers: the lines after empty ones."""
         for before, line in zip(("", *lines), lines, strict=False):
             if not before and ":" not in line and self._is_path(line) and _is_likely(line):
                 yield guessed(line)
 
     def line(self, line: str) -> str | None:
-        """Strict: only slashes and suffixes set a list of names apart from prose."""
+        """Strict: only slashes and suffixes distinguish a list of names from prose."""
         if self.lists:
             name = self._listed(line)
             return guessed(name) if name is not None and " " not in name and "/" in name else None
@@ -236,7 +236,7 @@ class SearchReading(msgspec.Struct, frozen=True):
     def _judged(self, name: str) -> str | None:
         if not self._is_path(name) or not _is_likely(name):
             return None
-        # A name without a suffix is one only if it starts where the search did.
+        # A name without a suffix counts only if it starts with a searched directory.
         is_below = self.prefixes is not None and "/" in name and " " not in name and "=" not in name
         return name if is_below else guessed(name)
 

@@ -1,7 +1,7 @@
-"""Interpreter of a parsed command: the directory of each part, the operands that are files, and the output formats.
+"""Interpreter of a parsed command: the directory of each part, the file operands, and the output formats.
 
 Follows the order of execution as far as it can be known: ``cd``, loops over known words, ``bash -c``, and pipelines
-whose later stages only pick lines. Operands go to ``Findings``; the formats, in order, to ``Walk.printed``.
+whose later stages only filter lines. Operands go to ``Findings``; formats go to ``Walk.printed``, in order.
 """
 
 import re
@@ -21,7 +21,7 @@ _GLOB = "*?["
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """Known parts of the names a loop's variable goes through: each begins and ends like one of ``ends``."""
+    """Known parts of the values of a loop's variable: each starts and ends like one of ``ends``."""
 
     ends: tuple[tuple[str, str], ...]
 
@@ -46,7 +46,7 @@ def _ends(word: Arg) -> tuple[str, str]:
 
 
 def headed(simple: Simple, loops: Mapping[str, Listed], variables: Mapping[str, str], cwd: str | None) -> Form | None:
-    """The form of an ``echo`` or ``printf`` that prints the file a loop is at; None if this one does not."""
+    """The form of an ``echo`` or ``printf`` that prints a loop's current file; None if it does not."""
     names = [name for name in loops if any(f"\0{name}\0" in word.text for word in simple.words)]
     if len(names) != 1:
         return None
@@ -66,7 +66,7 @@ def headed(simple: Simple, loops: Mapping[str, Listed], variables: Mapping[str, 
 
 
 class _Heading(msgspec.Struct, frozen=True):
-    """Known text before and behind a name."""
+    """Known text before and after a name."""
 
     before: str
     behind: str
@@ -84,7 +84,7 @@ class _Heading(msgspec.Struct, frozen=True):
 
 
 Undo = Callable[[str], str]
-"""From a line that a stage printed to the line it read."""
+"""Function from a line that a stage printed to the line that it read."""
 
 _SED_PICKS = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?[pdq]$|/[^/]*/[pd]$")
 _COUNTED = re.compile(r" {0,20}\d{1,12} ")
@@ -93,7 +93,7 @@ _PRINTS_FIELD = re.compile(r"\{ ?print \$(\d|NF) ?;?\}$")
 
 
 def undo(invocation: ResolvedCommand) -> Undo | None:
-    """The function that restores a line this stage read; None if the stage makes text of its own."""
+    """The function that restores a line that this stage read; None if the stage prints text of its own."""
     if invocation.fed:
         return None
     program = invocation.program
@@ -133,9 +133,9 @@ def _awk_field(separator: str, script: str) -> Undo | None:
 
 
 def read_back(emission: Emission, undone: Sequence[Undo]) -> Emission:
-    """``emission`` as it is seen behind stages that are ``undone`` in this order, the last one of the pipeline first.
+    """``emission`` after later stages, which are undone by ``undone``, the last stage of the pipeline first.
 
-    Where a stage left only the name, any line may be one: every name is a `Maybe`.
+    If a stage left only the name, any line may be one, so every name is a `Maybe`.
     """
     steps = [step for step in undone if step is not same]
     if not steps or not isinstance(emission, Form):
@@ -161,12 +161,12 @@ def read_back(emission: Emission, undone: Sequence[Undo]) -> Emission:
 
 
 def same(line: str) -> str:
-    """The line as it was."""
+    """The unchanged line."""
     return line
 
 
 def up_to_colon(line: str) -> str:
-    """A match that ended behind the name of its file, or the number of its line."""
+    """A match that was cut after its file name or line number."""
     return f"{line}:1:"
 
 
@@ -196,16 +196,16 @@ def _no_name(_: str) -> None:
 
 
 COMMANDS_MAX = 2000
-"""Simple commands looked at in one text, loops unrolled. Bounds the work for text that is no command."""
+"""Maximum simple commands interpreted in one text, with loops unrolled. Bounds the work for other text."""
 
 WORDS_MAX = 200_000
-"""Words looked at in one text, loops unrolled, for the same reason."""
+"""Maximum words interpreted in one text, for the same reason."""
 
 ROUNDS_MAX = 32
-"""Rounds of a loop that are unrolled; a loop over more words is read once, its variable unknown."""
+"""Maximum unrolled iterations of a loop; a loop over more words is interpreted once, with its variable unknown."""
 
 NESTED_MAX = 6
-"""Levels of ``bash -c`` and loops that are followed."""
+"""Maximum nesting of ``bash -c`` and loops that is interpreted."""
 
 _SHELLS = frozenset("bash sh zsh dash ksh".split())
 _FINDS = frozenset(("find", "gfind"))
@@ -233,8 +233,8 @@ class Printed(msgspec.Struct, frozen=True):
 class Walk(msgspec.Struct):
     """One walk. ``cwd`` is None once it is unknown; ``printed`` has the emissions in order.
 
-    ``refused``: directories that ``cd`` could not enter. ``before``: where ``cd -`` leads. ``arrived``: whether the
-    ``cd`` that ran last got there; None behind any other command. ``going``: variables of loops over unknown files.
+    ``refused``: directories that ``cd`` could not enter. ``before``: the directory of ``cd -``. ``arrived``: whether
+    the last ``cd`` succeeded; None after any other command. ``going``: variables of loops over unknown files.
     """
 
     findings: Findings
@@ -265,7 +265,7 @@ class Walk(msgspec.Struct):
             self.printed.extend(self._stage(pipeline.stages[0]))
             return
         cwd, before, produced = self.cwd, self.before, [self._stage(stage) for stage in pipeline.stages]
-        self.cwd, self.before, self.arrived = cwd, before, None  # its stages run in shells of their own
+        self.cwd, self.before, self.arrived = cwd, before, None  # its stages run in subshells
         last = len(pipeline.stages) - 1
         undone: list[Undo] = []
         while last > 0:
@@ -495,7 +495,7 @@ _DIRECTORY_OPTIONS: Mapping[str, frozenset[str]] = {
 
 
 def _runs_in(invocation: ResolvedCommand, cwd: str | None) -> str | None:
-    """The directory that an option makes a program run in. A workspace may be given by its name only."""
+    """The directory that an option makes a program run in. A workspace given only by name is ignored."""
     options = _DIRECTORY_OPTIONS.get(invocation.program)
     if options is None:
         return cwd
@@ -507,7 +507,7 @@ def _runs_in(invocation: ResolvedCommand, cwd: str | None) -> str | None:
 
 
 def _package(invocation: ResolvedCommand) -> str | None:
-    """The directory of the one package a ``go`` command is about."""
+    """The directory of the single package of a ``go`` command."""
     operands = [arg.text for arg in invocation.args[1:] if arg.known and arg.text.startswith("./")]
     if len(operands) != 1 or operands[0].endswith("..."):
         return None

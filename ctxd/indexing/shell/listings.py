@@ -37,7 +37,7 @@ def ls_format(invocation: ResolvedCommand, cwd: str | None) -> Emission:
 
 
 def ls_operands(invocation: ResolvedCommand, lines: Sequence[str]) -> Iterator[str]:
-    """The operands that name files. ``ls`` shows by echoing an operand that it is no directory."""
+    """The operands that are files. ``ls`` echoes an operand that is not a directory."""
     options, _, operands = split(invocation.args, _WITH_VALUE)
     for arg in operands:
         if not arg.known or arg.glob:
@@ -47,7 +47,7 @@ def ls_operands(invocation: ResolvedCommand, lines: Sequence[str]) -> Iterator[s
 
 
 class _Listing:
-    """The reading of one run's lines. Holds what its options promise about them."""
+    """Reader of one run's lines, by its options."""
 
     def __init__(self, options: list[str], operands: list[Arg], *, fed: bool) -> None:
         self.classified = "-F" in options or "--classify" in options
@@ -85,7 +85,7 @@ class _Listing:
                     yield _below(base, name)
 
     def _parts(self, line: str) -> Sequence[str]:
-        """The names of a line: a terminal has them in columns."""
+        """The names in a line: on a terminal they are in columns."""
         if self.commas:
             return _COMMAS.split(line)
         columns = ("\t" in line or "  " in line) and not self.inode and not LONG.match(line) and line[0] != " "
@@ -105,7 +105,7 @@ class _Listing:
         return self.own_names or name in self.named or self.recursive
 
     def _name(self, line: str, *, sure: bool) -> str | None:
-        """The file a line names. ``sure``: only of long lines, for other names look like prose."""
+        """The file named in a line. ``sure``: only in long format, because other names look like prose."""
         long = LONG.match(line) if len(line) > 30 and line[0] in "-lbcpdsD" else None
         if long is not None:
             return self._long(long.group(1), long.group(2))
@@ -171,11 +171,11 @@ _LS_LINE = re.compile(r"\s{0,20}\d{1,20}\s{1,20}\d{1,20}\s{1,20}(?=[-l])")
 _ESCAPED = re.compile(r"\\(.)")
 
 Runs = Callable[[ResolvedCommand, str | None], Emission]
-"""What another command prints."""
+"""Returns the output format of another command."""
 
 
 def starts(args: Sequence[Arg]) -> tuple[list[Arg], Sequence[Arg]]:
-    """The directories ``find`` starts from, and the expression behind them."""
+    """The directories that ``find`` starts from, and the expression after them."""
     index = 0
     while index < len(args) and args[index].text in ("-L", "-H", "-P", "-E", "-X", "-O3", "-O2", "-O1"):
         index += 1
@@ -186,7 +186,7 @@ def starts(args: Sequence[Arg]) -> tuple[list[Arg], Sequence[Arg]]:
 
 
 def find_format(invocation: ResolvedCommand, cwd: str | None, runs: Runs) -> Emission:
-    """The form of this ``find``; that of the command it runs, by ``runs``, if that names its files."""
+    """The form of this ``find``, or that of the command it runs, from ``runs``, if that prints file names."""
     roots, expression = starts(invocation.args)
     words = [arg.text for arg in expression]
     if "-delete" in words or "-quit" in words and "-print" not in words and not roots:
@@ -240,7 +240,7 @@ def _only_directories(words: Sequence[str]) -> bool:
 
 
 def _formatted(given: Sequence[str], search: "_Search") -> "_Formatted | None":
-    """``-printf``, if each of its lines has one path and ends behind it or behind known text."""
+    """``-printf``, if each of its lines has one path and ends with it or with known text."""
     text = given[0] if given else ""
     pattern, path, open_ended = "", "", False
     for number, found in enumerate(_DIRECTIVE.finditer(text)):
@@ -304,7 +304,7 @@ class _Search(msgspec.Struct, frozen=True):
         before = ""
         for line in (*lines, ""):
             if f"{before}/" in prefixes and not line.startswith(f"{before}/"):
-                yield guessed(before)  # `find` was started from a file, or from an empty directory.
+                yield guessed(before)  # `find` started from a file, or an empty directory.
             before = line
             if line.startswith(prefixes) and not _is_complaint(line):
                 yield line if only_files else guessed(line)
@@ -328,7 +328,7 @@ class _Search(msgspec.Struct, frozen=True):
 
 
 class _Formatted(msgspec.Struct, frozen=True):
-    """Paths that ``-printf`` put among other things. ``root`` goes before each."""
+    """Paths that ``-printf`` printed among other text. ``root`` is prepended to each."""
 
     search: _Search
     pattern: re.Pattern[str]
@@ -347,7 +347,7 @@ class _Formatted(msgspec.Struct, frozen=True):
 
 
 class _Headed(msgspec.Struct, frozen=True):
-    """Paths that ``-exec echo "== {} =="`` frames."""
+    """Paths framed by ``-exec echo "== {} =="``."""
 
     search: _Search
     before: str

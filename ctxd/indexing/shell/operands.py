@@ -1,7 +1,6 @@
-"""Simple commands: arguments, options and operands, and which operands name files.
+"""Simple commands: arguments, options and operands, and which operands are files.
 
-Wrappers such as ``sudo`` are taken off first. The operands of a program that is not in ``TABLE`` count only if their
-suffix is a common one.
+Wrappers such as ``sudo`` are removed first. Operands of programs that are not in ``TABLE`` need a common suffix.
 """
 
 import re
@@ -13,15 +12,15 @@ from ctxd.indexing.shell.parser import Word
 from ctxd.indexing.shell.paths import Maybe, guessed, looks_like_file, surely_file
 
 FILLED_CHARS_MAX = 4096
-"""Characters of a word with variables in it. A longer one names no file; without a bound, values that double would
-explode.
+"""Maximum characters of a word with variables. A longer one is not a file name; without a limit, values that double
+would explode.
 """
 
 _VARIABLE = re.compile("\0([^\0]*)\0")
 
 
 class Arg(msgspec.Struct, frozen=True):
-    """One argument. ``known`` is False if part of ``text`` depends on what only the shell knew. ``glob``: a pattern."""
+    """One argument. ``known`` is False if part of ``text`` depends on the shell's state. ``glob``: a pattern."""
 
     text: str
     known: bool = True
@@ -41,7 +40,7 @@ class ResolvedCommand(msgspec.Struct, frozen=True):
 
 
 def fill(word: Word, variables: Mapping[str, str]) -> Arg:
-    """The argument a word becomes where ``variables`` have these values."""
+    """The argument that a word expands to with ``variables``."""
     if "\0" not in word.text:
         return Arg(word.text, not word.opaque, word.glob)
     known = not word.opaque
@@ -110,7 +109,7 @@ _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 
 
 def invoke(args: tuple[Arg, ...]) -> ResolvedCommand | None:
-    """The command that runs once wrappers are taken off; None if it is unknown."""
+    """The command without its wrappers; None if it is unknown."""
     fed = False
     for _ in range(8):  # sudo env timeout … : real commands do not nest deeper
         if not args or not args[0].known or (args[0].glob and args[0].text not in ("[", "[[")):
@@ -158,7 +157,7 @@ def _after_options(args: tuple[Arg, ...], with_value: Container[str]) -> tuple[A
 def split(
     args: Iterable[Arg], with_value: Container[str] = (), *, bundles: bool = True
 ) -> tuple[list[str], dict[str, Arg], list[Arg]]:
-    """Arguments apart: the options in order, the values of those named in ``with_value``, and the operands.
+    """Split arguments into the options in order, the values of those in ``with_value``, and the operands.
 
     Short options in a bundle (``-la``) come one by one; a one-letter option of ``with_value`` takes the rest of its
     bundle. ``bundles`` False: ``-count`` is one option, as ``go`` and ``ffmpeg`` have them.
@@ -190,7 +189,7 @@ def split(
 
 
 def _bundle(arg: Arg, with_value: Container[str], options: list[str], values: dict[str, Arg]) -> str | None:
-    """Take ``-abc`` apart. The name of the option whose value is the next argument, if one is."""
+    """Split ``-abc``. Returns the option whose value is the next argument, if there is one."""
     for position, letter in enumerate(arg.text[1:64], start=1):
         name = f"-{letter}"
         options.append(name)
@@ -204,7 +203,7 @@ def _bundle(arg: Arg, with_value: Container[str], options: list[str], values: di
 
 
 NO_OPERANDS = 99
-"""``Operands.skip`` of a program whose operands are no files."""
+"""``Operands.skip`` of a program whose operands are not files."""
 
 
 class Operands(msgspec.Struct, frozen=True):
@@ -212,7 +211,7 @@ class Operands(msgspec.Struct, frozen=True):
 
     ``with_value``: options whose value is the next word. ``value_files``: those of them whose value is a file.
     ``bundles``: whether ``-ab`` means ``-a -b``.
-    ``only_likely``: operands may be directories or names of other things, so only what looks like a file counts.
+    ``only_likely``: operands may be directories or other names, so only those that look like files count.
     """
 
     skip: int = 0
@@ -317,7 +316,7 @@ _TOOLS = ("/bin/", "/sbin/", "/libexec/", "/MacOS/")
 def operand_files(invocation: ResolvedCommand) -> Iterator[str]:
     """The names, as written, of files among the operands, and the program itself if it is a file of the project.
 
-    Those that may be directories, or words of another meaning, are a `Maybe`.
+    Operands that may be directories or other words are a `Maybe`.
     """
     yield from _program(invocation)
     program, args = invocation.program, invocation.args
@@ -351,7 +350,7 @@ def operand_files(invocation: ResolvedCommand) -> Iterator[str]:
 
 
 def _of_unknown(args: tuple[Arg, ...]) -> Iterator[str]:
-    """Operands of a program that is not in the table: words of any meaning."""
+    """Operands of a program that is not in the table, which may mean anything."""
     _, _, operands = split(args)
     for arg in operands:
         if _usable(arg) and ("/" in arg.text or looks_like_file(arg.text)) and "://" not in arg.text:
@@ -375,7 +374,7 @@ def _usable(arg: Arg) -> bool:
 
 
 def _program(invocation: ResolvedCommand) -> Iterator[str]:
-    """A script or a binary of the project that is run by its path. Tools of the system are none of its files."""
+    """A script or binary of the project that is run by its path, but not a system tool."""
     path = invocation.path
     if "/" not in path or not invocation.program:
         return
@@ -393,7 +392,7 @@ def _tested(args: tuple[Arg, ...]) -> Iterator[str]:
 
 
 def _copied(operands: list[Arg]) -> Iterator[str]:
-    """Sources, and where they arrive: below the last operand if that is a directory."""
+    """The sources and their targets, which are below the last operand if that is a directory."""
     if not operands:
         return
     *sources, target = operands

@@ -1,6 +1,6 @@
 """Output formats of commands: nothing, known lines, names in a known form, or text without names.
 
-Owns these values only. The parsers of single commands make them; `candidates` lays them beside the real output.
+Only the value types. The parsers of single commands create them; `candidates` applies them to the real output.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,11 +13,11 @@ from ctxd.indexing.shell.paths import Anchor
 class Form(msgspec.Struct, frozen=True):
     """The form in which ``command`` names files.
 
-    ``whole`` reads an output that is this command's alone. ``line`` reads one line of an output that several commands
-    share: it answers None unless the line can hardly be anything else. Both answer names relative to ``cwd``.
-    ``cwd`` is None when the directory is unknown. ``begins`` recognises lines that start the output of one run.
-    ``bare``: lines are names and nothing else, so that only their position sets them apart from other text.
-    ``anchor``: what the names may be relative to instead of ``cwd``.
+    ``whole`` reads an output of this command alone. ``line`` reads one line of an output that several commands share,
+    and returns None unless the line can hardly be anything else. Both return names relative to ``cwd``. ``cwd`` is None
+    when the directory is unknown. ``begins`` recognises lines that start the output of one run. ``bare``: lines are
+    only names, so that only their position distinguishes them from other text. ``anchor``: base that the names may be
+    relative to instead of ``cwd``.
     """
 
     command: str
@@ -39,13 +39,13 @@ def by_line(command: str, cwd: str | None, line: Callable[[str], str | None]) ->
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """Known text, by ``echo`` or ``printf``: it cuts an output of several commands into pieces."""
+    """Known text of ``echo`` or ``printf``, which splits an output of several commands."""
 
     text: str
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """Exactly ``count`` lines that name no file. ``here``: the line is the directory the command runs in (``pwd``)."""
+    """Exactly ``count`` lines without file names. ``here``: the line is the directory the command runs in (``pwd``)."""
 
     count: int
     here: bool = False
@@ -56,7 +56,7 @@ class Silent(msgspec.Struct, frozen=True):
 
 
 class Prose(msgspec.Struct, frozen=True):
-    """Text of which no line is read: file contents, messages."""
+    """Text that is not read: file contents, messages."""
 
 
 Emission = Form | Marker | Lines | Silent | Prose

@@ -1,6 +1,6 @@
 """Parser of shell commands: text to a tree of words, redirections, commands, groups, loops and pipelines.
 
-Never raises: what is no shell becomes words. Linear in the length of the text.
+Never raises: text that is not shell becomes words. Linear in the length of the text.
 """
 
 import re
@@ -95,7 +95,7 @@ _LAST_CHARACTER = 0x10FFFF
 
 
 def spelled(text: str, at: int) -> tuple[str, int]:
-    """The characters that ``$'…'`` spells, and where it ends. ``at`` is behind its opening quote."""
+    """The characters of ``$'…'``, and the position after it. ``at`` is the position after its opening quote."""
     found = _SPELLED.match(text, at)
     end = found.end() if found is not None else at
     return _ESCAPE.sub(_character, text[at:end]), min(end + 1, len(text))
@@ -110,7 +110,7 @@ def _character(escape: re.Match[str]) -> str:
 
 
 def braced(word: Word, limit: int = 64) -> Iterator[Word]:
-    """``a{b,c}d`` as ``abd`` and ``acd``; as it is if there is nothing to expand, or too much."""
+    """Expand ``a{b,c}d`` to ``abd`` and ``acd``; unchanged if there is nothing to expand, or too much."""
     pending, done = [word.text], 0
     if not word.bare or "{" not in word.text or "," not in word.text or len(word.text) > BRACED_CHARS_MAX:
         yield word
@@ -127,7 +127,7 @@ def braced(word: Word, limit: int = 64) -> Iterator[Word]:
 
 
 DEPTH_MAX = 24
-"""Nested substitutions and groups that are followed; what is deeper is skipped as opaque. Keeps the stack bounded."""
+"""Maximum nesting of substitutions and groups; deeper ones are skipped as opaque. Bounds the stack."""
 
 
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|<>()#*?\[{}~]+")
@@ -188,7 +188,7 @@ class _Parser:
                 return Script(tuple(pipelines))
             operator = _OPERATOR.match(self.text, self.at)
             if operator is None:
-                self.at += 1  # a stray `)` or the like: no shell gets here, but we have to get on
+                self.at += 1  # a stray `)` or similar, which no shell accepts: skip it
                 continue
             self.at = operator.end()
             found = operator.group()
@@ -197,7 +197,7 @@ class _Parser:
                 self._skip_heredocs()
 
     def _pipeline(self, closer: str, depth: int) -> tuple[list[Stage], bool]:
-        """The stages up to an operator that is no pipe, and whether ``closer`` was met."""
+        """The stages up to an operator other than a pipe, and whether ``closer`` was found."""
         stages: list[Stage] = []
         while True:
             stage, ended = self._stage(closer, depth)
@@ -212,7 +212,7 @@ class _Parser:
             return stages, False
 
     def _stage(self, closer: str, depth: int) -> tuple[Stage | None, bool]:
-        """One command of a pipeline, and whether ``closer`` was met."""
+        """One command of a pipeline, and whether ``closer`` was found."""
         draft = _Draft()
         while True:
             self._skip_blanks()
@@ -232,7 +232,7 @@ class _Parser:
         if char == "#":
             self._skip_comment()
             return False
-        if char == "(":  # behind a word it belongs to a function or an array, and names no file
+        if char == "(":  # after a word it belongs to a function or an array, without file names
             self.at += 1
             if not draft.words:
                 draft.group = CommandGroup(self._nested(")", depth), subshell=True)
@@ -408,7 +408,7 @@ class _Parser:
                 self.at += 1
                 return
             if char == "$" and self.text.startswith(('"', "'"), self.at + 1):
-                parts.text.append(char)  # `"^x$"`: within quotes it starts no quotes of its own
+                parts.text.append(char)  # `"^x$"`: within double quotes it does not start ANSI-C quotes
                 self.at += 1
             elif char == "$":
                 self._dollar(parts, depth)
@@ -484,7 +484,7 @@ class _Parser:
         self.at = self.end if found is None else found.end()
 
     def _skip_heredocs(self) -> None:
-        """Behind a newline: take the bodies of the here-documents that were announced on the line."""
+        """After a newline: read the bodies of the here-documents that the line declared."""
         for delimiter, tabs, body in self.heredocs:
             while self.at < self.end:
                 newline = self.text.find("\n", self.at)

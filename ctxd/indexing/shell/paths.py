@@ -1,8 +1,8 @@
 """Candidates for files, and the test whether a string may name one.
 
 Owns the values `PathCandidate`, `Maybe` and `Discovery`, the resolution of a name against a directory, and the guess
-whether a name looks like a file's. Does not touch the file system: whether a candidate exists is the caller's question.
-Promise: a resolved path is absolute and normalised, and never `/`, a device or a directory spelled with a trailing
+whether a name looks like a file's. Does not access the file system: the caller checks whether a candidate exists.
+Guarantee: a resolved path is absolute and normalised, and never `/`, a device or a directory spelled with a trailing
 slash.
 """
 
@@ -16,28 +16,28 @@ import msgspec
 from ctxd_protocol.limits import PATHS_MAX
 
 PATH_CHARS_MAX = 4096
-"""Characters of a path. Linux refuses longer ones; a longer string is output that happens to have slashes."""
+"""Maximum characters of a path. Linux refuses longer ones; a longer string is other text with slashes."""
 
 NAME_CHARS_MAX = 255
-"""Characters of one component of a path, for the same reason."""
+"""Maximum characters of a path component, for the same reason."""
 
 
 Anchor = Literal["repository"]
-"""A base of names besides a directory that the text shows: the top of a git work tree."""
+"""A base of relative names that the text does not show: the top of a git work tree."""
 
 
 class Maybe(str):
-    """A name that may as well be a directory's, or a plain word: worth a look at the disk, and no more."""
+    """A name that may also be a directory's, or a plain word: has to be checked on disk."""
 
     __slots__ = ()
 
 
 class PathCandidate(msgspec.Struct, frozen=True, gc=False):
-    """A path some command spoke of. ``path`` is absolute and normalised, ``command`` names the parser that found it.
+    """A path that a command mentioned. ``path`` is absolute and normalised; ``command`` is the parser that found it.
 
-    ``certain``: the text alone makes a careful reader call it a file. Else the disk decides.
-    ``anchor``: the name was read as relative to ``base``, the directory the command ran in, though the command prints
-    it relative to something that only the disk shows. ``base`` is empty where there is no anchor.
+    ``certain``: the text alone identifies it as a file. Otherwise the disk decides. ``anchor``: the name was resolved
+    against ``base``, the directory that the command ran in, although the command prints it relative to a place that
+    only the disk shows. ``base`` is empty without an anchor.
     """
 
     path: str
@@ -48,9 +48,7 @@ class PathCandidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Discovery(msgspec.Struct, frozen=True):
-    """Result for one command: candidates in order of appearance, and where the shell stood
-    afterwards.
-    """
+    """Result for one command: candidates in order of appearance, and the shell's directory afterwards."""
 
     paths: tuple[PathCandidate, ...]
     cwd: str
@@ -89,7 +87,7 @@ _KNOWN = frozenset(
 
 
 def resolve(cwd: str | None, name: str) -> str | None:
-    """The absolute, normalised path of ``name`` seen from ``cwd``; None if it can name no regular file.
+    """The absolute, normalised path of ``name`` relative to ``cwd``; None if it cannot be a regular file.
 
     ``cwd`` is None when the shell's directory is unknown: then only absolute names resolve.
     """
@@ -108,11 +106,11 @@ def resolve(cwd: str | None, name: str) -> str | None:
         return None
     if len(name) > NAME_CHARS_MAX and any(len(part) > NAME_CHARS_MAX for part in name.split("/")):
         return None
-    return str(name)  # A `Maybe` is no type that an encoder knows.
+    return str(name)  # Encoders do not support a `Maybe`.
 
 
 def directory(cwd: str | None, name: str) -> str | None:
-    """The absolute, normalised directory ``name`` seen from ``cwd``, or None if that is unknown."""
+    """The absolute, normalised directory ``name`` relative to ``cwd``, or None if that is unknown."""
     if not name or len(name) > PATH_CHARS_MAX or _CONTROL.search(name) or name[0] == "~":
         return None
     if name[0] != "/":
@@ -124,9 +122,7 @@ def directory(cwd: str | None, name: str) -> str | None:
 
 
 def looks_like_file(name: str) -> bool:
-    """True if a name alone makes a careful reader think of a file: a suffix, a dot file, or one of the well-known
-    names.
-    """
+    """True if a name alone suggests a file: it has a suffix, is a dot file, or is well known."""
     if not name or name[-1] == "/" or _URL.match(name):
         return False
     tail = name.rpartition("/")[2]
@@ -136,7 +132,7 @@ def looks_like_file(name: str) -> bool:
 
 
 def surely_file(name: str) -> bool:
-    """Like `looks_like_file`, but only for suffixes that are common for files: for words of commands we do not know."""
+    """Like `looks_like_file`, but only with suffixes that are common for files: for words of unknown commands."""
     if not name or name[-1] == "/" or _URL.match(name) or "=" in name or "@" in name.rpartition("/")[2]:
         return False
     tail = name.rpartition("/")[2]
@@ -147,17 +143,17 @@ def surely_file(name: str) -> bool:
 
 
 def _is_bare(tail: str) -> bool:
-    """``README``, ``Makefile``: written with a capital, for ``build`` and ``version`` are words."""
+    """True for ``README`` or ``Makefile``, which are capitalised; ``build`` and ``version`` are words."""
     return tail.lower() in _BARE and (tail[0].isupper() or tail.endswith("file"))
 
 
 def guessed(name: str) -> str:
-    """``name`` if it looks like a file's, else the same as a `Maybe`."""
+    """``name`` if it looks like a file's, else as a `Maybe`."""
     return name if looks_like_file(name) else Maybe(name)
 
 
 class Findings:
-    """Collects candidates once each, in order, and stops at the most that one call may index."""
+    """Collects distinct candidates in order, up to the number that one call may index."""
 
     __slots__ = ("_certain", "_denied", "_paths")
 
@@ -167,7 +163,7 @@ class Findings:
         self._denied: set[str] = set()
 
     def add(self, command: str, cwd: str | None, names: Iterable[str], anchor: Anchor | None = None) -> None:
-        """Take in names that ``command`` gave, relative to ``cwd``. What cannot be a file is dropped."""
+        """Add names from ``command``, relative to ``cwd``. Names that cannot be files are dropped."""
         last, last_certain = None, False
         if self._certain >= PATHS_MAX:
             return
@@ -184,7 +180,7 @@ class Findings:
                     return
 
     def _take(self, new: PathCandidate) -> None:
-        """Keep ``new``, or what it adds to the candidate of its path. Uncertain ones have a bound of their own."""
+        """Add ``new``, or merge it into the candidate of its path. Uncertain candidates have a limit of their own."""
         known = self._paths.get(new.path)
         if known is None:
             if new.certain or len(self._paths) - self._certain < PATHS_MAX:
@@ -207,7 +203,7 @@ class Findings:
                 self._denied.add(path)
 
     def candidates(self) -> tuple[PathCandidate, ...]:
-        """Everything collected and not denied; of too much, the certain ones and the first of the others."""
+        """All candidates that were not denied; if there are too many, the certain ones and the first of the others."""
         kept = [candidate for path, candidate in self._paths.items() if path not in self._denied]
         room = PATHS_MAX - sum(candidate.certain for candidate in kept)
         if len(kept) <= PATHS_MAX:

@@ -1,8 +1,8 @@
-"""Names in the output of a harness's own search tools: Grep, Glob and LS of Claude Code, and those like them.
+"""Names in the output of a harness's own search tools: Grep, Glob and LS of Claude Code, and similar ones.
 
-Such a call is no shell command. It is given as the tool's name with its arguments as JSON
-(``Grep {"pattern": "x", "path": "src"}``) or as words (``Glob **/*.py``). Its names are relative to the directory the
-agent works in, also where it searches another one, or absolute.
+Such a call is not a shell command. It is given as the tool's name with its arguments as JSON (``Grep {"pattern": "x",
+"path": "src"}``) or as words (``Glob **/*.py``). Its names are absolute, or relative to the agent's working directory
+even if it searches another directory.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ _TALLY = re.compile(r"(?:Found \d|No (?:files|matches)|\(Results are |\[Showing 
 
 
 class Arguments(msgspec.Struct):
-    """Arguments that decide the form of the output, by the names that harnesses use."""
+    """Arguments that determine the form of the output, by the names that harnesses use."""
 
     path: str = ""
     output_mode: str = ""
@@ -43,7 +43,7 @@ def search_call(command: str) -> tuple[str, Arguments] | None:
 
 
 def add_search_results(tool: str, arguments: Arguments, lines: Sequence[str], cwd: str | None, into: Findings) -> None:
-    """Add the files that ``lines``, the output of ``tool``, name."""
+    """Add the files named in ``lines``, the output of ``tool``."""
     if arguments.path and looks_like_file(arguments.path):
         into.add(tool, cwd, (arguments.path,))
     lines = [line for line in lines if not _TALLY.match(line)]
@@ -56,12 +56,12 @@ def add_search_results(tool: str, arguments: Arguments, lines: Sequence[str], cw
 
 
 def _listed(lines: Sequence[str]) -> Iterator[str]:
-    """Lines that are paths and nothing else: the tools list no directories."""
+    """Lines that are only a path: the tools list no directories."""
     return (line for line in lines if line and line[0] not in " \t(<[" and "\t" not in line)
 
 
 def _matches(lines: Sequence[str], *, counts: bool) -> Iterator[str]:
-    """Matches beside or below the name of their file; without any, the names alone."""
+    """Names beside or above matches; without matches, lines that are only names."""
     headings = [line[:-1] for line, below in zip(lines, lines[1:], strict=False) if _is_heading(line, below)]
     if headings:
         yield from headings
@@ -81,7 +81,7 @@ def _is_heading(line: str, below: str) -> bool:
 
 
 def _tree(lines: Sequence[str]) -> Iterator[str]:
-    """A tree of ``- name`` lines, two blanks a level, directories with a slash."""
+    """A tree of ``- name`` lines, with two blanks per level and a slash after directories."""
     trail: list[str] = []
     for line in lines:
         found = _LISTED_BELOW.match(line)
