@@ -27,7 +27,7 @@ STORED_NAMES: Final = {
     "depth": "deep",
     "position": "pos",
 }
-"""Names of fields in the payload that are shorter there: most deltas are little larger than the names."""
+"""Shorter names of fields in the payload, because most deltas are little larger than the names."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +41,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def chat(self) -> tuple[int, int]:
-        """The place in the chat."""
+        """The position in the chat."""
         return self.turn, self.place
 
 
@@ -70,17 +70,17 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
     @property
     def is_boundary(self) -> bool:
-        """True if it stands for everything before it."""
+        """True if the commit replaces everything before it."""
         return self.commit_type != "delta"
 
 
 def commit_hash(payload: dict[str, Any], artifact_ref: str | None) -> str:
-    """The content hash of a version of a commit: over the hash of its content, which may be too large for memory."""
+    """The content hash of a commit's version. It covers the hash of the content, which may not fit in memory."""
     return content_hash(payload if artifact_ref is None else {**payload, "artifact_ref": artifact_ref}, None)
 
 
 def entity_id(commit: str) -> str:
-    """The entity of ``commit``."""
+    """The entity id of ``commit``."""
     return COMMIT_PREFIX + commit
 
 
@@ -95,15 +95,14 @@ def created_at(at: int) -> str:
 
 
 def ids_of(fields: Fields, artifact_ref: str) -> Iterator[str]:
-    """Ids of the commit with ``fields`` and that content, in the order in which they are tried: the first one is it,
-    unless it is another commit's.
+    """Candidate ids of the commit with ``fields`` and that content: it takes the first that is not another commit's.
 
-    Commits of equal parents, contents, seconds and templates share the first three; the last two are over all fields.
+    Commits with equal parents, contents, seconds and templates share the first three; the last two cover all fields.
     """
     template = fields.template or ""
     for digits in (8, 12, 16):
         yield context_id(fields.parent, artifact_ref, created_at(fields.at), template, digits=digits)
-    # Agents that start together with one prompt differ in their sessions alone, and may be many.
+    # Many agents may start together with the same prompt, and differ only in their sessions.
     whole = msgspec.json.encode(msgspec.structs.replace(fields, at=0), order="sorted").decode()
     for digits in (16, 64):
         yield context_id(fields.parent, artifact_ref, created_at(fields.at), f"{template}\0{whole}", digits=digits)

@@ -1,12 +1,11 @@
 """A document: one version of one entity, before and after it is stored; the builders of documents, and the stored form.
 
-Documents refer to nothing that refers back, so the garbage collector is spared looking at them: many are kept.
+Documents form no reference cycles, so the garbage collector need not track them, of which there are many. A builder
+returns a complete document, with hashes, and is deterministic, so that equal states of a source have equal content
+hashes in every session. Builders do not decide whether a version is due.
 
-A builder's document is whole, hashes included, and the same for the same arguments, so that equal states of a source
-have equal content hashes in every session. No builder decides whether a version is due.
-
-The stored form is a MessagePack array without names; text that is 64 hex digits, a hash mostly, takes 32 bytes. The
-order of a payload's fields is kept. ``FORMAT`` stands before what is stored, so that an old row stays readable.
+The stored form is a MessagePack array without names; 64 hex digits, mostly a hash, take 32 bytes. It keeps the order of
+a payload's fields, and starts with ``FORMAT``, so that old rows stay readable.
 """
 
 import posixpath
@@ -24,7 +23,7 @@ from ctxd_protocol.object_types import FilesystemSource, Source, ToolcallStatus,
 from ctxd_protocol.secrets import Secrets
 
 Content = str | bytes
-"""Content of a version: text where its bytes are UTF-8, else the bytes. Its document has their media type."""
+"""Content of a version: text if it is UTF-8, else bytes. The document has the media type of bytes."""
 
 
 def encode_content(content: Content) -> bytes:
@@ -41,17 +40,17 @@ def decode_content(data: bytes) -> Content:
 
 
 def text_of(content: Content) -> str:
-    """``content`` of a version that is text. Raises: CtxdError ``corrupt`` if it is not."""
+    """``content``, which must be text. Raises: CtxdError ``corrupt`` if it is not."""
     if isinstance(content, bytes):
         raise CtxdError("corrupt", "the content of a text is not UTF-8", hint="Run `ctxd verify`.")
     return content
 
 
 class Artifact:
-    """A hold on bytes that are durable in the artifact store: while one is in memory, they are not removed.
+    """A hold on bytes that are durable in the artifact store: they are not removed as long as this object exists.
 
     ``ref`` is their BLAKE3 in hex, ``size`` their number. ``used`` is set once a durable version refers to them; bytes
-    without a hold that no version refers to are removed.
+    without a hold or a version are removed.
     """
 
     __slots__ = ("_release", "ref", "size", "used")
@@ -69,10 +68,10 @@ class Artifact:
 class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of an entity, as it is written.
 
-    ``payload`` holds every mutable field but ``content``, which is kept apart so that equal content is kept once. Its
-    ``encoding`` is ``base64`` if the content is no text, and ``media_type`` names its kind then. ``source_hash`` is
-    None for unread and deleted files and for entities without a source.
-    ``artifact`` holds the content if it is durable already, as large content is before it is written.
+    ``payload`` has every mutable field except ``content``, which is stored separately so that equal content is stored
+    once. Its ``encoding`` is ``base64`` if the content is not text, and ``media_type`` is its type then.
+    ``source_hash`` is None for unread and deleted files and for entities without a source. ``artifact`` is a hold on
+    the content if it is already durable, as large content is before the write.
     """
 
     id: str
@@ -89,9 +88,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One version of an entity, as it was accepted.
 
-    ``document.content`` is None unless the reader asked for content; ``content_ref`` then names it (BLAKE3, 64 hex
-    digits), None if the version has none. ``tx`` is the journal sequence, ``valid_time`` and ``tx_time`` are ms since
-    1970.
+    ``document.content`` is None unless content was requested; ``content_ref`` is its BLAKE3 (64 hex digits), None if
+    the version has none. ``tx`` is the journal sequence, ``valid_time`` and ``tx_time`` are ms since 1970.
     """
 
     document: Document
@@ -102,7 +100,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_backdated(self) -> bool:
-        """True if it was written at a valid time that was past."""
+        """True if it was written with a past valid time."""
         return self.valid_time < self.tx_time
 
 
@@ -119,7 +117,7 @@ class AsOf(msgspec.Struct, frozen=True):
 
     @classmethod
     def given(cls, valid_time: int | None, tx: int | None) -> "AsOf":
-        """The point at which times are as given, None being the newest."""
+        """The point with the given times; None stands for the newest."""
         return cls(LATEST if valid_time is None else valid_time, LATEST if tx is None else tx)
 
     @property
@@ -128,7 +126,7 @@ class AsOf(msgspec.Struct, frozen=True):
         return self.valid_time != LATEST or self.tx != LATEST
 
     def includes(self, stored: Stored) -> bool:
-        """True if ``stored`` is not later than either time."""
+        """True if ``stored`` is not later than this in either time."""
         return stored.valid_time <= self.valid_time and stored.tx <= self.tx
 
 
@@ -139,7 +137,7 @@ K = TypeVar("K")
 
 
 class Page(msgspec.Struct, Generic[K], frozen=True):
-    """A part of an ordered listing: at most ``limit`` rows beyond the key ``after``, in the requested order."""
+    """A part of an ordered listing: at most ``limit`` rows after the key ``after``, in the requested order."""
 
     after: K | None = None
     limit: int | None = None
@@ -157,8 +155,8 @@ IdPage = Page[str]
 
 
 def risen(versions: Iterable[Stored]) -> list[Stored]:
-    """Return those of the ``versions`` of an entity that were its newest by valid time when they were written, in that
-    order: of what was written at a past time, only what replaced the newest."""
+    """Return those of an entity's ``versions`` that were its newest by valid time when they were written, in order of
+    writing. A version written at a past time is included only if it replaced the newest."""
     found: list[Stored] = []
     for stored in sorted(versions, key=lambda stored: stored.tx):
         if not found or stored.valid_time >= found[-1].valid_time:
@@ -176,7 +174,7 @@ def is_large(content: Content | None) -> bool:
 # --- builders ---
 
 UNKNOWN_MEDIA: Final = "application/octet-stream"
-"""The media type of bytes of no known kind."""
+"""The media type of unknown bytes."""
 
 _MEDIA_TYPES: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -197,7 +195,7 @@ _MEDIA_TYPES: Final = (
     (b"ID3", "audio/mpeg"),
     (b"wOF2", "font/woff2"),
 )
-"""First bytes, and the media type of what begins with them."""
+"""First bytes of a file, and its media type."""
 
 
 def file_type(path: str) -> str:
@@ -207,30 +205,30 @@ def file_type(path: str) -> str:
 
 
 def file_stub(id: str, source: Source) -> Document:
-    """A file of which only the name is known. ``id`` is ``file_id(source)``, here and below."""
+    """A file whose content is unknown. ``id`` is ``file_id(source)``, here and below."""
     return _file(id, source, None, None, {"char_count": 0})
 
 
 def file_text(id: str, source: Source, text: str, source_hash: str, secrets: Secrets | None = None) -> Document:
-    """A file that was read. ``source_hash`` is the hash of the bytes that ``text`` was decoded from, keyed if something
-    in it was redacted."""
+    """A file that was read. ``source_hash`` is the hash of the bytes that ``text`` was decoded from, keyed if anything
+    was redacted."""
     return _file(id, source, source_hash, text, {"char_count": len(text), **to_payload(secrets)})
 
 
 def media_type(raw: bytes) -> str:
-    """The media type of ``raw`` by its first bytes, the same on every host; that of unknown bytes if none is known."""
+    """The media type of ``raw`` by its first bytes, the same on every host; ``UNKNOWN_MEDIA`` if unknown."""
     if raw.startswith(b"RIFF"):
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(raw[8:12], UNKNOWN_MEDIA)
     return next((type for magic, type in _MEDIA_TYPES if raw.startswith(magic)), UNKNOWN_MEDIA)
 
 
 def is_binary(document: Document) -> bool:
-    """True if the content of the version is bytes that are no text."""
+    """True if the content of the version is not text."""
     return document.payload.get("encoding") == BASE64
 
 
 def file_binary(id: str, source: Source, source_hash: str, raw: bytes, secrets: Secrets | None = None) -> Document:
-    """A file whose bytes are no text; of bytes that its policy on secrets does not keep, the hash."""
+    """A file that is not text; without its bytes if the secret policy does not keep them."""
     type = media_type(raw)
     fields = {"char_count": 0, "kind": "binary", "size_bytes": len(raw), "media_type": type}
     is_kept = keeps_bytes(type, DEFAULT if secrets is None else secrets.policy)
@@ -239,7 +237,7 @@ def file_binary(id: str, source: Source, source_hash: str, raw: bytes, secrets: 
 
 
 def file_too_large(id: str, source: Source, size_bytes: int, modified_us: int | None = None) -> Document:
-    """A file beyond the bound up to which files are read: size and time are all that is known of what it holds."""
+    """A file that is too large to be read: only its size and time are known."""
     fields: dict[str, Any] = {"char_count": 0, "kind": "too_large", "size_bytes": size_bytes}
     if modified_us is not None:
         fields["modified_us"] = modified_us
@@ -247,13 +245,12 @@ def file_too_large(id: str, source: Source, size_bytes: int, modified_us: int | 
 
 
 def file_tombstone(id: str, source: Source) -> Document:
-    """A file that is confirmed gone. Its identity stays, so that the same path later is the same object."""
+    """A file that is confirmed deleted. A later file at the same path is the same object."""
     return _file(id, source, None, None, {"char_count": 0, "deleted": True})
 
 
 def sourceless(id: str, type: str, payload: dict[str, Any], content: str | None = None) -> Document:
-    """The document of an object that has no source: of anything but a file. Raises: ValueError if ``payload`` holds
-    what JSON readers disagree on."""
+    """The document of an object without a source. Raises: ValueError if ``payload`` has no canonical encoding."""
     return Document(
         id=id,
         type=type,
@@ -279,9 +276,8 @@ def toolcall(
 ) -> Document:
     """A tool call and its output. Fields that are `None` are left out.
 
-    ``unresolved_refs``: references to files that the session did not know, as the harness gave them.
-
-    Raises: ValueError if ``args`` hold what JSON readers disagree on.
+    ``unresolved_refs``: references to files unknown to the session, as the harness gave them. Raises: ValueError if
+    ``args`` have no canonical encoding.
     """
     payload: dict[str, Any] = {"tool": tool, "args": args, "status": status, "chat_ref": chat_ref}
     if args_display is not None:
@@ -308,7 +304,7 @@ def system_prompt(session: str, content: str, secrets: Secrets | None = None) ->
 
 
 def renamed(document: Document, id: str) -> Document:
-    """``document`` as one of the entity ``id``."""
+    """``document`` as a version of the entity ``id``."""
     if id == document.id:
         return document
     return msgspec.structs.replace(document, id=id, identity_hash=identity_hash(document.type, document.source, id))
@@ -322,7 +318,7 @@ def _file(
         id=id,
         type="file",
         source=source,
-        # A file's id is its identity hash: hashing the source again would only cost time.
+        # A file's id is its identity hash: do not hash the source again.
         identity_hash=id,
         source_hash=source_hash,
         content_hash=content_hash(payload, content),
@@ -337,7 +333,7 @@ SOURCE_TYPES: Final[dict[str, type[Source]]] = {"filesystem": FilesystemSource}
 """The members of the union ``Source``, by their tag."""
 
 FORMAT: Final = 1
-"""The form that is written."""
+"""The format that is written."""
 
 _HEX_DIGITS: Final = 64
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -346,7 +342,7 @@ _decoder: Final = msgspec.msgpack.Decoder(list[Any])
 
 
 def pack_text(text: str) -> str | bytes:
-    """``text``, or the 32 bytes that it spells in lower-case hex."""
+    """``text``, or 32 bytes if it is their lower-case hex."""
     if len(text) != _HEX_DIGITS:
         return text
     try:
@@ -362,7 +358,7 @@ def unpack_text(packed: str | bytes) -> str:
 
 
 def source_of(members: dict[str, Any]) -> Source:
-    """The source with these ``members``, its type among them. Raises: ValueError for an unknown type or members."""
+    """The source with these ``members``, including its type. Raises: ValueError for an unknown type or members."""
     kind = SOURCE_TYPES.get(members.get("type", ""))
     if kind is None:
         raise ValueError(f"source type {members.get('type')!r} is unknown: it was stored by a newer ctxd")
@@ -370,7 +366,7 @@ def source_of(members: dict[str, Any]) -> Source:
 
 
 def _pack_source(source: Source) -> tuple[str | bytes, str] | dict[str, Any]:
-    """A pair for a file, whose members are known; the members with their names for every other kind."""
+    """A pair for a file; for other kinds, the members with their names."""
     file = filesystem_source(source)
     if file is not None:
         return pack_text(file.filesystem_id), file.path
@@ -386,10 +382,10 @@ def _unpack_source(packed: Any) -> Source | None:  # noqa: ANN401
 
 
 def encode_document(document: Document, *, ordered: bool = False) -> bytes:
-    """The stored form of ``document``: everything but its id and its content; with ``ordered`` as if the keys of its
-    payload were in order, at every depth.
+    """The stored form of ``document``: everything except its id and content; with ``ordered``, with the keys of its
+    payload sorted at every depth.
 
-    Raises: TypeError, ValueError or OverflowError for a payload that is no JSON value.
+    Raises: TypeError, ValueError or OverflowError for a payload that is not a JSON value.
     """
     return (_sorting if ordered else _encoder).encode(
         (
@@ -405,9 +401,9 @@ def encode_document(document: Document, *, ordered: bool = False) -> bytes:
 
 
 def decode_document(id: str, body: bytes, content: Content | None = None) -> Document:
-    """The document that ``encode_document`` was given, with ``content`` put back.
+    """Undo ``encode_document``; ``content`` is added.
 
-    Raises: ValueError for an unknown form.
+    Raises: ValueError for an unknown format.
     """
     version, *fields = _decoder.decode(body)
     if version != FORMAT:

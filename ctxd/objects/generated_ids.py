@@ -1,7 +1,7 @@
-"""Ids that ctxd makes itself, and how they differ from those that it receives.
+"""Ids that ctxd generates, and how they are kept apart from ids that it receives.
 
-The promise: ids of different origin never meet. A file's id is a hash of its source; everything else that ctxd names
-has a reserved prefix; a tool call keeps its harness's id unless that could be taken for one of those.
+Guarantee: ids of different origin never collide. A file's id is a hash of its source; every other generated id has a
+reserved prefix; a tool call keeps its harness's id unless that could be mistaken for a generated one.
 """
 
 import hashlib
@@ -18,23 +18,22 @@ INFRASTRUCTURE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.vis
 """Prefixes of ids of infrastructure objects (spec 1 §2.1)."""
 
 INNER_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if not kind.visible)
-"""Prefixes of ids of entities that are no objects: no client is shown one."""
+"""Prefixes of ids of entities that are not objects, which clients never see."""
 
 UNCACHED_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.prefix and not kind.cached)
-"""Prefixes of ids of entities whose newest version is not kept in memory: one that was accepted is found once it is
-durable."""
+"""Prefixes of ids of entities whose newest version is not cached: an accepted version is found once it is durable."""
 
 UNPURGEABLE_PREFIXES: Final = tuple(kind.prefix for kind in KINDS if kind.purge != "erase")
-"""Prefixes of ids that a purge of one object refuses."""
+"""Prefixes of ids that cannot be purged as single objects."""
 
 STORE_PREFIX: Final = "ctxd/"
-"""Prefix of the ids of ctxd's own documents in a store that others can use as well."""
+"""Prefix of the ids of ctxd's own documents in a store that may be shared."""
 
 RESERVED_PREFIXES: Final = (*(kind.prefix for kind in KINDS if kind.prefix), STORE_PREFIX)
-"""Prefixes of ids that ctxd makes. A harness's id with one of them is aliased."""
+"""Prefixes of generated ids. A harness's id with one of them is aliased."""
 
 NUMBER_DIGITS: Final = 10
-"""Digits of the number in a segment's and an assembly's id: with leading zeros, so that ids sort as numbers do."""
+"""Digits of the number in a segment's or assembly's id, with leading zeros, so that ids sort like numbers."""
 
 _SEGMENT: Final = f"segment:%s#%0{NUMBER_DIGITS}d"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
@@ -52,17 +51,17 @@ def file_id(source: Source) -> ObjectId:
 
 
 def observations(session: str) -> str:
-    """The filesystem id under which ``session`` keeps its own observations of files."""
+    """The filesystem id of the session's own observations of files."""
     return hashlib.sha256(f"observed\0{session}".encode()).hexdigest()
 
 
 def observed(session: str, path: str) -> FilesystemSource:
-    """The source of the file that ``session`` alone reports at its ``path``."""
+    """The source of a file at ``path`` that only ``session`` reports."""
     return FilesystemSource(observations(session), path)
 
 
 def is_reserved(id: str) -> bool:
-    """Return True if ``id`` could be taken for one that ctxd makes: a reserved prefix, or the form of a hash."""
+    """Return True if ``id`` could be mistaken for a generated one: it has a reserved prefix, or the form of a hash."""
     return id.startswith(RESERVED_PREFIXES) or (len(id) == 64 and is_hash(id))
 
 
@@ -75,7 +74,7 @@ _OWNED: Final = tuple(kind.prefix for kind in KINDS if kind.of_session and kind.
 
 
 def session_of(id: str) -> str | None:
-    """Return the session that the entity ``id`` is a part of; None for an entity that several sessions may know."""
+    """Return the session that the entity ``id`` belongs to; None for an entity that several sessions may know."""
     return id.partition(":")[2].partition("#")[0] if id.startswith(_OWNED) else None
 
 
@@ -90,7 +89,7 @@ def segment_id(session: str, number: int) -> str:
 
 
 def cursor_mark(session: str) -> str:
-    """The mark of ``session`` in cursors of its pages: 8 hex digits, so that another session refuses it."""
+    """The mark of ``session`` in its cursors, 8 hex digits, by which other sessions refuse them."""
     return hashlib.sha256(f"cursor\0{session}".encode()).hexdigest()[:8]
 
 
@@ -105,8 +104,7 @@ def assembly_id(session: str, number: int) -> str:
 
 
 def component_texts_prefix(session: str = "") -> str:
-    """Return the prefix of the ids of all component texts of ``session``, and of no others; of every session without
-    one."""
+    """Return the prefix of the ids of all component texts of ``session``, and of no others; empty: of all sessions."""
     return f"component_text:{session}#" if session else "component_text:"
 
 
@@ -126,7 +124,7 @@ def entry_id(session: str, key: str) -> str:
 
 
 COMMIT_PREFIX: Final = "commit:"
-"""Prefix of the entities of context commits; the id that clients know follows."""
+"""Prefix of the entity ids of context commits; the commit id follows."""
 
 
 def number_of(id: str) -> int:

@@ -1,13 +1,13 @@
-"""Hashes of objects, and the canonical bytes of a JSON value that they are taken over.
+"""Hashes of objects, and the canonical encoding of JSON values that they are computed from.
 
-Canonical bytes are those of RFC 8785. Equal values give equal bytes, in any program that follows the RFC: keys in
-UTF-16 order, numbers as ECMAScript prints them, no blanks, UTF-8. A value that JSON readers would not agree on is
-refused, never rounded. Almost every value has ASCII keys and no fractions; for those msgspec's sorted encoding is
-already canonical, and only that it may be used has to be checked. The rest takes the exact way, about ten times slower.
+The canonical encoding is that of RFC 8785: keys in UTF-16 order, numbers as ECMAScript prints them, no blanks, UTF-8.
+Equal values have equal bytes in any program that follows the RFC. A value that JSON parsers would read differently is
+refused, never rounded. For values with ASCII keys and without fractions, which are almost all, msgspec's sorted
+encoding is already canonical, which only has to be checked. Others take an exact encoder, about ten times slower.
 
-The three hashes of an object (spec 1 §2.2) are SHA-256, as 64 lower-case hex digits: the identity hash names the
-object, the source hash changes with its source, the content hash with the document. Only the source hash is taken over
-other bytes, those of the source.
+The three hashes of an object (spec 1 §2.2) are SHA-256, as 64 lower-case hex digits: the identity hash identifies the
+object, the source hash changes with its source, the content hash with the document. Only the source hash is computed
+from other bytes, those of the source.
 """
 
 import base64
@@ -21,7 +21,7 @@ from ctxd_protocol.limits import SAFE_INTEGER_MAX
 from ctxd_protocol.object_types import Source
 
 BASE64: Final = "base64"
-"""The ``encoding`` of content that is no text."""
+"""The ``encoding`` of content that is not text."""
 
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _encode_text: Final = msgspec.json.Encoder().encode
@@ -29,11 +29,11 @@ _ATOMS: Final = frozenset((str, bool, type(None)))
 
 
 def canonical(value: Any) -> bytes:  # noqa: ANN401 - any JSON value is what it is for
-    """The one encoding of ``value``, in UTF-8.
+    """The canonical encoding of ``value``, in UTF-8.
 
-    ``value`` is made of dict with text keys, list, tuple, str, int, float, bool and None.
-    Raises: ValueError for anything else: an integer beyond 2^53-1 either way, NaN, an infinity, a lone surrogate, a key
-    that is no text, nesting that exhausts the stack.
+    ``value`` consists of dict with text keys, list, tuple, str, int, float, bool and None.
+    Raises: ValueError for anything else: an integer outside ±(2^53-1), NaN, an infinity, a lone surrogate, a key that
+    is not text, nesting that exhausts the stack.
     """
     try:
         if _encodes_canonically(value):
@@ -145,7 +145,7 @@ def identity_hash(type: str, source: Source | None, id: str) -> str:
     Raises: ValueError if a part has no canonical encoding (a path that is not UTF-8).
     """
     if source is None:
-        # The canonical encoding of an object with these two fields.
+        # This is the canonical encoding of an object with these two fields.
         return hashlib.sha256(b'{"type":%b,"xt/id":%b}' % (_encode_text(type), _encode_text(id))).hexdigest()
     return hashlib.sha256(canonical({"source": source_binding(source), "type": type})).hexdigest()
 
@@ -156,11 +156,11 @@ def source_hash(raw: bytes) -> str:
 
 
 def content_hash(payload: dict[str, Any], content: str | bytes | None) -> str:
-    """Hash every mutable field of a document, ``content`` among them unless it is None: as base64 if that is the
+    """Hash every mutable field of a document, including ``content`` unless it is None, as base64 if that is the
     payload's ``encoding``.
 
-    ``payload`` holds no key ``content``. Its ``secrets`` are left out: what is found in a text depends on the rules of
-    the day, and equal text is equal. Raises: ValueError if a field has no canonical encoding.
+    ``payload`` has no key ``content``. Its ``secrets`` are left out: they depend on the current rules, and equal texts
+    must have equal hashes. Raises: ValueError if a field has no canonical encoding.
     """
     if "secrets" in payload:
         payload = {name: field for name, field in payload.items() if name != "secrets"}
@@ -172,6 +172,6 @@ def content_hash(payload: dict[str, Any], content: str | bytes | None) -> str:
 
 
 def source_binding(source: Source) -> dict[str, Any]:
-    """The members of ``source`` as the envelope spells them, its type among them; the same for every kind."""
+    """The members of ``source`` as in the envelope, including its type; the same for every kind."""
     members: dict[str, Any] = msgspec.to_builtins(source)
     return members

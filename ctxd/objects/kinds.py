@@ -1,6 +1,6 @@
 """The table of entity kinds, and the state of a version.
 
-A new kind of entity is one row of ``KINDS``: the prefixes, caches and rules that depend on a kind are derived from it.
+A new kind of entity is one row of ``KINDS``, from which prefixes, caching and rules are derived.
 """
 
 from typing import Final, Literal, NamedTuple, cast
@@ -10,22 +10,22 @@ from ctxd_protocol.object_types import ObjectState, ObjectType
 
 
 class EntityKind(NamedTuple):
-    """One kind of entity, and how each part of the daemon treats it."""
+    """One kind of entity, with its treatment by the parts of the daemon."""
 
     name: str
     """The type of its documents."""
     prefix: str
-    """The beginning of its ids; empty for kinds whose ids are a hash or a harness's own."""
+    """The prefix of its ids; empty for kinds whose ids are a hash or a harness's own."""
     visible: bool
     """True if clients see it as an object (spec 1 §2.5)."""
     of_session: bool
-    """True if the id names the one session that it belongs to."""
+    """True if the id contains the session that the entity belongs to."""
     stored: bool
     """False for objects that are folded from other entities."""
     cached: bool
-    """True if its newest version is kept in memory."""
+    """True if its newest version is cached."""
     purge: Literal["erase", "restate", "refuse"]
-    """Effect of a purge: on its text, on the parts that quote what is purged, or none."""
+    """Effect of a purge: erase its text, restate it without the purged parts, or refuse."""
 
 
 KINDS: Final = (
@@ -52,19 +52,19 @@ KINDS: Final = (
     EntityKind("sandbox", "sandbox:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
     EntityKind("fence", "fence:", visible=False, of_session=False, stored=True, cached=True, purge="refuse"),
 )
-"""Every kind there is. The prefix ``toolcall:`` is given to a tool call whose own id could be taken for another's."""
+"""All kinds. A tool call gets the prefix ``toolcall:`` if its own id could be mistaken for another entity's."""
 
 ContentKind = Literal["file", "toolcall"]
-"""The kinds of the objects in a session's sets. A kind is kept beside each id, never derived from its form."""
+"""The kinds of objects in a session's sets. Each id is stored with its kind, which is never derived from the id."""
 
 OBJECT_TYPES: Final[frozenset[str]] = frozenset(kind.name for kind in KINDS if kind.visible)
-"""Every type that an object can have (spec 1 §2.5)."""
+"""All types of objects (spec 1 §2.5)."""
 
 _INFRASTRUCTURE: Final = {kind.prefix: kind.name for kind in KINDS if kind.visible and kind.of_session}
 
 
 def type_of(id: str) -> ObjectType | None:
-    """Return the type that the prefix of an infrastructure id names; None for every other id."""
+    """Return the type given by the prefix of an infrastructure id; None for other ids."""
     prefix, colon, _ = id.partition(":")
     return cast("ObjectType | None", _INFRASTRUCTURE.get(prefix + colon)) if colon else None
 
@@ -81,7 +81,7 @@ def is_unread(document: Document) -> bool:
 
 
 def is_deleted(document: Document) -> bool:
-    """True if the version records that the file's source is confirmed gone."""
+    """True if the version records that the file is confirmed deleted."""
     return document.payload.get("deleted") is True
 
 
@@ -96,7 +96,7 @@ def is_reclaimed(document: Document) -> bool:
 
 
 def state_of(document: Document) -> ObjectState:
-    """The state in the version itself; that a source cannot be reached now only its reader knows."""
+    """The state recorded in the version; whether the source can be reached now is known only to its reader."""
     if is_purged(document):
         return "purged"
     if is_deleted(document):
