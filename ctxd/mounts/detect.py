@@ -1,8 +1,8 @@
-"""Detection of mount mappings in the output of container runtimes and kernels.
+"""Detection of mount mappings in the output of container runtimes and the kernel.
 
-``docker inspect`` knows host paths and is to be preferred. ``/proc/self/mountinfo``, read inside the sandbox, knows
-each mount's root *within its filesystem* (field 4) and its mount point (field 5): that root is the host's path only if
-the host mounts the filesystem at ``/``. What is not a mapping is named with its reason, never dropped in silence.
+Prefer ``docker inspect``, which contains host paths. ``/proc/self/mountinfo``, read inside the sandbox, contains each
+mount's root *within its filesystem* (field 4) and its mount point (field 5): that root is the host's path only if the
+host mounts the filesystem at ``/``. Entries that are not mappings are returned with a reason, never dropped silently.
 """
 
 import os
@@ -21,10 +21,10 @@ _IN_MEMORY: Final = frozenset({
     "autofs", "bpf", "binfmt_misc", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "fusectl",
     "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "securityfs", "sysfs", "tmpfs", "tracefs",
 })  # fmt: skip
-"""Kernel filesystems: nothing below them is a file of the host's disks."""
+"""Kernel filesystems, without files of the host's disks."""
 
 _OWN_FILES: Final = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
-"""Files that every runtime mounts over the image's; they are the sandbox's own, made for it alone."""
+"""Files that every runtime mounts over the image's; they are created for the sandbox alone."""
 
 _CONTAINER_IN_PATH: Final = re.compile(r"/([0-9a-f]{64})/")
 
@@ -43,7 +43,7 @@ class _Container(msgspec.Struct, frozen=True):
 
 
 def from_docker_inspect(text: str) -> Detected:
-    """The mappings of the one container that ``docker inspect`` printed.
+    """The mappings of the single container in the output of ``docker inspect``.
 
     Binds and local volumes are directories of the host; everything else is ignored.
     Raises: CtxdError invalid_params for anything but one container.
@@ -100,9 +100,9 @@ def from_mountinfo(text: str) -> Detected:
     """The mappings that ``/proc/self/mountinfo`` of a sandbox shows: the binds of directories of one filesystem.
 
     Ignored: kernel filesystems, the sandbox's root, whole filesystems and Btrfs subvolumes (their path on the host is
-    unknown), what lies outside the root that the text was read in, the runtime's own files, directories deleted since,
-    paths that are no UTF-8, and mounts that a later one hides. Raises: CtxdError invalid_params for a line of another
-    form, and for text that no bytes are read as.
+    unknown), mounts outside the root that the text was read in, the runtime's own files, deleted directories, paths
+    that are not UTF-8, and mounts hidden by a later one. Raises: CtxdError invalid_params for a malformed line, and for
+    text that cannot come from ``os.fsdecode``.
     """
     try:
         os.fsencode(text)
@@ -168,12 +168,12 @@ def _is_text(path: str) -> bool:
 
 
 def _shown(path: str) -> str:
-    """``path`` for a person: each byte that is no UTF-8 as two hex digits."""
+    """``path`` for people: bytes that are not UTF-8 as two hex digits each."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _own_filesystem(lines: list[Mounted]) -> FilesystemId | None:
-    """The container id, from where the runtime keeps the files it mounts over the image's; `None` if unknown."""
+    """The container id, from the paths of the runtime's own files; `None` if unknown."""
     for line in lines:
         match = _CONTAINER_IN_PATH.search(line.root) if line.mount_point in _OWN_FILES else None
         if match:

@@ -3,8 +3,8 @@
 A device is the fallback for paths without a mount mapping (spec 1 §5.3). An id made of a device number holds as long as
 the number does: until the device is unmounted or the host restarts.
 
-Two hosts with one machine id (cloned images) would share objects; that is for their operator to mend, by
-``systemd-machine-id-setup``, as it is for every other program that relies on it.
+Two hosts with the same machine id (cloned images) would share objects; their operator has to fix that with
+``systemd-machine-id-setup``, as for every other program that relies on the id.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from ctxd.errors import CtxdError, StateDirError
 from ctxd_protocol.ids import FilesystemId
 
 MACHINE_ID_PATHS: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
-"""Where a machine id is kept: systemd's place first, D-Bus's own where there is no systemd."""
+"""Files of the machine id: systemd's first, then D-Bus's for hosts without systemd."""
 
 HOST_PLACES: Final = ("/", "/home", "/opt", "/srv", "/usr", "/var", "~")
-"""Directories whose devices are the host's own: the root, what is often put on disks of its own, and the home of the
-daemon's user. What lies elsewhere on a device of its own may be another disk tomorrow, or none: ``/mnt``, ``/media``,
-``/tmp``. No place of a session is among them: an agent may work on a disk of any owner.
+"""Directories whose devices count as the host's: the root, directories that are often on separate disks, and the home
+of the daemon's user. Devices elsewhere, such as at ``/mnt``, ``/media`` or ``/tmp``, may change or disappear.
+Directories of sessions are not included: an agent may work on any disk.
 """
 
 _EXIT_CONFIG: Final = 78
@@ -34,11 +34,11 @@ _CONTAINER_ID: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def host_filesystem_id(paths: Sequence[Path] = MACHINE_ID_PATHS, *, substitute: Path | None = None) -> FilesystemId:
-    """The id of the host's own filesystem: SHA-256 of the machine id without the blanks around it.
+    """The id of the host's own filesystem: the SHA-256 of the stripped machine id.
 
-    Images without systemd have no machine id. ``substitute`` is then read in its place, and written with a random id if
-    it is not there, so that the id stays the same as long as that file (in the state directory) does. Blocks; meant for
-    start-up. Raises: StateDirError if there is neither a machine id nor a usable substitute.
+    Images without systemd have no machine id. Then ``substitute`` is read instead, or created with a random id, so that
+    the id lasts as long as that file (in the state directory). Blocks; meant for start-up. Raises: StateDirError if
+    there is neither a machine id nor a usable substitute.
     """
     for path in paths:
         text = _machine_id(path)
@@ -51,7 +51,7 @@ def host_filesystem_id(paths: Sequence[Path] = MACHINE_ID_PATHS, *, substitute: 
 
 
 def container_filesystem_id(container: str) -> FilesystemId:
-    """The id of a container's own filesystem: its full container id as it is.
+    """The id of a container's own filesystem: its full container id.
 
     Raises: CtxdError invalid_params for anything but 64 lower-case hex digits; a short id is not unique.
     """
@@ -69,7 +69,7 @@ def _machine_id(path: Path) -> str:
         text = path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-    # systemd writes this word into images whose first start has yet to come.
+    # systemd writes this word into images that have not been booted yet.
     return "" if text == "uninitialized" else text
 
 
@@ -85,10 +85,10 @@ def _substitute(path: Path) -> str:
 
 
 class Devices:
-    """Filesystem ids by device number. Mount mappings take precedence; ask them first.
+    """Filesystem ids by device number. Mount mappings take precedence, so check those first.
 
-    ``host_devices`` are the ``st_dev`` of what counts as the host's own filesystem. Any other device has an id of its
-    own, which depends on the host and the number only: a daemon that starts again comes to the same.
+    ``host_devices`` are the ``st_dev`` numbers that count as the host's own filesystem. The id of any other device
+    depends only on the host and the number, so it is the same after a restart.
     """
 
     def __init__(self, host_filesystem_id: str, host_devices: frozenset[int] = frozenset()) -> None:
@@ -103,12 +103,12 @@ class Devices:
 
 
 def host_devices(places: Iterable[str] = HOST_PLACES) -> frozenset[int]:
-    """The ``st_dev`` of each of ``places`` that is there, as they are now. Blocks; meant for start-up."""
+    """The current ``st_dev`` of each of ``places`` that exists. Blocks; meant for start-up."""
     devices: set[int] = set()
     for place in places:
         try:
             devices.add(os.stat(Path(place).expanduser()).st_dev)
         except (OSError, RuntimeError):
-            # A place that is not there has no files; a user without a home has none to add.
+            # The directory does not exist, or the user has no home.
             continue
     return frozenset(devices)

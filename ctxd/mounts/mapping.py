@@ -1,7 +1,7 @@
 """Mount mapping: from the path an agent uses to the canonical path, and back (spec 1 §5.3).
 
-Everything is lexical: no file is looked at, so the answer is the same whether or not the sandbox still runs. Prefixes
-match whole components and the longest one wins, both ways. The promise: a display path, given back, names the same
+Everything is lexical: no file is accessed, so the result does not depend on whether the sandbox still runs. Prefixes
+match whole components, and the longest one wins, in both directions. Guarantee: a display path maps back to the same
 file, or it is the canonical path because the agent has no name for the file.
 """
 
@@ -14,14 +14,14 @@ from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_sour
 from ctxd_protocol.session_types import Mount
 
 PATH_BYTES_MAX: Final = 4096
-"""Bytes of a path in UTF-8. Linux's PATH_MAX: no system call takes a longer one."""
+"""Maximum bytes of a path in UTF-8: Linux's PATH_MAX."""
 
 UNMOUNTED: Final = "<unmounted>"
 """The display path, for an agent in a sandbox, of a file that none of its mounts covers (any more)."""
 
 
 class _MountRule:
-    """One mapping, its prefixes cut to ``""`` at the root so that ``prefix + "/"`` always ends a component."""
+    """One mapping. The prefix of the root is ``""``, so that ``prefix + "/"`` always ends a component."""
 
     __slots__ = ("agent", "canonical", "filesystem_id")
 
@@ -32,7 +32,7 @@ class _MountRule:
 
 
 class MountTable:
-    """The mappings of one session. Immutable: made anew when the session's mounts change."""
+    """The mappings of one session. Immutable: a new one is created when the session's mounts change."""
 
     __slots__ = ("_by_agent", "_by_canonical", "_own", "by_device", "filesystem_id", "host_filesystem_id")
 
@@ -46,14 +46,13 @@ class MountTable:
         observations: str | None = None,
         resolved: Sequence[str] = (),
     ) -> None:
-        """``resolved`` are the canonical prefixes of ``mounts`` without symlinks; empty: as the mounts name them.
+        """``resolved`` are the canonical prefixes of ``mounts`` with symlinks resolved; empty: use them as given.
 
-        ``filesystem_id`` is where paths lie that no mount covers; a mount that names none lies on the host.
-
-        ``by_device``: a path that no mount covers is one of the host, and lies on the filesystem of its device.
-        ``ctxd.indexing.path_resolution`` looks that up: here such a path is on ``filesystem_id`` all the same.
-        ``observations`` is the filesystem id under which the session's own observations are kept.
-        Raises: CtxdError invalid_path for a prefix that is no absolute path, or an agent prefix given twice.
+        ``filesystem_id`` is that of paths that no mount covers; a mount without one is on the host. ``by_device``: a
+        path that no mount covers is a host path, on the filesystem of its device. ``ctxd.indexing.path_resolution``
+        looks up that filesystem; here such a path still gets ``filesystem_id``. ``observations`` is the filesystem id
+        of the session's own observations.
+        Raises: CtxdError invalid_path for a prefix that is not an absolute path, or a duplicate agent prefix.
         """
         self.filesystem_id = filesystem_id
         self.host_filesystem_id = host_filesystem_id
@@ -65,18 +64,18 @@ class MountTable:
             if agent in rules:
                 raise CtxdError("invalid_path", f"two mounts at {mount.agent_prefix!r}", hint="Keep one of them.")
             rules[agent] = _MountRule(agent, canonical, mount.filesystem_id or host_filesystem_id)
-        # Sorting is stable: of two equally long canonical prefixes the one configured first is shown.
+        # Sorting is stable: of two equally long canonical prefixes, the one configured first is displayed.
         self._by_agent = sorted(rules.values(), key=lambda rule: -len(rule.agent))
         self._by_canonical = sorted(rules.values(), key=lambda rule: -len(rule.canonical))
 
     @property
     def in_sandbox(self) -> bool:
-        """True if the agent has a filesystem of its own and sees of the host only what is mounted."""
+        """True if the agent has a filesystem of its own and sees only mounted directories of the host."""
         return self.filesystem_id != self.host_filesystem_id and not self.by_device
 
     @property
     def host_roots(self) -> tuple[str, ...]:
-        """The directories of the host that a sandbox sees, and may plant symlinks in; none for an agent on the host."""
+        """The host directories that a sandbox sees, and may plant symlinks in; empty for an agent on the host."""
         if not self.in_sandbox:
             return ()
         on_host = (rule for rule in self._by_canonical if rule.filesystem_id == self.host_filesystem_id)
@@ -84,8 +83,7 @@ class MountTable:
 
     @property
     def view(self) -> tuple[tuple[str, str | None], ...]:
-        """Each agent prefix with the directory of the host that it is, `None` where it is not the host's. The root
-        is an empty prefix."""
+        """Each agent prefix with its host directory, `None` if it is not on the host. The root is an empty prefix."""
         host = self.host_filesystem_id
         return tuple((rule.agent, rule.canonical if rule.filesystem_id == host else None) for rule in self._by_agent)
 
@@ -94,9 +92,9 @@ class MountTable:
         return self.locate(path, workdir)[0]
 
     def locate(self, path: str, workdir: str = "/") -> tuple[FilesystemSource, str | None]:
-        """The source of the agent's ``path``, and the canonical prefix of the mount it is below; `None` below no mount.
+        """The source of the agent's ``path``, and the canonical prefix of its mount, `None` without one.
 
-        Symlinks are not followed. A relative path is taken from ``workdir``. The root is an empty prefix.
+        Symlinks are not followed. A relative path is relative to ``workdir``. The root is an empty prefix.
         Raises: CtxdError invalid_path (see ``normalise``), also when the canonical path would be too long.
         """
         agent_path = normalise(path, workdir)
@@ -109,8 +107,8 @@ class MountTable:
         return FilesystemSource(self.filesystem_id, agent_path), None
 
     def display(self, source: Source) -> str:
-        """The agent's path of the file at ``source``; if it has none, the canonical path, or ``UNMOUNTED`` for an agent
-        in a sandbox: the canonical path is then a path of the host. No sandbox sees another kind of source."""
+        """The agent's path of the file at ``source``; without one, the canonical path, or ``UNMOUNTED`` for an agent in
+        a sandbox, which must not see host paths. A sandbox sees no source of another kind."""
         name = self.agent_path(source)
         if name is not None:
             return name
@@ -119,9 +117,9 @@ class MountTable:
         return UNMOUNTED if self.in_sandbox and not is_own else source_label(source)
 
     def agent_path(self, source: Source) -> str | None:
-        """The path at which a mount shows the agent the file at ``source``; ``None`` if no mount does.
+        """The path of the file at ``source`` in the agent's mounts; ``None`` if no mount contains it.
 
-        ``None`` also for a source that is no file.
+        ``None`` also for a source that is not a file.
         """
         file = filesystem_source(source)
         if file is None:
@@ -130,7 +128,7 @@ class MountTable:
             if rule.filesystem_id != file.filesystem_id:
                 continue
             rest = _below(rule.canonical, file.path)
-            # Another mount may lie over that name; then it means another file.
+            # Another mount may cover that name, which then means a different file.
             if rest is not None and self._innermost(rule.agent + rest) is rule:
                 return rule.agent + rest or "/"
         return None
@@ -143,9 +141,9 @@ class MountTable:
 
 
 def normalise(path: str, workdir: str = "/") -> str:
-    """``path`` as an absolute path without ``.``, ``..``, empty components or a slash at its end.
+    """``path`` as an absolute path without ``.``, ``..``, empty components or a trailing slash.
 
-    ``..`` removes the component before it, whatever that is on disk. ``workdir`` is absolute.
+    ``..`` removes the component before it, even if that is a symlink on disk. ``workdir`` is absolute.
     Raises: CtxdError invalid_path if the path is empty, longer than 4,096 bytes, climbs above the root, holds a NUL or
     is not valid UTF-8.
     """
@@ -172,7 +170,7 @@ def normalise(path: str, workdir: str = "/") -> str:
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """The directories that an absolute ``path`` is below by its name, from the root, an empty one, downwards."""
+    """The parents of an absolute ``path`` by name, starting with the root as an empty string."""
     end = path.find("/")
     while end >= 0:
         yield path[:end]
@@ -189,14 +187,14 @@ def _check_length(path: str) -> None:
 
 
 def mount_prefix(path: str) -> str:
-    """Normalise a mount's prefix, the root to an empty one. Raises: CtxdError invalid_path."""
+    """Normalise a mount's prefix; the root becomes an empty string. Raises: CtxdError invalid_path."""
     if not path.startswith("/"):
         raise CtxdError("invalid_path", f"mount prefix {path[:100]!r} is no absolute path")
     return normalise(path).rstrip("/")
 
 
 def _below(prefix: str, path: str) -> str | None:
-    """The rest of ``path`` after ``prefix``: empty for the prefix itself, else from a slash on; `None` if outside."""
+    """The rest of ``path`` after ``prefix``: empty for the prefix itself, else with a leading slash, or `None`."""
     if path == prefix or (not prefix and path == "/"):
         return ""
     return path[len(prefix) :] if path.startswith(prefix + "/") else None

@@ -1,6 +1,6 @@
 """Parser of ``/proc/PID/mountinfo``: the mounts of a process.
 
-Owns that form. Names are text as ``os.fsdecode`` gives it, so that bytes that are no UTF-8 survive.
+Names are decoded with ``os.fsdecode``, so that bytes that are not UTF-8 survive.
 """
 
 import os
@@ -10,16 +10,16 @@ from typing import Final
 import msgspec
 
 OWN_MOUNTS: Final = "/proc/self/mountinfo"
-"""The kernel's list of the mounts of this process; reading it hangs for none of them."""
+"""The kernel's list of this process's mounts; reading it never hangs."""
 
 _DEVICE: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 _ESCAPE: Final = re.compile(rb"\\([0-3][0-7]{2})")
 
 
 class Mounted(msgspec.Struct, frozen=True):
-    """One line: ``root`` of the filesystem on ``device``, an ``st_dev``, is at ``mount_point``.
+    """One line: ``root`` of the filesystem on ``device``, an ``st_dev``, is mounted at ``mount_point``.
 
-    ``filesystem`` is its kind, with that of a program after a dot: ``fuse.sshfs``.
+    ``filesystem`` is its type, with a subtype after a dot: ``fuse.sshfs``.
     """
 
     device: int
@@ -30,16 +30,16 @@ class Mounted(msgspec.Struct, frozen=True):
 
 
 def mounts_in(text: str) -> list[Mounted]:
-    """Parse each line of ``text``, in their order: a later one hides an earlier one at the same place.
+    """Parse each line of ``text``, in order: a later mount hides an earlier one at the same mount point.
 
-    Raises: ValueError naming the first line of another form.
+    Raises: ValueError with the first malformed line.
     """
-    # A name may hold any other character at which splitlines would split.
+    # Names may contain the other characters that splitlines splits at.
     return [_mounted(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
 def mounts_now(mountinfo: str = OWN_MOUNTS) -> list[Mounted]:
-    """The same of the file ``mountinfo``, as it is now; nothing where it cannot be read. Raises: ValueError."""
+    """Parse the file ``mountinfo``; empty if it cannot be read. Raises: ValueError."""
     try:
         with open(mountinfo, "rb") as file:
             text = file.read()
@@ -64,7 +64,7 @@ def _mounted(number: int, line: str) -> Mounted:
 
 
 def _unescaped(field: str) -> str:
-    """The kernel writes blanks, line feeds and backslashes of a name as three octal digits: each is one byte."""
+    """Undo the kernel's escapes: blanks, line feeds and backslashes in a name are three octal digits each."""
     if "\\" not in field:
         return field
     return os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), os.fsencode(field)))
