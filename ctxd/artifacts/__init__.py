@@ -1,1 +1,1 @@
-"""Content-addressed bytes on disk, for text too long for the database."""
+"""Content-addressed bytes on disk, for content too large for the database."""

@@ -1,5 +1,4 @@
-"""Folders and files whose entries are on the disk when a call returns. Stands alone: the store and the state directory
-use it too."""
+"""Durable creation and removal of folders and files. Separate: the store and the state directory use it too."""
 
 import os
 from contextlib import suppress
@@ -10,8 +9,8 @@ _ZEROS: Final = bytes(128 * 1024)
 
 
 def erase(path: Path) -> None:
-    """Overwrite and remove a file; on return it is off the disk. A missing one is no error; of a symbolic link only the
-    link is removed. Raises: OSError."""
+    """Overwrite and remove a file; its bytes are off the disk on return. A missing file is ignored; for a symbolic
+    link, only the link is removed. Raises: OSError."""
     try:
         if path.is_symlink():
             path.unlink()
@@ -21,7 +20,7 @@ def erase(path: Path) -> None:
         with path.open("r+b", buffering=0) as file:
             while left > 0:
                 left -= file.write(_ZEROS[:left])
-                # A flush of all of it at once would keep those of others waiting for as long.
+                # Flush in steps: one flush of everything would delay other flushes as long.
                 os.fdatasync(file.fileno())
         path.unlink()
     except FileNotFoundError:
@@ -30,8 +29,8 @@ def erase(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder``, with mode 0700, and the missing ones above it; on return their entries are on the disk, but for
-    one in a folder that may be written and not read.
+    """Create ``folder`` and its missing parents, with mode 0700. Their entries are flushed on return, except those in a
+    folder that is writable but not readable.
 
     Raises: OSError.
     """

@@ -1,6 +1,6 @@
 """Verification of artifacts, packs and the index, in pages that each read a bounded part of the store.
 
-First come the artifacts by address, then the packs, one a page, then the tables of the index, one a page.
+The artifacts come first, by address, then the packs, one per page, then the tables of the index, one per page.
 """
 
 import re
@@ -20,8 +20,8 @@ _CURSOR: Final = re.compile(r"([0-9a-f]{64})(?:\+([0-9]{1,18}))?|pack-([0-9]{1,9
 
 
 class FsckPage(NamedTuple):
-    """Findings of one page: how many artifacts and bytes of them it read to the end, those that are damaged with a
-    sentence each, faults of packs and index, and the cursor of the next page (None behind the last one)."""
+    """Findings of one page: the number of artifacts and bytes that it checked, damaged artifacts with a sentence each,
+    faults of packs and the index, and the cursor of the next page (None after the last one)."""
 
     checked: int
     checked_bytes: int
@@ -31,7 +31,7 @@ class FsckPage(NamedTuple):
 
 
 def page(store: ArtifactStore, cursor: str | None, limit: int) -> FsckPage:
-    """Check the page behind ``cursor``, of at most ``limit`` artifacts. Blocks.
+    """Check the page after ``cursor``, of at most ``limit`` artifacts. Blocks.
 
     Raises: CtxdError invalid_params for a cursor that no page returned; ``dbfile``'s errors.
     """
@@ -59,7 +59,7 @@ def _artifact_page(store: ArtifactStore, reader: Index, cursor: str | None, limi
         try:
             end = store.check_range(name, first, first + PAGE_BYTES)
         except CtxdError as error:
-            # What is removed meanwhile is no damage.
+            # An artifact removed meanwhile is not damaged.
             if store.holds(name):
                 damaged.append((name, error.message))
             end, is_whole = first, True
@@ -76,7 +76,7 @@ def _artifact_page(store: ArtifactStore, reader: Index, cursor: str | None, limi
 
 
 def _pack_page(packs: Packs, reader: Index, number: int) -> FsckPage:
-    """Check the first pack beyond ``number``; with none left go on with the index."""
+    """Check the first pack after ``number``; after the last pack, continue with the index."""
     left = sorted(each for each in reader.pack_sizes() if each > number)
     if not left:
         return FsckPage(0, 0, [], [], f"index-{TABLES[0]}")
@@ -84,7 +84,7 @@ def _pack_page(packs: Packs, reader: Index, number: int) -> FsckPage:
 
 
 def faults(store: ArtifactStore) -> Iterator[str]:
-    """Compare packs and index record by record, beside reading every artifact. Blocks.
+    """Compare packs and index record by record; does not read the artifacts. Blocks.
 
     Yields: a sentence for each fault. Raises: ``dbfile``'s errors.
     """
@@ -99,13 +99,13 @@ def faults(store: ArtifactStore) -> Iterator[str]:
             for number in sorted(reader.pack_sizes()):
                 yield from _pack_faults(store.packs, reader, number)
     except dbfile.FileDamaged:
-        # What cannot be read of a damaged index has been named.
+        # The damage of the index has already been reported.
         if not damage:
             raise
 
 
 def index_faults(store: ArtifactStore) -> Iterator[str]:
-    """Check the structure of the index; the next start rebuilds one with a fault. Blocks.
+    """Check the structure of the index; if it has a fault, the next start rebuilds it. Blocks.
 
     Yields: a sentence for each fault. Raises: ``dbfile``'s errors.
     """
@@ -125,11 +125,11 @@ def _table_faults(store: ArtifactStore, table: str) -> list[str]:
 
 
 def _pack_faults(packs: Packs, index: Index, number: int) -> Iterator[str]:
-    """Yield a sentence for each place of a pack that holds no record. Blocks. Raises: OSError; ``apsw``'s errors."""
+    """Yield a sentence for each place in a pack without a valid record. Blocks. Raises: OSError; ``apsw``'s errors."""
     path, size = packs.path(number), index.pack_sizes().get(number, 0)
     try:
         damaged, end = _scan(packs, number)
-        # A record may have been overwritten while it was read: damage is what both looks find.
+        # A record may have been overwritten during the read: only damage found twice counts.
         again = set(_scan(packs, number)[0]) if damaged else set()
     except FileNotFoundError:
         if number in index.pack_sizes():
@@ -154,7 +154,7 @@ def _scan(packs: Packs, number: int) -> tuple[dict[Location, str], int]:
 
 
 def _part_faults(store: ArtifactStore, index: Index, artifact: bytes) -> Iterator[str]:
-    """Yield a sentence if the index has other chunks of ``artifact`` than its manifest."""
+    """Yield a sentence if the chunks of ``artifact`` in the index differ from its manifest."""
     with index.snapshot():
         entry = index.artifact(artifact)
         if entry is None:
@@ -163,10 +163,10 @@ def _part_faults(store: ArtifactStore, index: Index, artifact: bytes) -> Iterato
         try:
             record = store.packs.read(entry.location)
         except (DamagedRecord, FileNotFoundError):
-            # It was removed or moved meanwhile; or it is damaged, which a read of it reports.
+            # It was removed or moved meanwhile, or is damaged, which reading it reports.
             return
     named = {part for part, _ in parts_of(record)}
-    # A dead record is what a removal leaves that was cut short, and the next one goes on with.
+    # A dead record is left by an interrupted removal, which the next one completes.
     if known != named and record.kind != DEAD:
         store.report_damage()
         lacks, has = len(named - known), len(known - named)

@@ -1,7 +1,7 @@
-"""The index of the packs: where each artifact and each chunk is, and which chunks an artifact has.
+"""The index of the packs: the location of each artifact and chunk, and the chunks of each artifact.
 
-It is derived: ``store.ArtifactStore`` rebuilds it from the packs if it is missing or damaged. So a commit of it is not
-flushed; a power cut may undo the newest ones, and the packs behind them are read again at the next start.
+It is derived: ``store.ArtifactStore`` rebuilds it from the packs if it is missing or damaged. So its commits are not
+flushed; a power cut may undo the newest ones, and the next start reads those parts of the packs again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from ctxd import dbfile
 from ctxd.artifacts.packs import Location, PackRecord, parts_of
 
 VERSION: Final = 3
-"""``PRAGMA user_version``. Another one is rebuilt."""
+"""``PRAGMA user_version``. An index with a different one is rebuilt."""
 
 _LOG_PAGES: Final = 1024
-"""Pages that the write-ahead log grows by before it is copied into the database."""
+"""Pages of growth of the write-ahead log after which it is copied into the database."""
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS artifact(
@@ -34,17 +34,17 @@ CREATE INDEX IF NOT EXISTS part_chunk ON part(chunk);
 CREATE TABLE IF NOT EXISTS last_use(artifact INTEGER PRIMARY KEY, at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS pack(number INTEGER PRIMARY KEY, size INTEGER NOT NULL);
 """
-"""``part``: the chunks of an artifact, by their numbers ``n``, each once. ``last_use``: milliseconds since 1970, lost
+"""``part``: the distinct chunks of an artifact, by their numbers ``n``. ``last_use``: milliseconds since 1970, lost
 when the index is rebuilt."""
 
 TABLES: Final = ("artifact", "chunk", "part", "pack", "last_use")
 
 _NUMBERS: Final = 20_000
-"""Chunks among which one query looks for those without a use."""
+"""Chunks that one query checks for use."""
 
 
 class IndexEntry(NamedTuple):
-    """An artifact: its size in bytes, and where its record is."""
+    """An artifact: its size in bytes, and the location of its record."""
 
     size: int
     location: Location
@@ -54,35 +54,35 @@ class Index:
     """One connection to the index. Not for two threads at a time. Methods raise ``apsw``'s errors."""
 
     def __init__(self, path: Path, *, write: bool) -> None:
-        """Open the index in ``path``, which is made if missing by the one that writes."""
+        """Open the index in ``path``; with ``write``, create it if missing."""
         self.path = path
         self._connection = dbfile.open_writer(path) if write else dbfile.open_reader(path)
-        # Of the log, not of its file, which stays as long as it was when the log begins again.
+        # Sizes of the log, not of its file, which does not shrink when the log restarts.
         self._log_pages, self._copied_at = 0, _LOG_PAGES
         if write:
             self._connection.set_wal_hook(self._note_log)
             self._connection.execute("PRAGMA synchronous=NORMAL").fetchall()
-            # An index that is there is not written: the disk may be full.
+            # Do not write to an existing index: the disk may be full.
             if self._connection.pragma("user_version") != VERSION:
                 self._connection.execute(f"{_TABLES}PRAGMA user_version={VERSION}").fetchall()
 
     def _note_log(self, _: object, __: str, pages: int) -> int:
         if pages < self._log_pages:
-            # It began again at its start.
+            # The log restarted.
             self._copied_at = _LOG_PAGES
         self._log_pages = pages
         return 0
 
     def close(self, *, tidy: bool = False) -> None:
-        """Close the connection; with ``tidy`` the log is empty afterwards."""
+        """Close the connection; with ``tidy``, empty the log first."""
         if tidy:
             dbfile.checkpoint(self._connection, truncate=True)
         self._connection.close()
 
     @contextmanager
     def transaction(self, *, synced: bool = False) -> Iterator[None]:
-        """Commit what is written inside, all or nothing; on the disk at the end if ``synced``."""
-        # Before and not behind it: what raises was not committed.
+        """Commit the writes inside, all or none; flush them if ``synced``."""
+        # Checkpoint before the transaction, so that an error means that nothing was committed.
         if self._log_pages >= self._copied_at:
             self._copied_at = self._log_pages + _LOG_PAGES
             dbfile.checkpoint(self._connection, truncate=False)
@@ -102,7 +102,7 @@ class Index:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read everything inside as it is at the first read."""
+        """Make all reads inside see the state of the first one."""
         self._connection.execute("BEGIN")
         try:
             yield
@@ -110,22 +110,22 @@ class Index:
             self._connection.execute("COMMIT")
 
     def empty_log(self) -> None:
-        """Copy the log into the database and empty it: no older page is left in it."""
+        """Copy the log into the database and empty it, so that it holds no older pages."""
         dbfile.checkpoint(self._connection, truncate=True)
 
     def artifact(self, hash: bytes) -> IndexEntry | None:
-        """Return the artifact ``hash``; None if it is not there."""
+        """Return the entry of the artifact ``hash``; None if there is no such artifact."""
         query = "SELECT size, pack, at, length FROM artifact WHERE hash=?"
         found = self._connection.execute(query, (hash,)).fetchone()
         return None if found is None else IndexEntry(found[0], Location(*found[1:]))
 
     def artifacts(self, after: bytes, limit: int, *, inclusive: bool = False) -> list[bytes]:
-        """Return at most ``limit`` hashes of artifacts beyond ``after``, with it if ``inclusive``, in order."""
+        """Return at most ``limit`` hashes of artifacts after ``after``, or from it on if ``inclusive``, in order."""
         query = f"SELECT hash FROM artifact WHERE hash{'>=' if inclusive else '>'}? ORDER BY hash LIMIT ?"
         return [hash for (hash,) in self._connection.execute(query, (after, limit))]
 
     def chunks(self, hashes: Iterable[bytes]) -> dict[bytes, Location]:
-        """Return where those of the chunks ``hashes`` are that are there."""
+        """Return the locations of those of the chunks ``hashes`` that exist."""
         found = {}
         for hash in hashes:
             row = self._connection.execute("SELECT pack, at, length FROM chunk WHERE hash=?", (hash,)).fetchone()
@@ -140,14 +140,14 @@ class Index:
         return {hash for (hash,) in self._connection.execute(query, (artifact,))}
 
     def sole_parts(self, artifact: bytes) -> dict[bytes, Location]:
-        """Return where those of the chunks of ``artifact`` are that no other one has."""
+        """Return the locations of the chunks of ``artifact`` that no other artifact has."""
         query = """SELECT c.hash, c.pack, c.at, c.length FROM artifact AS a JOIN part AS p ON p.artifact=a.n
             JOIN chunk AS c ON c.n=p.chunk WHERE a.hash=?
             AND NOT EXISTS(SELECT 1 FROM part WHERE part.chunk=c.n AND part.artifact<>a.n)"""
         return {hash: Location(*place) for hash, *place in self._connection.execute(query, (artifact,))}
 
     def unused_chunks(self, hashes: Iterable[bytes] | None = None) -> dict[bytes, Location]:
-        """Return where the chunks are that no artifact has, of all or of ``hashes``. Cost of all: a look at each."""
+        """Return the locations of the chunks that no artifact has, among all or ``hashes``. Cost: linear in these."""
         query = """SELECT hash, pack, at, length FROM chunk AS c
             WHERE NOT EXISTS(SELECT 1 FROM part WHERE part.chunk=c.n) AND"""
         if hashes is not None:
@@ -156,24 +156,24 @@ class Index:
         (last,) = self._connection.execute("SELECT coalesce(max(n), 0) FROM chunk").fetchone() or (0,)
         found = {}
         for first in range(0, last, _NUMBERS):
-            # One statement after the other: a long one keeps the log from being emptied.
+            # Use several short statements: a long one keeps the log from being emptied.
             for hash, *place in self._connection.execute(f"{query} n>? AND n<=?", (first, first + _NUMBERS)):
                 found[hash] = Location(*place)
         return found
 
     def pack_sizes(self) -> dict[int, int]:
-        """Return the bytes of each pack that the index knows of."""
+        """Return the size in bytes of each pack in the index."""
         return dict(self._connection.execute("SELECT number, size FROM pack"))
 
     def put_chunks(self, chunks: Sequence[tuple[bytes, Location]]) -> None:
-        """Note where ``chunks`` are."""
+        """Store the locations of ``chunks``."""
         statement = """INSERT INTO chunk(hash, pack, at, length) VALUES (?,?,?,?)
             ON CONFLICT(hash) DO UPDATE SET pack=excluded.pack, at=excluded.at, length=excluded.length"""
         self._connection.executemany(statement, [(hash, *location) for hash, location in chunks])
         self._grow(location for _, location in chunks)
 
     def put_artifact(self, hash: bytes, entry: IndexEntry, parts: Collection[bytes]) -> None:
-        """Note an artifact and its ``parts``, chunks; one that is there keeps those that it has."""
+        """Store an artifact and its ``parts``, which are chunks; an existing artifact also keeps its earlier parts."""
         statement = """INSERT INTO artifact(hash, size, pack, at, length) VALUES (?,?,?,?,?)
             ON CONFLICT(hash) DO UPDATE SET size=excluded.size, pack=excluded.pack, at=excluded.at,
             length=excluded.length RETURNING n"""
@@ -190,17 +190,17 @@ class Index:
         self._connection.executemany(statement, ends.items())
 
     def set_pack_size(self, pack: int, size: int) -> None:
-        """Note that ``pack`` has ``size`` bytes, and that everything in them is in the index."""
-        # One that is right is not written: the disk may be full.
+        """Store that the first ``size`` bytes of ``pack`` are indexed."""
+        # Do not write an unchanged size: the disk may be full.
         statement = "INSERT INTO pack VALUES (?,?) ON CONFLICT(number) DO UPDATE SET size=excluded.size WHERE size<>?"
         self._connection.execute(statement, (pack, size, size))
 
     def remove_pack(self, pack: int) -> None:
-        """Forget a pack that was removed."""
+        """Remove a pack from the index."""
         self._connection.execute("DELETE FROM pack WHERE number=?", (pack,))
 
     def live_bytes(self) -> dict[int, int]:
-        """Return the bytes of each pack that artifacts and chunks take. Cost: a look at every one."""
+        """Return the bytes that artifacts and chunks take in each pack. Cost: linear in artifacts and chunks."""
         query = """SELECT pack, sum(length) FROM
             (SELECT pack, length FROM artifact UNION ALL SELECT pack, length FROM chunk) GROUP BY pack"""
         return dict(self._connection.execute(query))
@@ -213,12 +213,12 @@ class Index:
         self._connection.execute("DELETE FROM artifact WHERE hash=?", (hash,))
 
     def note_uses(self, uses: Mapping[bytes, int]) -> None:
-        """Note when artifacts were last used."""
+        """Store when artifacts were last used."""
         statement = "INSERT OR REPLACE INTO last_use SELECT n, ? FROM artifact WHERE hash=?"
         self._connection.executemany(statement, [(at, hash) for hash, at in uses.items()])
 
     def last_uses(self) -> dict[bytes, int]:
-        """Return when artifacts were last used, those without a note left out."""
+        """Return when artifacts were last used, without those that have no record of it."""
         query = "SELECT a.hash, u.at FROM last_use AS u JOIN artifact AS a ON a.n=u.artifact"
         return dict(self._connection.execute(query))
 
@@ -228,7 +228,7 @@ class Index:
         self._connection.executemany(statement, [(hash,) for hash in hashes])
 
     def is_sound(self) -> bool:
-        """True if the structure of the file is as SQLite writes it. Cost: a look at every page."""
+        """True if SQLite's quick check finds no fault. Cost: linear in the pages."""
         return bool(self._connection.pragma("quick_check", 1) == "ok")
 
     def integrity(self, table: str) -> Iterator[str]:
@@ -239,6 +239,6 @@ class Index:
 
 
 def entry_of(record: PackRecord) -> IndexEntry:
-    """Return the entry of the artifact whose ``record`` this is."""
+    """Return the entry of the artifact in ``record``."""
     parts = parts_of(record)
     return IndexEntry(sum(size for _, size in parts) if parts else len(record.data), record.location)

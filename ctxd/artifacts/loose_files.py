@@ -1,4 +1,4 @@
-"""Artifacts that an earlier version kept in a file each: read where they are, and moved into packs by a start."""
+"""Artifacts that an earlier version kept in one file each: they can be read, and a start moves them into packs."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ _TEMPORARY: Final = ".tmp-*"
 
 
 class LooseFiles:
-    """The files below one folder, each ``ab/abcd…`` with the bytes of that address. Calls block."""
+    """The files below one folder, each ``ab/abcd…`` with the bytes of that address. Methods block."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def path(self, ref: str) -> Path:
-        """Return the place of the artifact ``ref``, there or not."""
+        """Return the path of the artifact ``ref``, whether or not it exists."""
         return self._root / ref[:2] / ref
 
     def size(self, ref: str) -> int | None:
@@ -35,7 +35,7 @@ class LooseFiles:
             return None
 
     def names(self) -> Iterator[str]:
-        """The names of all there are, in order."""
+        """The names of all files, in order."""
         for folder in self._folders():
             yield from sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
@@ -45,10 +45,10 @@ class LooseFiles:
         return sorted(path for path in self._root.iterdir() if _FOLDER.fullmatch(path.name) and path.is_dir())
 
     def pack(self, keep: Callable[[bytes], None]) -> dbfile.DiskFull | None:
-        """Hand the bytes of each file to ``keep``, which puts them on the disk elsewhere, then remove the file.
+        """Pass the bytes of each file to ``keep``, which makes them durable elsewhere, then remove the file.
 
-        Returns: the want of room for which the others stay where they are, to be moved by the next start; None if all
-        are moved. Raises: OSError; ``dbfile``'s other errors.
+        Returns: the error if the disk became full, in which case the next start moves the rest; None if all are moved.
+        Raises: OSError; ``dbfile``'s other errors.
         """
         for folder in self._folders():
             for path in folder.glob(_TEMPORARY):
@@ -57,7 +57,7 @@ class LooseFiles:
         for at, ref in enumerate(names):
             path = self.path(ref)
             data = path.read_bytes()
-            # A damaged one stays where it is, so that what refers to it is reported with it.
+            # Leave a damaged file in place, so that reads of it are reported as damage.
             if blake3(data).hexdigest() == ref:
                 try:
                     with dbfile.faults():

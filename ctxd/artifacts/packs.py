@@ -1,7 +1,7 @@
-"""Pack files: records one after the other, each with a header that describes it and a check of all its bytes.
+"""Pack files: consecutive records, each with a header and a checksum of all its bytes.
 
-A pack grows at its end up to a bound, then the next one begins. What is removed is overwritten where it is and becomes
-a dead record of the same length. Everything else about artifacts can be rebuilt from their packs.
+A pack is appended to up to a limit, then a new one is started. A removed record is overwritten in place and becomes a
+dead record of the same length. Everything else about artifacts can be rebuilt from the packs.
 """
 
 import errno
@@ -25,17 +25,17 @@ else:
     from backports import zstd
 
 PACK_BYTES: Final = 64 * 1024 * 1024
-"""Bytes from which on a pack takes no further record."""
+"""Size in bytes at which a pack takes no further records."""
 
 Kind = Literal[b"C", b"W", b"M", b"D"]
 CHUNK: Final = b"C"
-"""A chunk, which manifests name by its BLAKE3."""
+"""A chunk, which manifests refer to by its BLAKE3."""
 WHOLE: Final = b"W"
 """An artifact that was not cut."""
 MANIFEST: Final = b"M"
-"""The chunks of an artifact, in order: a hash and a size each. The record has the BLAKE3 of the artifact."""
+"""The chunks of an artifact, in order: hash and size of each. The record's hash is the BLAKE3 of the artifact."""
 DEAD: Final = b"D"
-"""Zeros, in place of what was removed."""
+"""Zeros in place of a removed record."""
 
 _MAGIC: Final = b"CTXP"
 _HEADER: Final = struct.Struct("<4scBxxII32s")
@@ -47,11 +47,11 @@ _ZSTD: Final = 1
 _LEVEL: Final = 3
 _THREAD: Final = threading.local()
 _WORTH: Final = 0.9
-"""Part of its size that a payload has at most once it is compressed; otherwise it stays as it is."""
+"""Maximum ratio at which a payload is stored compressed."""
 
 
 class Location(NamedTuple):
-    """A record's place: the number of its pack, its offset there, and its length with the header."""
+    """A record's location: the number of its pack, its offset there, and its length including the header."""
 
     pack: int
     at: int
@@ -59,7 +59,7 @@ class Location(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
+        """The offset after the record."""
         return self.at + self.length
 
 
@@ -73,7 +73,7 @@ class PackRecord(NamedTuple):
 
 
 class DamagedRecord(Exception):
-    """The bytes at ``location`` are no record, or not the one that was written there."""
+    """The bytes at ``location`` are not a record, or not the one that was written there."""
 
     def __init__(self, location: Location, message: str) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class DamagedRecord(Exception):
 
 
 def encode(kind: Kind, hash: bytes, data: bytes) -> bytes:
-    """Return the record of ``data``, compressed if that is worth it."""
+    """Encode ``data`` as a record, compressed if that is worthwhile."""
     payload, encoding = _compressed(data), _ZSTD
     if len(payload) > len(data) * _WORTH:
         payload, encoding = data, _RAW
@@ -90,9 +90,9 @@ def encode(kind: Kind, hash: bytes, data: bytes) -> bytes:
 
 
 def _compressed(data: bytes) -> bytes:
-    # With a compressor for each record the C library would map a megabyte, and unmap it, each time.
+    # Reuse the compressor: a new one per record would make the C library map and unmap a megabyte each time.
     compressor = getattr(_THREAD, "compressor", None) or zstd.ZstdCompressor(_LEVEL)
-    # It is kept only if this succeeds: after an error it may hold a part of ``data``.
+    # Keep it only after success: after an error it may contain part of ``data``.
     _THREAD.compressor = None
     packed: bytes = compressor.compress(data, mode=zstd.ZstdCompressor.FLUSH_FRAME)
     _THREAD.compressor = compressor
@@ -100,12 +100,12 @@ def _compressed(data: bytes) -> bytes:
 
 
 def manifest_of(parts: Iterable[tuple[bytes, int]]) -> bytes:
-    """Return the manifest of an artifact with these chunks, in order: the hash and the size of each."""
+    """Return the manifest for these chunks, in order: the hash and size of each."""
     return b"".join(_PART.pack(*part) for part in parts)
 
 
 def parts_of(record: PackRecord) -> list[tuple[bytes, int]]:
-    """The chunks of a manifest in order: hash and size. Of another record none."""
+    """The chunks of a manifest in order, as hash and size; empty for other records."""
     return list(_PART.iter_unpack(record.data)) if record.kind == MANIFEST else []
 
 
@@ -120,7 +120,7 @@ def _check(header: bytes | memoryview, payload: bytes | memoryview) -> bytes:
 
 
 def _decode(raw: memoryview, pack: int, at: int) -> PackRecord:
-    """Return the record at the beginning of ``raw``, which stands at ``at``. Raises: DamagedRecord."""
+    """Return the record at the start of ``raw``, whose offset in the pack is ``at``. Raises: DamagedRecord."""
     if len(raw) < _HEADER_BYTES:
         raise DamagedRecord(Location(pack, at, len(raw)), "a record is cut off")
     header = raw[: _HEADER.size]
@@ -140,9 +140,9 @@ def _decode(raw: memoryview, pack: int, at: int) -> PackRecord:
 
 
 def records(path: Path, at: int = 0) -> Iterator[PackRecord | DamagedRecord]:
-    """Every record of the pack in ``path`` from offset ``at`` on, and every place that holds none. Blocks.
+    """Every record of the pack in ``path`` from offset ``at`` on, and every damaged place. Blocks.
 
-    After damage it goes on at the next record that is whole. Raises: OSError.
+    After damage it continues with the next intact record. Raises: OSError.
     """
     pack, data = int(path.stem), memoryview(path.read_bytes())
     while at < len(data):
@@ -183,7 +183,7 @@ def sync(descriptor: int) -> None:
 
 
 class Packs:
-    """The packs of one folder. Reads are for any thread; writes for one at a time, after ``open``."""
+    """The packs in one folder. Any thread may read; one thread at a time may write, after ``open``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -196,11 +196,11 @@ class Packs:
         return self._folder / f"{number:08d}.pack"
 
     def numbers(self) -> list[int]:
-        """The numbers of the packs there are, in order."""
+        """The numbers of the existing packs, in order."""
         return sorted(int(path.stem) for path in self._folder.glob("*.pack") if path.stem.isdecimal())
 
     def open(self, end: int) -> None:
-        """Write on in the newest pack at ``end``; what stands behind is cut off. Raises: OSError."""
+        """Continue the newest pack at ``end``; bytes after it are cut off. Raises: OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         hit("art.dirsync")
         sync_folder(self._folder)
@@ -216,21 +216,21 @@ class Packs:
         os.ftruncate(self._descriptor, end)
 
     def close(self) -> None:
-        """Close the pack that is written."""
+        """Close the pack being written."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     @property
     def writing(self) -> int:
-        """The number of the pack that is written, 0 without one."""
+        """The number of the pack being written; 0 without one."""
         return self._number
 
     @contextmanager
     def append(self, encoded: Sequence[bytes]) -> Iterator[list[Location]]:
-        """Write records at the end of the newest pack, not yet to the disk, and yield their places.
+        """Append records to the newest pack, without flushing, and yield their locations.
 
-        An error inside cuts them off again: a record that the index does not know is found by no removal. Raises:
+        An error inside cuts them off again, because no removal would find a record that is not in the index. Raises:
         OSError; then none is written.
         """
         locations = self._append(encoded)
@@ -250,8 +250,7 @@ class Packs:
             hit("art.write")
             data = b"".join(encoded)
             _write(self._descriptor, data, at)
-            # The system begins to write them now: a flush of a large artifact in one go would keep those of others, on
-            # the same disk, waiting for as long.
+            # Make the system start writing now: one flush of a large artifact would delay other flushes as long.
             with suppress(OSError):
                 os.posix_fadvise(self._descriptor, at, len(data), os.POSIX_FADV_DONTNEED)
         except OSError:
@@ -265,7 +264,7 @@ class Packs:
         return locations
 
     def _next_pack(self) -> None:
-        # Only the newest pack has to be flushed later.
+        # Flush this pack, so that later only the newest one has to be.
         if self._descriptor >= 0:
             os.fdatasync(self._descriptor)
         number = self._number + 1
@@ -275,7 +274,7 @@ class Packs:
         sync_folder(self._folder)
 
     def descriptor(self) -> int:
-        """Return a new descriptor of the pack that is written, for ``sync`` beside further writes."""
+        """Return a new descriptor of the pack being written, for ``sync`` concurrently with further writes."""
         return os.dup(self._descriptor)
 
     def read(self, location: Location) -> PackRecord:
@@ -291,7 +290,7 @@ class Packs:
         return record
 
     def erase(self, locations: Iterable[Location]) -> None:
-        """Overwrite records; on return they are off the disk. A pack that is missing is no error. Raises: OSError."""
+        """Overwrite records; they are off the disk on return. Missing packs are ignored. Raises: OSError."""
         by_pack: dict[int, list[Location]] = {}
         for location in locations:
             by_pack.setdefault(location.pack, []).append(location)
@@ -307,7 +306,7 @@ class Packs:
                     os.close(descriptor)
 
     def end_without(self, locations: Iterable[Location]) -> int | None:
-        """Return where the newest pack ends without records that are its last; None if they are not."""
+        """Return the end of the newest pack without these records, if they are its last ones; else None."""
         starts = {location.end: location.at for location in locations if location.pack == self._number}
         end = self._end
         while end in starts:
@@ -315,12 +314,12 @@ class Packs:
         return end if end < self._end else None
 
     def cut(self, end: int) -> None:
-        """Cut the newest pack off at ``end``, behind which every record is erased. Raises: OSError."""
+        """Truncate the newest pack at ``end``, after which all records are erased. Raises: OSError."""
         os.ftruncate(self._descriptor, end)
         self._end = end
 
     def bury(self, locations: Iterable[Location]) -> None:
-        """Erase records that were replaced. One on a bad sector stays as it is. Raises: OSError."""
+        """Erase records that were replaced. One on a bad sector is left. Raises: OSError."""
         for location in locations:
             try:
                 self.erase((location,))

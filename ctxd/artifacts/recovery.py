@@ -1,5 +1,4 @@
-"""Recovery of the index at a start: it is checked after a crash, rebuilt if it is damaged, and given every record
-that it lost."""
+"""Recovery of the index at a start: checked after a crash, rebuilt if damaged, and completed with lost records."""
 
 import os
 from contextlib import suppress
@@ -13,11 +12,10 @@ from ctxd.artifacts.packs import CHUNK, DEAD, DamagedRecord, Location, PackRecor
 
 _DATABASE: Final = "index.db"
 _DAMAGED: Final = "index.damaged"
-"""A file that is there once a read found the index damaged: the next start rebuilds it."""
+"""A marker file that exists once a read has found damage in the index: the next start rebuilds it."""
 
 _CHECKED_BYTES: Final = 64 * 1024 * 1024
-"""Size of the index up to which a start after a crash checks its structure, some 100 ms; the background scrub checks
-each."""
+"""Size of the index up to which a start after a crash checks its structure, in about 100 ms; the scrub checks any."""
 
 
 def database(root: Path) -> Path:
@@ -26,22 +24,22 @@ def database(root: Path) -> Path:
 
 
 def report_damage(root: Path) -> None:
-    """Let the next start rebuild the index."""
+    """Make the next start rebuild the index."""
     with suppress(OSError):
         (root / _DAMAGED).touch(0o600)
 
 
 def open_index(root: Path, packs: Packs, *, rebuild: bool = False) -> tuple[Index, int]:
-    """Open the index, and add the records that it does not know. Returns: it and the end of the newest pack.
+    """Open the index, and add missing records. Returns: the index, and the end of the newest pack.
 
-    It is made anew if it is missing, of another version, was reported as damaged, or with ``rebuild``. Raises: OSError;
-    ``dbfile``'s errors, ``FileDamaged`` and ``SqlFailed`` for one that has to be rebuilt.
+    It is rebuilt if it is missing, of a different version, reported as damaged, or with ``rebuild``. Raises: OSError;
+    ``dbfile``'s errors, ``FileDamaged`` and ``SqlFailed`` if it has to be rebuilt.
     """
     path, marker = database(root), root / _DAMAGED
     if rebuild or marker.exists() or dbfile.user_version(path) not in (None, indexes.VERSION):
         for file in root.glob(f"{_DATABASE}*"):
             file.unlink()
-    # Only a tidy end leaves the log empty.
+    # Only a clean shutdown leaves the log empty.
     was_cut_short = dbfile.log_size(path) > 0
     with dbfile.faults():
         index = Index(path, write=True)
@@ -57,8 +55,8 @@ def open_index(root: Path, packs: Packs, *, rebuild: bool = False) -> tuple[Inde
 
 
 def _take_in(packs: Packs, index: Index, *, again: bool) -> int:
-    """Add the records behind those that the index knows of, and with ``again`` all of the newest pack that it does not
-    know. Returns: the end of the newest pack."""
+    """Add the records after the indexed part of each pack, and with ``again`` all missing ones of the newest pack.
+    Returns: the end of the newest pack."""
     sizes, numbers, end = index.pack_sizes(), packs.numbers(), 0
     moved: dict[Location, PackRecord] = {}
     with index.transaction(synced=True):
@@ -71,7 +69,7 @@ def _take_in(packs: Packs, index: Index, *, again: bool) -> int:
             if size == known and not is_again:
                 continue
             for record in records(path, 0 if is_again else end):
-                # After damage in the middle more records may follow: all behind the last of them is cut off.
+                # More records may follow damage in the middle: only bytes after the last one are cut off.
                 if isinstance(record, DamagedRecord):
                     continue
                 end = max(end, record.location.end)
@@ -85,7 +83,7 @@ def _take_in(packs: Packs, index: Index, *, again: bool) -> int:
                 else:
                     artifacts.append(record)
             index.set_pack_size(number, end)
-        # A chunk may stand behind the manifest that names it.
+        # A chunk may come after the manifest that refers to it.
         for record in artifacts:
             index.put_artifact(record.hash, entry_of(record), {part for part, _ in parts_of(record)})
     for place, record in moved.items():
@@ -101,7 +99,7 @@ def _known(index: Index, record: PackRecord) -> Location | None:
 
 
 def _forget_packs(index: Index, gone: set[int]) -> None:
-    """Forget packs without a file and without live bytes: a repack was cut short. Others stay, and are reported."""
+    """Remove packs without a file or live bytes from the index: a repack was interrupted. Others are reported."""
     live = index.live_bytes() if gone else {}
     for number in gone:
         if not live.get(number):
@@ -109,7 +107,7 @@ def _forget_packs(index: Index, gone: set[int]) -> None:
 
 
 def _bury_copy(packs: Packs, place: Location, record: PackRecord) -> None:
-    """Erase a record at ``place`` that a repack had moved to that of ``record``, if it is the same one."""
+    """Erase the record at ``place`` if it is the same as ``record``, to which a repack has moved it."""
     with suppress(DamagedRecord, FileNotFoundError):
         copy = packs.read(place)
         if (copy.kind, copy.hash) == (record.kind, record.hash):

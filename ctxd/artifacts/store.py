@@ -1,11 +1,10 @@
-"""Artifacts: bytes of any size under their BLAKE3, in chunks that artifacts share, in packs.
+"""Artifacts: bytes of any size, addressed by their BLAKE3, stored in packs as chunks that artifacts share.
 
-What ``keep`` returns is on the disk, so whatever refers to it afterwards never dangles. Every byte that is read is
-compared with its hash.
+``keep`` returns once the bytes are on the disk, so later references never dangle. Every read is verified.
 
-Bytes that a write is about to refer to are held: they are not removed meanwhile. A removal is claimed first, which
-fails while there is a hold and makes new ones wait; whether something refers to the bytes is looked up after that.
-Chunks that a writer has found or written are pinned until its artifact refers to them.
+Bytes that a write is about to refer to are held, so they are not removed meanwhile. A removal takes a claim first,
+which fails while there is a hold and makes new holds wait; only then does it check for references. Chunks that a writer
+has found or written are pinned until its artifact refers to them.
 """
 
 import errno
@@ -47,21 +46,21 @@ from ctxd.objects.document import Artifact
 from ctxd.worker_threads import let_others_run
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
-_PIECE_BYTES: Final = 256 * 1024  # Less than what ``process_setup.return_large_blocks`` has mapped by itself.
+_PIECE_BYTES: Final = 256 * 1024  # Below the mmap threshold of ``process_setup.return_large_blocks``.
 _LOOKED_UP: Final = 256
-"""Chunks that are looked up at a time."""
+"""Chunks per look-up."""
 
 
 class ArtifactStore:
-    """A folder of artifacts, for any thread. Calls block. ``create`` comes before the first ``keep``."""
+    """A folder of artifacts, for any thread. Methods block. Call ``create`` before the first ``keep``."""
 
     def __init__(self, root: Path, unused: Callable[[str], None] = lambda _: None) -> None:
-        """``unused`` receives, on any thread, each ref whose last hold ended without a use. It does not raise."""
+        """``unused`` is called, on any thread, with each ref whose last hold ended without a use. It must not raise."""
         self._root = root
         self.packs = Packs(root / "packs")
         self._loose = LooseFiles(root)
         self._unused = unused
-        # Reentrant: a hold may be collected, and so end, while the same thread is inside.
+        # Reentrant, because the garbage collector may end a hold while the same thread has the lock.
         self._changed = threading.Condition(threading.RLock())
         self._removing: set[str] = set()
         self._holds: Counter[str] = Counter()
@@ -75,10 +74,10 @@ class ArtifactStore:
         return recovery.database(self._root)
 
     def create(self) -> dbfile.DiskFull | None:
-        """Make the folder if it is missing, and take in what a crash left behind the index.
+        """Create the folder if missing, and index records that a crash left unindexed.
 
         A missing or damaged index is rebuilt. Artifacts that an earlier version kept in a file each are moved into
-        packs. Returns: the want of room for which some stay in their files; None if all are moved. Raises: OSError;
+        packs. Returns: the error if lack of room kept some in their files; None if all are moved. Raises: OSError;
         ``dbfile``'s errors.
         """
         self._root.mkdir(mode=0o700, exist_ok=True)
@@ -95,7 +94,7 @@ class ArtifactStore:
 
     def _open(self, *, rebuild: bool = False) -> None:
         with self._reading:
-            # It may be open on a file that is about to be replaced.
+            # The reader may have the file open that is about to be replaced.
             if self._reader is not None:
                 self._reader.close()
                 self._reader = None
@@ -109,7 +108,7 @@ class ArtifactStore:
             raise
 
     def close(self, *, tidy: bool = True) -> None:
-        """Close all files; with ``tidy`` empty the index's log before. Only a hold may end afterwards."""
+        """Close all files; with ``tidy``, empty the index's log first. Only holds may still end afterwards."""
         with self._writing, self._reading:
             if self._reader is not None:
                 self._reader.close()
@@ -120,7 +119,7 @@ class ArtifactStore:
     # --- writing ---
 
     def keep(self, data: bytes) -> Artifact:
-        """Keep ``data`` and return a hold on it. On return it is on the disk. Damaged bytes of its name are replaced.
+        """Store ``data`` durably and return a hold on it. Damaged bytes under its hash are replaced.
 
         Raises: OSError; ``apsw``'s errors.
         """
@@ -129,11 +128,11 @@ class ArtifactStore:
             return writer.finish()
 
     def writer(self) -> "ArtifactWriter":
-        """Return a writer of one artifact whose bytes come in pieces. Close it."""
+        """Return a writer for one artifact in pieces. Close it."""
         return ArtifactWriter(self)
 
     def add_chunks(self, chunks: Sequence[bytes], pinned: set[bytes]) -> list[bytes]:
-        """Write those of ``chunks`` that are not there, and pin all in ``pinned``. Returns: the hash of each."""
+        """Write those of ``chunks`` that are missing, and pin all in ``pinned``. Returns: the hash of each."""
         hashes = [blake3(chunk).digest() for chunk in chunks]
         by_hash = dict(zip(hashes, chunks, strict=True))
         with self._writing:
@@ -149,7 +148,7 @@ class ArtifactStore:
         if not missing:
             return hashes
         with self._writing:
-            # Another writer may have written one meanwhile.
+            # Another writer may have written some meanwhile.
             now = self._index.chunks(missing)
             missing = {hash: record for hash, record in missing.items() if now.get(hash) == known.get(hash)}
             if missing:
@@ -162,7 +161,7 @@ class ArtifactStore:
         """Write the record of an artifact whose ``chunks`` are pinned, flush it and them, and return a hold on it."""
         ref = hash.hex()
         with self._changed:
-            # One that is being removed must not be taken for one that stays.
+            # Wait for a running removal of the same artifact, which would take it away.
             self._changed.wait_for(lambda: ref not in self._removing)
             self._holds[ref] += 1
         artifact = Artifact(ref, size, self._release)
@@ -170,7 +169,7 @@ class ArtifactStore:
         with self._writing:
             old = self._index.artifact(hash)
             if old is None or not self._is_at(old.location, hash, data):
-                # The index learns of records in the order of the pack: after a power cut it knows all up to some place.
+                # Index records in pack order, so that after a power cut the index covers a prefix of the pack.
                 with self.packs.append([record]) as (location,):
                     sync(self.packs.descriptor())
                     hit("art.index")
@@ -179,13 +178,13 @@ class ArtifactStore:
                 self.packs.bury(() if old is None else (old.location,))
                 return artifact
             descriptor = self.packs.descriptor()
-        # A start may have found it behind a kill, not flushed.
+        # A record that a start found after a kill may not be flushed.
         sync(descriptor)
         hit("art.index")
         return artifact
 
     def hold(self, ref: str) -> Artifact | None:
-        """Return a hold on the artifact ``ref``; None if it is not there. Raises: ``apsw``'s errors."""
+        """Return a hold on the artifact ``ref``; None if it does not exist. Raises: ``apsw``'s errors."""
         with self._changed:
             self._changed.wait_for(lambda: ref not in self._removing)
             self._holds[ref] += 1
@@ -207,7 +206,7 @@ class ArtifactStore:
             self._unused(artifact.ref)
 
     def unpin(self, pinned: Iterable[bytes], *, drop: bool) -> None:
-        """End the pins of a writer; with ``drop`` remove the chunks that nothing else uses."""
+        """End the pins of a writer; with ``drop``, remove chunks that nothing else uses."""
         pinned = list(pinned)
         with self._writing:
             self._pins.subtract(pinned)
@@ -218,7 +217,7 @@ class ArtifactStore:
                 self._drop(self._index.unused_chunks(free))
 
     def _is_at(self, location: Location, hash: bytes, data: bytes) -> bool:
-        """True if ``data`` is what is stored at ``location``. Of what cannot be read it was lost already."""
+        """True if the record at ``location`` holds ``data``; False if it cannot be read."""
         try:
             record = self.packs.read(location)
         except (DamagedRecord, FileNotFoundError):
@@ -234,8 +233,8 @@ class ArtifactStore:
     def read(self, ref: str) -> bytes:
         """The bytes of ``ref``.
 
-        Raises: CtxdError ``corrupt`` if they are not there or do not match their name; ``dbfile.DiskFull`` for want of
-        descriptors or memory.
+        Raises: CtxdError ``corrupt`` if they are missing or do not match their hash; ``dbfile.DiskFull`` if descriptors
+        or memory are exhausted.
         """
         data = b"".join(self.pieces(ref))
         if blake3(data).hexdigest() != ref:
@@ -243,7 +242,7 @@ class ArtifactStore:
         return data
 
     def check(self, ref: str) -> int:
-        """Compare the bytes of ``ref`` with their name, a chunk at a time. Returns: how many. Raises: as ``read``."""
+        """Compare the bytes of ``ref`` with their hash, by chunks. Returns: their number. Raises: as ``read``."""
         hasher, size = blake3(), 0
         for piece in self.pieces(ref):
             hasher.update(piece)
@@ -253,15 +252,15 @@ class ArtifactStore:
         return size
 
     def check_range(self, ref: str, first: int, end: int) -> int:
-        """As ``check``, from offset ``first`` to ``end``: each chunk is compared with its own hash, an artifact that
-        ends before ``end`` and is checked from 0 with its name. Returns: the offset that was reached."""
+        """As ``check``, from offset ``first`` to ``end``: compares each chunk with its own hash, or the whole artifact
+        with its hash if the range covers it. Returns: the offset reached."""
         size = self.size(ref)
         if first == 0 and size is not None and size <= end:
             return self.check(ref)
         return first + sum(map(len, self.pieces(ref, first, end)))
 
     def pieces(self, ref: str, first: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Yield the bytes of ``ref`` from offset ``first`` up to ``end``, a chunk at a time, each as it was written.
+        """Yield the bytes of ``ref`` from offset ``first`` up to ``end``, a verified chunk at a time.
 
         Raises: as ``read``.
         """
@@ -299,7 +298,7 @@ class ArtifactStore:
                 at += size
 
     def _record(self, hash: bytes, location: Location, look_up: Callable[[bytes], Location | None]) -> PackRecord:
-        """The record ``hash`` at ``location``, or where it was moved to meanwhile."""
+        """The record ``hash`` at ``location``, or at the location that it was moved to meanwhile."""
         while True:
             try:
                 record = self.packs.read(location)
@@ -333,8 +332,8 @@ class ArtifactStore:
 
     @contextmanager
     def reader(self) -> Iterator[Index | None]:
-        """A connection to the index for long reads, closed at the end; None without one of this version, which the next
-        start makes. Raises: ``apsw``'s and ``dbfile``'s errors."""
+        """A connection to the index for long reads, closed at the end; None if there is no index of this version yet.
+        Raises: ``apsw``'s and ``dbfile``'s errors."""
         if dbfile.user_version(self._database) != VERSION:
             yield None
             return
@@ -345,12 +344,12 @@ class ArtifactStore:
             reader.close()
 
     def note_uses(self, uses: Mapping[str, int]) -> None:
-        """Keep when artifacts were last used, in ms since 1970, not flushed: a power cut may forget the newest."""
+        """Store when artifacts were last used, in ms since 1970, without a flush: a power cut may lose the newest."""
         with self._writing, self._index.transaction():
             self._index.note_uses({bytes.fromhex(ref): at for ref, at in uses.items()})
 
     def last_uses(self) -> dict[str, int]:
-        """Return what ``note_uses`` kept of the artifacts there are."""
+        """Return the stored last uses of the existing artifacts."""
         with self._reading:
             reader = self._opened()
             return {} if reader is None else {hash.hex(): at for hash, at in reader.last_uses().items()}
@@ -360,14 +359,14 @@ class ArtifactStore:
         recovery.report_damage(self._root)
 
     def size(self, ref: str) -> int | None:
-        """The size of ``ref`` in bytes; None if it is not there."""
+        """The size of ``ref`` in bytes; None if it does not exist."""
         entry = self._entry(bytes.fromhex(ref))
         if entry is not None:
             return entry.size
         return self._loose.size(ref)
 
     def holds(self, ref: str) -> bool:
-        """True if ``ref`` is in the index, damaged or not, and no removal of it has begun."""
+        """True if ``ref`` exists, damaged or not, and its removal has not begun."""
         if (entry := self._entry(bytes.fromhex(ref))) is None:
             return self._loose.size(ref) is not None
         try:
@@ -376,7 +375,7 @@ class ArtifactStore:
             return True
 
     def matching(self, prefix: str, limit: int) -> list[str]:
-        """At most ``limit`` names that begin with ``prefix``, hex digits. Raises: ``dbfile``'s errors."""
+        """At most ``limit`` names that start with ``prefix``, in hex. Raises: ``dbfile``'s errors."""
         first = bytes.fromhex(prefix.ljust(64, "0"))
         with dbfile.faults(), self._reading:
             reader = self._opened()
@@ -384,14 +383,14 @@ class ArtifactStore:
         return [ref for hash in found if (ref := hash.hex()).startswith(prefix)]
 
     def names(self) -> Iterator[str]:
-        """The names of all there are."""
+        """The names of all artifacts."""
         after = ""
         while batch := self.names_after(after):
             yield from batch
             after = batch[-1]
 
     def names_after(self, after: str, limit: int = 1_000) -> list[str]:
-        """At most ``limit`` names beyond ``after``, in order. Raises: OSError; ``dbfile``'s errors."""
+        """At most ``limit`` names after ``after``, in order. Raises: OSError; ``dbfile``'s errors."""
         with dbfile.faults(), self._reading:
             reader = self._opened()
             packed = [] if reader is None else [hash.hex() for hash in reader.artifacts(bytes.fromhex(after), limit)]
@@ -400,8 +399,8 @@ class ArtifactStore:
     # --- removal ---
 
     def claim_removal(self, refs: Iterable[str]) -> list[str]:
-        """Claim and return those of ``refs`` without a hold or a claim: every ``keep`` of one waits until
-        ``remove`` or ``disclaim`` was called for it."""
+        """Claim and return those of ``refs`` without a hold or a claim. A ``keep`` of a claimed one waits until
+        ``remove`` or ``disclaim`` is called for it."""
         with self._changed:
             claimed = [ref for ref in dict.fromkeys(refs) if ref not in self._holds and ref not in self._removing]
             self._removing.update(claimed)
@@ -414,8 +413,8 @@ class ArtifactStore:
             self._changed.notify_all()
 
     def remove(self, ref: str) -> None:
-        """Overwrite and remove the bytes of ``ref`` and of the chunks that no other artifact has; on return they are
-        off the disk, and the claim has ended. A missing one is no error.
+        """Overwrite and remove the bytes of ``ref`` and the chunks that no other artifact has; on return they are off
+        the disk, and the claim has ended. A missing artifact is ignored.
 
         Raises: OSError; ``apsw``'s errors.
         """
@@ -431,8 +430,8 @@ class ArtifactStore:
         if entry is None:
             return
         chunks = {part: place for part, place in self._index.sole_parts(hash).items() if not self._pins[part]}
-        # Its record comes first, so that no write of the same bytes counts on chunks that are gone; the index last, so
-        # that the next removal goes on where a crash or a failed disk cut this one.
+        # Erase the artifact's record first, so that no write of the same bytes relies on chunks that are gone. Update
+        # the index last, so that after a crash or a disk failure the next removal can complete this one.
         self.packs.erase((entry.location,))
         self.packs.erase(chunks.values())
         with self._index.transaction(synced=True):
@@ -440,22 +439,22 @@ class ArtifactStore:
             self._index.remove_chunks(chunks)
 
     def remove_leftovers(self) -> int:
-        """Overwrite and forget the chunks that no artifact has, which a crash left. Returns: how many.
+        """Overwrite and remove chunks without an artifact, which a crash left. Returns: their number.
 
-        Those that a manifest names all the same stay, and the next start rebuilds the index. Cost: a look at each
-        chunk; with one to remove, at each manifest. Raises: OSError; ``dbfile``'s errors.
+        If a manifest refers to one anyway, it stays, and the next start rebuilds the index. Cost: linear in the chunks;
+        with any to remove, also in the manifests. Raises: OSError; ``dbfile``'s errors.
         """
         with dbfile.faults(), self.reader() as reader:
             if reader is None:
                 return 0
             left = reader.unused_chunks()
             for name in self.names() if left else ():
-                # What cannot be read is named by a verification.
+                # A verification reports unreadable records.
                 with suppress(DamagedRecord, FileNotFoundError):
                     entry = self._entry(bytes.fromhex(name))
                     named = () if entry is None else parts_of(self.packs.read(entry.location))
                     for part, _ in named:
-                        # A writer may have found it meanwhile: then the index has its use.
+                        # A writer may have used it meanwhile; then the index shows that.
                         if part in left and reader.unused_chunks((part,)):
                             recovery.report_damage(self._root)
                             del left[part]
@@ -465,12 +464,12 @@ class ArtifactStore:
         return len(unused)
 
     def _drop(self, unused: dict[bytes, Location]) -> None:
-        """Overwrite and forget chunks that have no use, but for those that a writer is about to use."""
+        """Overwrite and remove unused chunks, except those pinned by writers."""
         dropped = {hash: location for hash, location in unused.items() if not self._pins[hash]}
         if dropped:
             self.packs.erase(dropped.values())
             end = self.packs.end_without(dropped.values())
-            # Records behind a cut that the index had forgotten would be taken for ones that it knows.
+            # Otherwise the index might take records written after the cut for ones that it has indexed.
             with self._index.transaction(synced=end is not None):
                 self._index.remove_chunks(dropped)
                 if end is not None:
@@ -479,14 +478,14 @@ class ArtifactStore:
                 self.packs.cut(end)
 
     def remove_unused(self, claimed: Sequence[str], used: Collection[str]) -> None:
-        """Remove ``claimed`` except for those that are ``used``; on return, also after an error, no claim is left.
+        """Remove ``claimed`` except those in ``used``; all claims end, even after an error.
 
         Raises: OSError; ``apsw``'s errors.
         """
         left = list(claimed)
         try:
             while left:
-                # A claim ends with the removal: the next one on the same bytes is not ours to end.
+                # The removal ends the claim; a later claim on the same bytes belongs to another caller.
                 if (ref := left.pop()) in used:
                     self.disclaim((ref,))
                 else:
@@ -497,9 +496,9 @@ class ArtifactStore:
             self._index.empty_log()
 
     def repack(self) -> int:
-        """Move what is live in packs that are mostly dead into the newest one, and remove them. Returns: how many.
+        """Move live records of mostly dead packs into the newest pack, and remove those packs. Returns: their number.
 
-        A crash leaves records twice, of which the index names one. Raises: OSError; ``apsw``'s errors.
+        A crash leaves duplicate records, of which the index refers to one. Raises: OSError; ``apsw``'s errors.
         """
         removed = 0
         with self._writing:
@@ -514,7 +513,7 @@ class ArtifactStore:
                     if isinstance(record, PackRecord) and record.kind in (CHUNK, WHOLE, MANIFEST):
                         self._move(record)
             with self._writing:
-                # Nothing can point there any more but what could not be read, which stays for a repair.
+                # Only unreadable records may still be referred to; then keep the pack for a repair.
                 if self._index.live_bytes().get(number, 0) == 0:
                     hit("art.repack")
                     self.packs.remove(number)
@@ -524,9 +523,9 @@ class ArtifactStore:
         return removed
 
     def _move(self, record: PackRecord) -> None:
-        """Write a record that the index names to the newest pack, let the index name it there, and erase it here.
+        """Copy a record that the index refers to into the newest pack, update the index, and erase the original.
 
-        One that the index does not name is what an interrupted repack had moved already.
+        A record that the index does not refer to was already moved by an interrupted repack.
         """
         with self._writing:
             if record.kind == CHUNK:
@@ -547,7 +546,7 @@ class ArtifactStore:
 
 
 class ArtifactWriter:
-    """Writes one artifact whose bytes come in pieces, with a bounded part of them in memory. Not for two threads."""
+    """Writes one artifact in pieces, with bounded memory. Not for two threads."""
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
@@ -566,7 +565,7 @@ class ArtifactWriter:
         self.close()
 
     def write(self, data: bytes) -> None:
-        """Add ``data`` at the end. Raises: as ``ArtifactStore.keep``."""
+        """Append ``data``. Raises: as ``ArtifactStore.keep``."""
         self._hasher.update(data)
         for at in range(0, len(data), _PIECE_BYTES):
             piece = data[at : at + _PIECE_BYTES]
@@ -582,7 +581,7 @@ class ArtifactWriter:
         self._parts += zip(hashes, map(len, chunks), strict=True)
 
     def finish(self) -> Artifact:
-        """Return a hold on the artifact, which is on the disk. Raises: as ``ArtifactStore.keep``."""
+        """Make the artifact durable and return a hold on it. Raises: as ``ArtifactStore.keep``."""
         hash = self._hasher.digest()
         if self._size <= CHUNK_BYTES_MAX:
             artifact = self._store.add_artifact(hash, self._size, WHOLE, self._head, ())
@@ -594,7 +593,7 @@ class ArtifactWriter:
         return artifact
 
     def close(self) -> None:
-        """Let go of the chunks; of an artifact that is not finished they are removed. Raises: as ``finish``."""
+        """Release the chunks; those of an unfinished artifact are removed. Raises: as ``finish``."""
         pinned, self._pinned = self._pinned, set()
         if pinned:
             self._store.unpin(pinned, drop=not self._is_kept)

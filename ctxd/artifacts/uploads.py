@@ -1,7 +1,7 @@
-"""Uploads: artifacts that arrive in pieces, each on the disk before it is acknowledged, until they are complete.
+"""Uploads: unfinished artifacts that arrive in pieces; each piece is on the disk before it is acknowledged.
 
-An upload outlives connections and restarts: its file has as many bytes as were acknowledged, or a torn piece more. Its
-end is where the next piece goes.
+An upload survives disconnects and restarts: its file has all acknowledged bytes, perhaps followed by a torn piece. The
+next piece goes to its end.
 """
 
 import os
@@ -15,14 +15,14 @@ from ctxd.errors import CtxdError
 from ctxd.failpoints import hit
 
 KEPT_MS: Final = 24 * 3_600_000
-"""Milliseconds after its newest piece that an upload is kept."""
+"""Milliseconds for which an upload is kept after its newest piece."""
 
 _READ_BYTES: Final = 256 * 1024
-"""Less than the C library maps by itself: see ``process_setup.return_large_blocks``."""
+"""Below the C library's mmap threshold: see ``process_setup.return_large_blocks``."""
 
 
 class Uploads:
-    """The uploads in one folder, a file each. Calls block; one at a time for each upload."""
+    """The uploads in one folder, one file each. Methods block; one call at a time per upload."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,16 +31,16 @@ class Uploads:
         return self._folder / f"{name}.upload"
 
     def size(self, name: str) -> int:
-        """The bytes of the upload ``name``, 0 of a new one. Raises: OSError."""
+        """The size of the upload ``name`` in bytes; 0 if it is new. Raises: OSError."""
         try:
             return self._path(name).stat().st_size
         except FileNotFoundError:
             return 0
 
     def write(self, name: str, offset: int, data: bytes) -> int:
-        """Write a piece at ``offset``, which is no gap, and flush it. Returns: the bytes of the upload.
+        """Write a piece at ``offset``, which must not leave a gap, and flush it. Returns: the upload's size in bytes.
 
-        A piece that comes again is written again; one at offset 0 begins the upload anew.
+        A repeated piece is written again; one at offset 0 restarts the upload.
 
         Raises: CtxdError ``upload_offset_mismatch``; OSError.
         """
@@ -84,7 +84,7 @@ class Uploads:
             raise CtxdError("upload_offset_mismatch", message, hint=hint, outcome="not_applied") from None
 
     def remove(self, name: str) -> None:
-        """Overwrite and remove an upload. A missing one is no error. Raises: OSError."""
+        """Overwrite and remove an upload. A missing one is ignored. Raises: OSError."""
         erase(self._path(name))
 
     def remove_stale(self, now_ms: int) -> None:
