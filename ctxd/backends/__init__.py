@@ -1,1 +1,1 @@
-"""Version backends: one port, and one implementation per module."""
+"""Version backends, one implementation per module."""

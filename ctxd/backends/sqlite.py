@@ -2,11 +2,11 @@
 
 Runs inside the caller's transaction, on the caller's connection, so that a version and the journal row that records it
 become durable together. ``version`` is a rowid table with a narrow index, not WITHOUT ROWID: a document of more than a
-quarter of a page would take an overflow page of its own there. SQLite has no check sums, so each row carries a CRC-32
-over all its values, and a row that does not match is an error, never a result.
+quarter of a page would take an overflow page of its own there. SQLite has no checksums, so each row has a CRC-32 over
+all its values; a row that does not match raises, and is never returned.
 
-A document is stored once: in the journal row that wrote it, of which the version keeps the place, or in the row of the
-version where the journal row is far larger. The check sum is over the document wherever it is.
+A document is stored once: in the journal row that wrote it, with its position in the version, or in the version's row
+if the journal row is far larger. In both cases the checksum covers the document.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ CREATE INDEX IF NOT EXISTS version_content ON version(content) WHERE content IS 
 CREATE INDEX IF NOT EXISTS version_past ON version(tx, vt) WHERE vt<tx_time;
 """
 """Entities by number and by id; versions by entity, valid time and tx, by the hash of their text, so that a purge finds
-who else has it, and those that were written at a past valid time. ``body`` is the document, or an integer: its place
+other versions with it, and versions written at a past valid time. ``body`` is the document, or an integer: its place
 among the puts in the body of journal row ``tx``; NULL for a deletion. ``crc``: see ``SqliteBackend.append``."""
 
 
@@ -39,34 +39,34 @@ _VALUES: Final = """v.vt, v.tx, v.tx_time, v.body, v.content, v.crc,
     CASE WHEN typeof(v.body)='integer' THEN (SELECT j.body FROM journal AS j WHERE j.seq=v.tx) END"""
 
 COLUMNS: Final = f"e.id, {_VALUES}"
-"""What a query must select, in order, for ``to_version``."""
+"""The columns that a query must select, in order, for ``to_version``."""
 
 ROW: Final = "(?,?,?,?,?,?,?)"
 """A row of ``version`` in an INSERT: the number of its entity first."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-"""Encoder for check sums: the row as a MessagePack array, which keeps type and length of each value."""
+"""Encoder for checksums: the row as a MessagePack array, which includes type and length of each value."""
 
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 _PUTS: Final = 4
 _DOCUMENT: Final = 1
-"""Places in the body of a journal row: of its puts, and of the document in one of them. See
+"""Positions in the body of a journal row: of its puts, and of the document in each. See
 ``ctxd.store.journal.encode_body``."""
 
 
 def to_version(row: Any) -> Version:  # noqa: ANN401  # a row of SQLite values
     """The version that a row of ``COLUMNS`` holds.
 
-    Raises: DamagedVersion if it is not as it was written.
+    Raises: DamagedVersion if it does not match its checksum.
     """
     return to_versions((row,))[0]
 
 
 def to_versions(rows: Iterable[Any], ids: Sequence[str] | None = None, size: int | None = None) -> list[Version]:
-    """As ``to_version``, of many rows: a call for each would take as long as the check.
+    """As ``to_version``, for many rows: one call each would take as long as the check itself.
 
-    With ``ids`` a row has, instead of its id, the place of that in ``ids``: the texts are not made again. With ``size``
-    no row is read after the one with which their documents have so many bytes.
+    With ``ids``, a row has the index of its id in ``ids`` instead of the id, which saves creating the strings again.
+    With ``size``, reading stops after the row with which the documents reach so many bytes.
     """
     versions = []
     left = 0 if size is None else size
@@ -86,7 +86,7 @@ def to_versions(rows: Iterable[Any], ids: Sequence[str] | None = None, size: int
 
 
 def _document(written: bytes, place: int) -> bytes | None:
-    """The document at ``place`` of a journal row whose body is ``written``; None, which no check sum is over, if it is
+    """The document at ``place`` in the journal row body ``written``; None, which matches no checksum, if it is
     damaged."""
     try:
         found = _decode(dbfile.unpack_body(written))[_PUTS][place][_DOCUMENT]
@@ -100,7 +100,7 @@ def _no_version(id: str) -> DamagedVersion:
 
 
 _KNOWN_MAX: Final = 16_384
-"""Numbers kept in memory, some 3 MiB with their names. What is written again is mostly written again soon."""
+"""Maximum cached numbers, about 3 MiB with their ids. Entities that are rewritten are mostly rewritten soon."""
 
 
 _VISIBLE = """SELECT rowid FROM version WHERE entity=e.n AND vt<=:vt AND tx<=:tx ORDER BY vt DESC, tx DESC LIMIT 1"""
@@ -111,7 +111,7 @@ _CORRECTED = "SELECT 1 FROM version AS w WHERE w.entity=v.entity AND w.vt=v.vt A
 
 
 def _beyond(prefix: str) -> str | None:
-    """Return the least text above every text that starts with ``prefix``; None without one."""
+    """Return the least text greater than every text that starts with ``prefix``; None if no text is."""
     for at in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[at])
         if code < 0x10FFFF:
@@ -123,12 +123,12 @@ def _beyond(prefix: str) -> str | None:
 class SqliteBackend:
     """A bitemporal map from entity to versions, in the tables of one connection.
 
-    As of ``(v, t)`` an entity is its row with the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``: a row
-    holds from its valid time to the next one, and of two at one valid time the later counts. A row with equal entity,
-    valid time and tx is replaced.
+    As of ``(v, t)`` an entity is its row with the greatest ``(valid_time, tx)`` at or below ``v`` and ``t``: a row is
+    valid from its valid time to the next one, and of two with the same valid time the later counts. A row with equal
+    entity, valid time and tx is replaced.
 
-    Other tables refer to an entity by its number in the table ``entity(n, id)``, see ``number``. Calls block, one at a
-    time. Reads also work on a ``query_only`` connection.
+    Other tables refer to an entity by its number in the table ``entity(n, id)``, see ``number``. Methods block; call
+    one at a time. Reads also work on a ``query_only`` connection.
     """
 
     def __init__(self, connection: dbfile.Connection) -> None:
@@ -136,11 +136,11 @@ class SqliteBackend:
         self._numbers: dict[str, int] = {}
 
     def create(self) -> None:
-        """Create what is missing of the tables and indexes."""
+        """Create missing tables and indexes."""
         self._connection.execute(TABLES).fetchall()
 
     def clear(self) -> None:
-        """Remove every version and every number. Rows of other tables that refer to a number have to go first."""
+        """Remove all versions and numbers. Rows of other tables that refer to a number must be removed first."""
         self._connection.execute("DELETE FROM version").fetchall()
         self._connection.execute("DELETE FROM entity").fetchall()
         self._numbers.clear()
@@ -153,7 +153,7 @@ class SqliteBackend:
         """Return the number of each of ``ids``, assigned now if it has none, as ``append`` also does.
 
         Part of the caller's transaction, on the only connection that adds to the table. Raises: SqlFailed if the table
-        lacks a number that it was given.
+        lacks a number that was inserted.
         """
         known = self._numbers
         numbers = {id: known.get(id, 0) for id in ids}
@@ -161,7 +161,7 @@ class SqliteBackend:
             before = self._connection.total_changes()
             dbfile.insert_rows(self._connection, "INSERT OR IGNORE INTO entity(id)", "(?)", [(id,) for id in unknown])
             if self._connection.total_changes() - before == len(unknown):
-                # None had one. Each new row has the number behind the greatest there is.
+                # All are new. Each new row gets the number after the greatest one.
                 last = self._connection.last_insert_rowid()
                 found = dict(zip(unknown, range(last - len(unknown) + 1, last + 1), strict=True))
             else:
@@ -185,9 +185,9 @@ class SqliteBackend:
     def append(self, versions: Sequence[Version], places: Sequence[int | None] | None = None) -> None:
         """Add rows, in any order of valid times.
 
-        ``places``: those of their documents in the journal row that wrote each, None for a document that is stored
-        with its version, as without ``places`` all are. The check sum of a row is over the id of its entity and all
-        its values, the document among them.
+        ``places``: the positions of the documents in their journal rows, None for a document that is stored with its
+        version; without ``places`` all are. The checksum of a row covers the id of its entity and all values, including
+        the document.
         """
         numbers = self.number([version.id for version in versions])
         head = "INSERT OR REPLACE INTO version(entity, vt, tx, tx_time, body, content, crc)"
@@ -202,8 +202,8 @@ class SqliteBackend:
         dbfile.insert_rows(self._connection, head, ROW, values)
 
     def rewrite(self, versions: Sequence[Version], places: Sequence[int]) -> None:
-        """Replace rows by ``versions`` with the same entity, valid time and tx, each in its place in the file: none is
-        longer than before. ``places``: as in ``append``; also of those that were stored with their version."""
+        """Replace rows by ``versions`` with the same entity, valid time and tx, in place: none may be longer than
+        before. ``places``: as in ``append``, also for versions that were stored with their document."""
         where = "WHERE entity=(SELECT n FROM entity WHERE id=?) AND vt=? AND tx=?"
         statement = f"UPDATE version SET body=?, content=?, crc=? {where}"
         for version, place in zip(versions, places, strict=True):
@@ -224,7 +224,8 @@ class SqliteBackend:
         return to_versions(self._connection.execute(query, bindings), wanted)
 
     def require_versions(self, ids: Iterable[str]) -> None:
-        """Raises: DamagedVersion if one of ``ids`` is known and has no version: a number is given with the first."""
+        """Raises: DamagedVersion if one of ``ids`` has a number but no version: the first version assigns the
+        number."""
         query = f"""SELECT e.id FROM json_each(?) AS wanted JOIN entity AS e ON e.id=wanted.value
             WHERE NOT EXISTS({_ANY}) LIMIT 1"""
         lost = self._connection.execute(query, (msgspec.json.encode(list(ids)).decode(),)).fetchone()
@@ -234,7 +235,7 @@ class SqliteBackend:
     def history(self, id: str, at: AsOf = NOW, page: HistoryPage = ALL, *, corrections: bool = False) -> list[Version]:
         """Return ``page`` of the rows of ``id`` up to ``at``, deletions included.
 
-        Without ``corrections`` only the row with the greatest ``tx`` of each valid time. Raises: as ``as_of``.
+        Without ``corrections``, only the row with the greatest ``tx`` for each valid time. Raises: as ``as_of``.
         """
         compare, order = (">", "ASC") if page.ascending else ("<", "DESC")
         where = ["v.vt<=:vt", "v.tx<=:tx"]
@@ -250,18 +251,18 @@ class SqliteBackend:
         return to_versions(self._connection.execute(query, bindings))
 
     def scan(self, prefix: str, at: AsOf = NOW, page: IdPage = ALL, *, size: int | None = None) -> list[Version]:
-        """Return the versions as of ``at`` of ``page`` of the entities whose id starts with ``prefix``, by id; none
-        after the one with which their documents have ``size`` bytes.
+        """Return the versions as of ``at`` of ``page`` of the entities whose id starts with ``prefix``, by id, up to
+        the one with which their documents reach ``size`` bytes.
 
-        Raises: DamagedVersion for a damaged row, and for an entity that is known and has no version at any time.
+        Raises: DamagedVersion for a damaged row, and for an entity with a number but no version.
         """
         first, beyond, above, after, ascending = prefix, _beyond(prefix), ">=", page.after, page.ascending
-        # One bound on each side: of two, SQLite would seek to the first and walk to the other.
+        # Only one bound per side: with two, SQLite would seek to the first and scan to the other.
         if after is not None and ascending and after >= first:
             first, above = after, ">"
         elif after is not None and not ascending and (beyond is None or after < beyond):
             beyond = after
-        # An entity that is known and has no version comes without one: a number is given with the first.
+        # Also select entities without any version, which are damaged: an entity gets its number with its first version.
         where = [f"e.id{above}:first", f"(v.body IS NOT NULL OR NOT EXISTS({_ANY}))"]
         bindings: dict[str, str | int | None] = {"first": first, "vt": at.valid_time, "tx": at.tx}
         if beyond is not None:
@@ -274,19 +275,19 @@ class SqliteBackend:
         return to_versions(rows, size=size)
 
     def wrote_past(self, valid_time: int, after: int) -> int:
-        """Return the last write beyond ``after`` of a version that holds from a past time, at or before
-        ``valid_time``; 0 without one."""
+        """Return the last write after ``after`` of a backdated version valid from ``valid_time`` or before; 0 without
+        one."""
         query = "SELECT max(tx) FROM version WHERE vt<tx_time AND tx>? AND vt<=?"
         (found,) = self._connection.execute(query, (after, valid_time)).fetchone() or (None,)
         return found or 0
 
     def with_content(self, refs: Iterable[bytes]) -> list[Version]:
-        """Return every version whose text has one of the hashes ``refs``, by index: the cost is that of the result."""
+        """Return every version whose text has one of the hashes ``refs``, by index. Cost: linear in the result."""
         query = f"""SELECT {COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity WHERE v.content=?"""
         return [version for ref in refs for version in to_versions(self._connection.execute(query, (ref,)))]
 
     def everything(self, damaged: Callable[[DamagedVersion], None]) -> Iterator[Version]:
-        """Iterate over every row, in no order; ``damaged`` is called for each that cannot be read."""
+        """Iterate over all rows, unordered; ``damaged`` is called for each unreadable one."""
         query = f"SELECT {COLUMNS} FROM version AS v LEFT JOIN entity AS e ON e.n=v.entity"
         for row in self._connection.execute(query):
             try:

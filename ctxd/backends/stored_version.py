@@ -1,14 +1,14 @@
-"""Values that pass between the store and its backends: versions.
+"""Versions, as exchanged between the store and its backends.
 
-``valid_time`` is when a version holds; ``tx`` is the write that made it. A backend keeps encoded documents and does not
-look inside.
+``valid_time`` is the time from which a version is valid; ``tx`` is the write that made it. Backends treat encoded
+documents as opaque.
 """
 
 import msgspec
 
 
 class DamagedVersion(Exception):
-    """A row is not what was written: it must not be served."""
+    """A row differs from what was written, and must not be returned."""
 
 
 class Version(msgspec.Struct, frozen=True, gc=False):

@@ -1,1 +1,1 @@
-"""The backend that keeps versions in an XTDB 1.x node, spoken to over HTTP."""
+"""The backend that keeps versions in an XTDB 1.x node, over HTTP."""

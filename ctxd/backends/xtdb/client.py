@@ -1,7 +1,7 @@
 """Client of one XTDB 1.x node: submits transactions, reads documents, histories and query rows.
 
-It speaks the part of the protocol that ctxd's node and an official XTDB HTTP server share. Every call is bounded in
-time, every response is read strictly, and every failure states whether it may have been applied (``messages``).
+It uses the part of the protocol that ctxd's node and the official XTDB HTTP server share. Every call has a timeout,
+every response is parsed strictly, and every failure states whether the request may have been applied (``messages``).
 """
 
 from collections import Counter
@@ -38,28 +38,28 @@ __all__ = ["Delete", "Doc", "Evict", "HistoryRow", "Match", "NodeStatus", "Op", 
 T = TypeVar("T")
 
 BULK_IDS: Final = 2_000
-"""Ids of one query of a bulk read: enough that its own cost vanishes, few enough that several share the cores."""
+"""Ids per query of a bulk read: enough that the query's overhead vanishes, few enough that several share the cores."""
 
 IDS_PAGE: Final = 10_000
-"""Ids of one range query: about a second's worth."""
+"""Ids per range query, which takes about a second."""
 
 BULK_AT_ONCE: Final = 4
-"""Queries of one bulk read in flight, so that other requests find a connection."""
+"""Concurrent queries of one bulk read, so that other requests get a connection."""
 
 _TOO_MANY_BYTES: Final = "too-many-bytes"
 """The node's refusal of a query whose rows would take too much of its heap."""
 
 _PARTIAL: Final = 206
-"""Status of a history's page after which more follow."""
+"""Status of a history page that is not the last."""
 
 _SPLIT: Final = 8
-"""Queries in place of one that was refused for its size."""
+"""Number of queries that replace one refused for its size."""
 
 _READ_HERE_BYTES: Final = 64 * 1024
-"""Bytes of an answer that is read on the loop, in a millisecond or two; longer ones are read on a thread."""
+"""Bytes of a response that is parsed on the loop, in a millisecond or two; longer ones are parsed on a thread."""
 
 ANSWER_S: Final = 35.0
-"""Seconds that an answer may take: longer than the 30 after which a node gives up a query."""
+"""Seconds that a response may take: more than the 30 after which a node aborts a query."""
 
 _DOCS: Final = "{:find [e (pull e [*])] :in [[e ...]] :timeout 30000}"
 _FIRST: Final = "[(>= e low)]"
@@ -80,9 +80,9 @@ class XtdbClient:
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, answer_s: float = ANSWER_S) -> None:
-        """``answer_s`` bounds every wait for a response, beside the time that the node is given to wait.
+        """``answer_s`` bounds every wait for a response, in addition to the time that the node itself may wait.
 
-        Raises: ValueError for another kind of address.
+        Raises: ValueError for any other address.
         """
         self.url = url
         self._answer_s = answer_s
@@ -111,7 +111,7 @@ class XtdbClient:
         """Newest transaction visible to reads; ``None`` before the first."""
         completed = await self._ask_if_any("latest-completed-tx", {}, _tx_id)
         if completed is not None and completed < self._awaiter.completed:
-            # This is another node, or an older copy: nothing known of the former holds.
+            # This is another node, or an older copy, so the known state is invalid.
             self._awaiter.forget()
         return completed
 
@@ -129,12 +129,12 @@ class XtdbClient:
             answer = await self._http.request("submit-tx", {}, body=body, timeout_s=self._answer_s)
             tx_id = await self._read(answer, _tx_id, success=202)
         if tx_id <= self._awaiter.completed:
-            # Ids only rise: perhaps this is another node than the one that completed that.
+            # Ids only rise, so this may be another node than the one that completed it.
             self._awaiter.forget()
         return tx_id
 
     async def committed(self, tx_id: int, *, timeout_s: float) -> bool:
-        """True if transaction ``tx_id`` took place, false if a match failed; returns once the node has indexed it.
+        """True if transaction ``tx_id`` was applied, False if a match failed; returns once the node has indexed it.
 
         Raises: Unknown if that takes longer than ``timeout_s``.
         """
@@ -264,11 +264,11 @@ class XtdbClient:
         valid_time: int,
         tx_id: int | None = None,
     ) -> list[str]:
-        """Ids that start with ``prefix`` and exist, by code point, from beyond ``after`` on.
+        """Ids of existing entities that start with ``prefix``, by code point, after ``after``.
 
         With ``writer`` only entities whose newest version that writer's journal put; with ``session`` only those whose
-        newest version is of that session. A node orders no id of more than
-        224 bytes: those are left out. Pages of one call are read as of ``tx_id``; without one, each as of its moment.
+        newest version is of that session. Ids of more than 224 bytes are left out, because a node does not order them.
+        The pages of one call are read as of ``tx_id``; without it, each as of its own time.
         """
         high = beyond(prefix)
         wanted = [_END] if high is not None else []
@@ -369,14 +369,14 @@ def beyond(prefix: str) -> str | None:
 
 
 LAP_S: Final = 2.0
-"""Longest wait of one request, in seconds; then the wishes of other tasks are read again."""
+"""Maximum seconds that one request waits; then the requests of other tasks are considered again."""
 
 
 class Awaiter:
     """Wakes every task that waits for a transaction at or below the newest one that the node has completed.
 
-    No task of its own: a waiting task that finds no request in flight makes one, for the highest transaction waited
-    for.
+    It has no task of its own: a waiting task that finds no request in flight sends one, for the highest wanted
+    transaction.
     """
 
     def __init__(self, ask: Callable[[int, float], Awaitable[int | None]]) -> None:
@@ -391,13 +391,13 @@ class Awaiter:
         self.completed = max(self.completed, tx_id)
 
     def forget(self) -> None:
-        """Assume nothing completed: the node may be another one, or may have lost something."""
+        """Assume that nothing is completed: the node may be a different one, or have lost transactions."""
         self.completed = -1
 
     async def reach(self, tx_id: int, *, timeout_s: float) -> bool:
-        """Wait until the node has completed ``tx_id``; false if that takes longer than ``timeout_s``.
+        """Wait until the node has completed ``tx_id``. Returns: False if that takes longer than ``timeout_s``.
 
-        Raises: the errors of ``ask``, to the task that made the request; the others request again. Cancel: safe.
+        Raises: the errors of ``ask``, in the task that sent the request; other tasks send another one. Cancel: safe.
         """
         if tx_id <= self.completed:
             return True

@@ -1,12 +1,12 @@
 """Conversion of versions to XTDB documents and back, byte for byte.
 
 Top-level keys are a closed set; client-chosen names nest in ``payload``, as text. XTDB keeps no order of keys, so
-``order`` records it where it is not sorted. A payload with a number that XTDB changes is kept encoded as ``body``; type
-and hashes are at the top level all the same.
+``order`` records it where it is not sorted. A payload with a number that XTDB would change is kept encoded as ``body``;
+type and hashes are still at the top level.
 
 XTDB stores a document once, under its hash. When a node replays an eviction, it removes every document that it has seen
 of the entity, even one put again since: another node, or one that rebuilds its index, would lose it. So a document put
-after an eviction carries that eviction's name in ``put``, which gives it another hash.
+after an eviction has that eviction's name in ``put``, which gives it a different hash.
 """
 
 from base64 import b64decode, b64encode
@@ -29,7 +29,7 @@ FIXED_VALID_TIME: Final = 946_684_800_000
 """2000-01-01T00:00:00Z in ms: the valid time of entities without one of their own, such as texts."""
 
 NEWEST_VALID_TIME: Final = 253_402_300_799_999
-"""The last ms of the year 9999, as far as a date in a request goes: a read at it shows the newest version."""
+"""The last ms of the year 9999, the latest date of a request: a read as of it returns the newest version."""
 
 RESERVED: Final = "ctxd/"
 """Prefix of the ids of ctxd's own entities."""
@@ -132,7 +132,7 @@ def from_doc(doc: Doc, valid_time: int | None = None) -> tuple[Version, str]:
             body=_body(doc, payload),
             content=None if content is None else bytes.fromhex(content),
         )
-        # Before the writer was looked up by index, it stood in the payload.
+        # In earlier versions the writer was in the payload.
         return version, doc["writer"] if "writer" in doc else payload["writer"]
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(f"the document of {doc.get('xt/id')} is not one of ctxd's: {error!r}") from error
@@ -150,7 +150,7 @@ def _whole(value: Any) -> int:  # noqa: ANN401
 
 
 def _document(id: str, body: bytes) -> Document | None:
-    """Document in ``body``; ``None`` if it holds no document of ours, or one that JSON cannot carry."""
+    """Document in ``body``; ``None`` if it is not a document of ours, or cannot be written as JSON."""
     try:
         document = decode_document(id, body)
         _json([document.type, document.source, document.source_hash, document.identity_hash, document.content_hash])
@@ -160,7 +160,7 @@ def _document(id: str, body: bytes) -> Document | None:
 
 
 def _key_order(document: Document, body: bytes) -> list[Any] | None:
-    """Order of the keys, empty if they are sorted; ``None`` if the document would not come back as ``body``."""
+    """Order of the keys, empty if they are sorted; ``None`` if the document would not be converted back to ``body``."""
     try:
         if _parse(_json(document.payload)) != document.payload:
             return None
@@ -192,7 +192,7 @@ def _order(payload: dict[str, Any]) -> list[Any]:
 
 
 def _note_order(value: Any, orders: list[Any]) -> None:  # noqa: ANN401
-    """Append one entry a map to ``orders``, outer maps first: the places of its sorted keys, ``None`` if sorted."""
+    """Append one entry per map to ``orders``, outer maps first: the places of its sorted keys, or ``None``."""
     if type(value) is dict:
         keys = list(value)
         ordered = sorted(keys)
@@ -252,7 +252,7 @@ def _source(named: dict[str, Any]) -> Source:
 
 
 WHOLE_BYTES_MAX: Final = CONTENT_INLINE_BYTES_MAX // 4 * 3
-"""Bytes of content up to which it always is one document: in base64 they are a third more."""
+"""Size of content in bytes that always fits in one document, also in base64, which is a third longer."""
 
 
 def content_docs(ref: bytes, content: Content, *, put: str = "") -> list[Doc]:
@@ -285,7 +285,7 @@ def _content_doc(ref: bytes, payload: dict[str, Any]) -> Doc:
 
 
 def _boundary(data: bytes, place: int) -> int:
-    """Last place at or before ``place`` that does not cut a character of ``data``."""
+    """Last position at or before ``place`` that does not split a character of ``data``."""
     while place < len(data) and data[place] & 0xC0 == 0x80:
         place -= 1
     return min(place, len(data))

@@ -1,8 +1,8 @@
 """HTTP connections to a node, for ``client.py``: a few kept-alive ones, and the circuit breaker that pauses requests.
 
-The only module that uses aiohttp, and knows which of its errors mean for certain that a request was not sent. Every
-wait is bounded. Closing the connections first ends the requests of other tasks, which aiohttp would cancel or fail for
-a misleading reason.
+The only module that uses aiohttp, and knows which of its errors certainly mean that a request was not sent. Every wait
+has a timeout. Closing the connections first ends the requests of other tasks, which aiohttp would cancel or fail for a
+misleading reason.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ from ctxd.backends.xtdb.messages import TYPE, Unknown, Unreachable
 from ctxd.clock import Clock
 
 CONNECTIONS_MAX: Final = 16
-"""Connections at a time: a node has some fifty threads, and a request holds one."""
+"""Maximum connections: a node has about fifty threads, and a request holds one."""
 
 CONNECT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of one answer. A chunk of a bulk read is a few megabytes."""
+"""Maximum bytes of a response. A chunk of a bulk read has a few megabytes."""
 
 _IDLE_S: Final = 60.0
-"""Seconds that a connection is kept unused: less than the 200 after which a node closes it, so that a request seldom
-meets a closed one."""
+"""Seconds for which an idle connection is kept: less than the 200 after which a node closes it, so that a request
+rarely gets a closed one."""
 
 _CLOSE_S: Final = 5.0
 _UNIX: Final = "unix:"
@@ -104,7 +104,7 @@ class HttpConnections:
         given = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self._prefix}{path}?{urlencode(given, quote_via=quote, safe='')}"
         headers = {} if body is None else {"Content-Type": TYPE}
-        # As a file, which is sent in pieces: bytes would be copied whole.
+        # A file is sent in pieces; bytes would be copied as a whole.
         data = None if body is None else BytesIO(body)
         try:
             with anyio.fail_after(timeout_s), self._until_closed() as session:
@@ -152,7 +152,7 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
 # --- the circuit breaker ---
 
 FAILURES_TOLERATED: Final = 3
-"""Failures in a row that open the circuit: one is an accident, and a start or a restart costs several."""
+"""Consecutive failures that open the circuit: one may be an accident, and a restart causes several."""
 
 BACKOFF_MIN_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
@@ -162,7 +162,7 @@ State = Literal["closed", "open", "half-open"]
 
 class Breaker:
     """Circuit breaker. ``closed``: requests pass. ``open``: none passes for 1 s, doubled each time up to 60 s.
-    ``half-open``: one request passes, and decides."""
+    ``half-open``: one request passes, and decides the next state."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -185,8 +185,8 @@ class Breaker:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Around one request: ``Unknown`` and ``Unreachable`` from inside are failures, any other end is an answer,
-        being cancelled is neither.
+        """Around one request: ``Unknown`` and ``Unreachable`` from inside are failures, any other end is a success, and
+        cancellation is neither.
 
         Raises: Unreachable, before anything is sent, while the circuit is open or another request is trying.
         """

@@ -1,8 +1,8 @@
 """Messages between ctxd and an XTDB node: failures, transactions, and responses.
 
-Failures are distinguished by what is certain. ``Refused`` and ``Unreachable``: the transaction was not applied.
-``Unknown``: it may have been, so it must be looked up and never resent. A read that fails in either way has no result.
-Responses are read strictly: one that is not exactly what was requested counts as none.
+Failures are distinguished by certainty. ``Refused`` and ``Unreachable``: the transaction was not applied. ``Unknown``:
+it may have been, so it must be looked up and never resent. A read that fails in either way has no result. Responses are
+parsed strictly: one that is not exactly what was requested counts as missing.
 """
 
 import gc
@@ -27,7 +27,7 @@ class XtdbFailure(Exception):
 
 
 class Refused(XtdbFailure):
-    """The node understood the request and refuses it, now and later: nothing was applied.
+    """The node understood the request and refused it, as it would again: nothing was applied.
 
     ``op``: the operation at fault, as transit spells it, ``None`` if the node named none.
     """
@@ -45,7 +45,7 @@ class Refused(XtdbFailure):
 
 
 class Behind(Refused):
-    """The node has not reached the named transaction: it is slow, or has lost something."""
+    """The node has not reached the given transaction: it is slow, or has lost transactions."""
 
 
 class Unreachable(XtdbFailure):
@@ -75,27 +75,27 @@ KEYS: Final = (
     "content_hash",
     "payload",
 )
-"""The top-level keys of documents, which XTDB indexes. No client ever names one."""
+"""The top-level keys of documents, which XTDB indexes. Clients never choose them."""
 
 _SPELLED: Final = {key: b'"~:%s":' % key.encode() for key in KEYS}
 
 
 class PutDoc(msgspec.Struct, frozen=True, gc=False):
-    """``doc`` holds from ``valid_time`` (ms) until the next version already recorded."""
+    """``doc`` is valid from ``valid_time`` (ms) until the next version already recorded."""
 
     doc: Doc
     valid_time: int
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
-    """``id`` is not there from ``valid_time`` (ms) until the next version already there."""
+    """``id`` does not exist from ``valid_time`` (ms) until the next version already recorded."""
 
     id: str
     valid_time: int
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
-    """The transaction takes place only if ``id`` is ``doc`` at ``valid_time`` (ms); ``None``: only if it does not
+    """The transaction is applied only if ``id`` is ``doc`` at ``valid_time`` (ms); ``None``: only if it does not
     exist."""
 
     id: str
@@ -115,7 +115,7 @@ Op: TypeAlias = PutDoc | Delete | Match | Evict
 def encode_transaction(ops: Sequence[Op]) -> bytes:
     """Body that submits ``ops`` as one transaction.
 
-    Raises: Refused for an operation that a node would refuse or misread, naming it.
+    Raises: Refused, with the operation, for one that a node would refuse or misread.
     """
     parts = []
     for op in ops:
@@ -163,23 +163,23 @@ def to_doc(read: Any) -> Doc | None:  # noqa: ANN401 - whatever the node answers
 T = TypeVar("T")
 
 TYPE: Final = "application/transit+json"
-"""The media type of every request and of every answer that counts."""
+"""The media type of every request and every valid response."""
 
 _NO_CONTENT: Final = "0" * 40
 _REFUSING: Final = frozenset({"illegal-argument", "IllegalArgumentException"})
-"""Kinds of error that an equal request meets again. Anything else may pass, or may hide that it was applied."""
+"""Kinds of error that an equal request would get again. Any other may be temporary, or may hide that it was applied."""
 
 _HEADER_TOO_LARGE: Final = (414, 431)
-"""Jetty's answers to a request whose first line and headers exceed 8 KiB, unless it is configured otherwise."""
+"""Jetty's responses to a request whose first line and headers exceed 8 KiB, its default limit."""
 
 _MALFORMED: Final = "Malformed "
-"""How a message begins where a request could not be read. What is written is sound, so it was damaged on its way."""
+"""Prefix of the message for an unreadable request. Requests are well-formed, so it was damaged in transit."""
 
 _BEHIND: Final = frozenset({"node-out-of-sync", "NodeOutOfSyncException"})
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Status reported by a node. It is healthy only while ``ingester_failed`` is false."""
+    """Status reported by a node. It is healthy only while ``ingester_failed`` is False."""
 
     version: str | None
     revision: str | None
@@ -214,8 +214,8 @@ def parse(status: int, media_type: str, body: bytes) -> Any:  # noqa: ANN401 - w
 
 
 def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
-    """Failure that an unsuccessful response means: ``Refused`` only where the node itself blames the request, because a
-    proxy may have answered in its place."""
+    """The failure for an unsuccessful response: ``Refused`` only if the node itself rejects the request, because the
+    response may come from a proxy."""
     if status in _HEADER_TOO_LARGE:
         return Refused(
             "the server refuses a request whose URL holds a long entity id: set :request-header-size 65536 in its"
@@ -243,7 +243,7 @@ def failure(status: int, media_type: str, body: bytes) -> XtdbFailure:
 
 
 def too_early(status: int, media_type: str, body: bytes) -> bool:
-    """True if the response reports that the time given to the node to wait has passed."""
+    """True if the response reports that the node's waiting time has passed."""
     if status == 200:
         return False
     return (failure(status, media_type, body).kind or "").endswith("TimeoutException")
@@ -331,7 +331,7 @@ def reached(read: Any) -> tuple[int, int]:  # noqa: ANN401
 
 
 def _is_evicted(read: Any) -> bool:  # noqa: ANN401
-    """True for a row whose document is a tombstone: another node has carried out an eviction, this one not yet."""
+    """True for a row whose document is a tombstone: another node has performed an eviction, this one has not yet."""
     doc = named(read).get("doc")
     return isinstance(doc, dict) and named(doc).get("evicted?") is True
 
@@ -345,7 +345,7 @@ def to_entity(read: Any, id: str) -> Doc | None:  # noqa: ANN401
 
 
 def asked_for(found: dict[str, T], ids: Collection[str]) -> dict[str, T]:
-    """``found`` by id, provided that it has only requested ``ids``. Raises: ValueError."""
+    """``found``, if all its ids are in the requested ``ids``. Raises: ValueError."""
     if not found.keys() <= set(ids):
         raise ValueError("a row of the query is of an entity that was not requested")
     return found
@@ -387,17 +387,17 @@ def to_ids(read: Any) -> list[str]:  # noqa: ANN401
 
 
 async def offload(function: Callable[[], T], lane: Lane) -> T:
-    """Return what ``function`` returns, called on a thread of ``lane``. Cancel: only once it has returned."""
+    """Return the result of ``function``, called on a thread of ``lane``. Cancel: takes effect once it has returned."""
     return await lane.run(_uncollected, function)
 
 
 def _uncollected(function: Callable[[], T]) -> T:
-    # All that is made of a long answer is kept: the collector would walk it several times, at three times the cost.
+    # All objects of a long response are kept, and collecting garbage meanwhile would triple the cost.
     collecting = gc.isenabled()
     gc.disable()
     try:
         return function()
     finally:
-        # Of several calls at once only those that found collection enabled enable it again, so it never stays off.
+        # Of concurrent calls, only those that found collection enabled enable it again, so it never stays off.
         if collecting:
             gc.enable()

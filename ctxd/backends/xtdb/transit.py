@@ -1,8 +1,8 @@
-"""Transit as XTDB nodes read and write it, as far as ctxd uses it.
+"""The subset of Transit that ctxd exchanges with XTDB nodes.
 
 Writing is JSON with two differences: text that starts with ``~``, ``^`` or a backtick gets a ``~`` in front, and
 integers beyond JSON's numbers are text. It goes through msgspec and one substitution over the bytes; only a value with
-such an integer, or with a place that msgspec writes for a non-finite float, is walked.
+such an integer, or with a nil, which may stand for a non-finite float, is walked.
 
 Reading covers everything that a node sends, with the cache of repeated keys, and is strict: unknown input is
 ``NotTransit``, never a guess.
@@ -42,10 +42,11 @@ _json: Final = msgspec.json.Encoder().encode
 _parse: Final = msgspec.json.Decoder(strict=True).decode
 
 _SIGNED: Final = re.compile(rb'"[~^`]')
-"""A quote with one of the signs behind it: where a text starts that has to be escaped, perhaps."""
+"""A quote followed by one of the signs, where a text that has to be escaped may start."""
 
 _STARTS: Final = re.compile(rb'"(?<!\\")(?=[~^`])')
-"""Where it does. Inside a text a quote has a backslash before it; one that ends a text is followed by punctuation."""
+"""The start of such a text. Inside a text, a quote has a backslash before it; one that ends it is followed by
+punctuation."""
 
 _LONG: Final = tuple(re.compile(before + rb"-?[0-9]{16}") for before in (rb"\A", rb"\[", rb",", rb":"))
 """Integers that may be beyond 2^53: four patterns, since one that starts with a plain character is much faster."""
@@ -54,14 +55,14 @@ _LONG: Final = tuple(re.compile(before + rb"-?[0-9]{16}") for before in (rb"\A",
 def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
     """``value`` as transit: made of dict with text keys, list, tuple, str, int, float, bool and None.
 
-    Raises: TypeError, ValueError or OverflowError for what JSON has no word for: a float that is not finite, a lone
-    surrogate, nesting that exhausts the stack.
+    Raises: TypeError, ValueError or OverflowError for values without a JSON form: a non-finite float, a lone surrogate,
+    nesting that exhausts the stack.
     """
     return encode_all((value,))[0]
 
 
 def encode_all(values: Collection[Any]) -> list[bytes]:
-    """Each of ``values`` as ``encode`` has it: faster together, where all are plain JSON."""
+    """Encode each of ``values`` as ``encode`` does; faster together if all are plain JSON."""
     try:
         try:
             spelled = [_json(value) for value in values]
@@ -109,7 +110,7 @@ _MARKED: Final = frozenset(("~", "^", "`"))
 _DIGITS: Final = [chr(code) for code in range(48, 48 + 44)]
 _CODES: Final = [*_DIGITS, *map("".join, product(_DIGITS[1:], _DIGITS))]
 _PLACES: Final = {f"^{code}": place for place, code in enumerate(_CODES)}
-"""Where in the cache a code of it points."""
+"""The cache index of each cache code."""
 
 _CACHE_SIZE: Final = len(_PLACES)
 
@@ -166,8 +167,8 @@ _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
     "_": _nothing,
     "z": {"NaN": nan, "INF": inf, "-INF": -inf}.__getitem__,
 }
-"""What a text that starts with ``~`` is, by the sign after it. Moments are ms since 1970; UUIDs, URIs and the like stay
-text: ctxd writes none."""
+"""Decoders of texts that start with ``~``, by the sign after it. Moments become ms since 1970; UUIDs, URIs and similar,
+which ctxd never writes, stay text."""
 
 _TAGS: Final[dict[str, Callable[[Any], Any]]] = {
     "'": lambda quoted: quoted,
@@ -182,11 +183,11 @@ _TAGS: Final[dict[str, Callable[[Any], Any]]] = {
     "xtdb/entity-ref": lambda reference: reference,
     "xtdb/base64": str,
 }
-"""What a tagged value is, by its tag."""
+"""Decoders of tagged values, by tag."""
 
 
 def decode(data: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
-    """The one value that ``data`` spells: keywords as ``Keyword``, dates as ms since 1970, sets and lists as lists.
+    """Decode the single value in ``data``: keywords as ``Keyword``, dates as ms since 1970, sets and lists as lists.
 
     Raises: NotTransit.
     """
@@ -199,10 +200,9 @@ def decode(data: bytes) -> Any:  # noqa: ANN401 - whatever the node answers
 
 
 class _Decoding:
-    """One text's worth of reading: its cache of repeated keys.
+    """The state of decoding one message: its cache of repeated keys.
 
-    Values are looked at where they stand rather than by a call each: ten thousand documents are as many keys and texts
-    as they have, and most need nothing done.
+    Values are checked inline where possible: a bulk read has very many, and most need no decoding.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class _Decoding:
         if kind is list:
             return self._array(read)
         if kind is dict:
-            # Not one expression: in a display with a key and a value, both read the cache.
+            # Keep these statements separate: the key has to be decoded before the value, because both use the cache.
             made: dict[Any, Any] = {}
             for key, item in read.items():
                 name = self._key(key)

@@ -1,1 +1,1 @@
-"""The XTDB node as a program: installed, started and looked at. ``program/`` is what the JVM gets."""
+"""The XTDB node as a program: installing, starting and checking it. ``program/`` is what the JVM runs."""

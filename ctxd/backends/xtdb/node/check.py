@@ -13,14 +13,14 @@ from ctxd.backends.xtdb.node.launch import ask
 from ctxd.doctor_findings import Finding, fail, ok, warn
 
 VERSION: Final = "1.24"
-"""The XTDB that ctxd is made for."""
+"""The XTDB version that ctxd supports."""
 
 _LAG_WAIT_MS: Final = 3000
 
 
 def look(installation: Installation, url: str, environ: Mapping[str, str]) -> list[Finding]:
-    """Check Java, the installation, and the node at ``url``; only the node if it is a server installed by other means.
-    Takes as long as the first response, and up to 3 s more to see whether the index is behind. Changes nothing."""
+    """Check Java, the installation, and the node at ``url``; only the node if it was installed by other means. Takes as
+    long as the first response, and up to 3 s more to see whether the index is behind. Changes nothing."""
     found = list(_node(url))
     ours = url.startswith("unix:") or installation.directory.exists()
     return [*(_machine(installation, environ, _answers(found)) if ours else ()), *found]
@@ -32,7 +32,7 @@ def _answers(found: list[Finding]) -> bool:
 
 def _machine(installation: Installation, environ: Mapping[str, str], node_runs: bool) -> Iterator[Finding]:
     if node_runs and not installation.directory.exists():
-        # As a service it is installed elsewhere than for the user who asks.
+        # A service's installation is in another place than the user's.
         fix = "name its place, to have its jars checked too: $CTXD_XTDB_HOME, or ctxd xtdb check --directory"
         yield warn("installation", f"a node runs that is not installed in {installation.directory}", fix)
         return

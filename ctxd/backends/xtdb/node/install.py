@@ -28,7 +28,7 @@ from ctxd.backends.xtdb.node.installation import (
 from ctxd.backends.xtdb.node.launch import Launch, ask, command, environment, find_config, start
 
 Say = Callable[[str], None]
-"""Takes one line for every step of an installation."""
+"""Receives one line for each step of an installation."""
 
 _NO_NETWORK: Final = ("Unknown host", "Connection refused", "Network is unreachable", "timed out", "Temporary failure")
 
@@ -115,7 +115,7 @@ _BUILD_S_MAX: Final = 600
 _START_S_MAX: Final = 120
 _STOP_S_MAX: Final = 120
 _LATER: Final = (2100, 1, 1, 0, 0, 0)
-"""The date of every class in the program's jar: Clojure takes a source instead if that is newer."""
+"""The date of every class in the program's jar: Clojure prefers a source that is newer."""
 
 _EXERCISE: Final[tuple[tuple[str, bytes | None, dict[str, object]], ...]] = (
     ("submit-tx", b'{"~:tx-ops":[["~:xtdb.api/put",{"~:xt/id":"a","~:b":{"c":[1,null,"d"]}},"~m1"]]}', {}),
@@ -130,11 +130,11 @@ _EXERCISE: Final[tuple[tuple[str, bytes | None, dict[str, object]], ...]] = (
     ("sync", None, {}),
     ("status", None, {}),
 )
-"""What the first node is asked, so that the archive holds the classes that answering takes."""
+"""Requests to the first node, so that the archive contains the classes needed for responses."""
 
 
 def install(installation: Installation, say: Say, environ: Mapping[str, str]) -> bool:
-    """Make ``installation`` whole; false if it was. One process at a time does so, others wait for it.
+    """Complete ``installation``. Returns: False if it was complete. One process at a time does so; others wait.
 
     Raises: NodeFailure.
     """

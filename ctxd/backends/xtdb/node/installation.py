@@ -35,7 +35,7 @@ PROGRAM: Final = Path(__file__).with_name("program")
 """What ships with ctxd: the Maven project, the node program, its build, its configurations, and the jars' hashes."""
 
 CONFIGURATIONS: Final = ("memory", "rocksdb", "postgres")
-"""The configurations that ship, by name."""
+"""The names of the configurations that ship with ctxd."""
 
 _IN_THE_DIGEST: Final = ("pom.xml", "jars.sha256", "**/*.clj", "logback.xml")
 
@@ -56,22 +56,22 @@ class Installation:
 
     @property
     def jars(self) -> Path:
-        """XTDB and what it needs."""
+        """The folder of XTDB and its dependencies."""
         return self.directory / "lib"
 
     @property
     def program(self) -> Path:
-        """The node program, and of XTDB what it runs, compiled."""
+        """The compiled node program, with the parts of XTDB that it runs."""
         return self.directory / "ctxd-node.jar"
 
     @property
     def archive(self) -> Path:
-        """The archive of classes that makes a start quick; a start does without it if it does not fit the Java."""
+        """The class archive, which makes starts faster; it is ignored if it does not fit the Java version."""
         return self.directory / "ctxd-node.jsa"
 
     @property
     def record_path(self) -> Path:
-        """Written last: an installation without it is not whole."""
+        """The record, written last: an installation without it is incomplete."""
         return self.directory / "installed.json"
 
     def record(self) -> Record | None:
@@ -82,11 +82,11 @@ class Installation:
             return None
 
     def class_path(self) -> str:
-        """The program, and every jar in the order of their names: an archive of classes fits one order only."""
+        """The program and all jars, ordered by name: a class archive fits only one order."""
         return os.pathsep.join(map(str, [self.program, *(self.jars / name for name in sorted(listed_jars()))]))
 
     def whole(self) -> Record:
-        """Its record. Raises: NodeFailure if it is not installed, or of another version of ctxd."""
+        """The record. Raises: NodeFailure if the node is not installed, or by another version of ctxd."""
         record = self.record()
         remedy = f"Run ctxd xtdb install --directory {self.directory}"
         if record is None or not self.program.exists():
@@ -106,13 +106,13 @@ def default_directory(environ: Mapping[str, str]) -> Path:
 
 
 def listed_jars() -> dict[str, str]:
-    """The SHA-256 of every jar, as hex, by its name: this list and nothing else is installed."""
+    """The SHA-256 of every jar in hex, by name: exactly these are installed."""
     lines = (PROGRAM / "jars.sha256").read_text().splitlines()
     return {name: digest for digest, name in (line.split("  ") for line in lines if line)}
 
 
 def program_digest() -> str:
-    """The SHA-256 of everything that an installation is made from."""
+    """The SHA-256 of everything that an installation is built from."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in _IN_THE_DIGEST for path in PROGRAM.glob(pattern)):
         content = path.read_bytes()
@@ -121,7 +121,7 @@ def program_digest() -> str:
 
 
 JAVA_MIN: Final = 17
-"""The oldest Java that serves on Unix sockets; 17 and 21 are the ones to prefer."""
+"""The oldest Java that supports servers on Unix sockets; prefer 17 or 21."""
 
 _ANSWER_S_MAX: Final = 60
 _INSTALL_JAVA: Final = (
@@ -132,7 +132,7 @@ _INSTALL_MAVEN: Final = "Install Maven (Debian: apt-get install maven); it is ne
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that will do: where it is, and its version in full."""
+    """A suitable Java: its path, and its full version."""
 
     path: Path
     version: str
@@ -184,7 +184,7 @@ def _told(path: Path, flag: str, remedy: str) -> str:
 
 
 def _major(version: str) -> int:
-    """Raises nothing: what is no number is older than anything."""
+    """The major version; 0 if there is no number. Raises nothing."""
     parts = re.findall(r"\d+", version) or ["0"]
     first = int(parts[0])
     return int(parts[1]) if first == 1 and len(parts) > 1 else first

@@ -129,7 +129,7 @@ def find_config(name: str) -> Path:
 def command(installation: Installation, launch: Launch, environ: Mapping[str, str]) -> list[str]:
     """Command that runs the node. Makes its directories, with mode 0700.
 
-    Raises: NodeFailure if it is not installed, or cannot have its directories.
+    Raises: NodeFailure if it is not installed, or its directories cannot be created.
     """
     record = installation.whole()
     java = java_path(environ)
@@ -155,8 +155,8 @@ def command(installation: Installation, launch: Launch, environ: Mapping[str, st
 
 
 def java_flags(installation: Installation, heap: str, scratch: Path, *, archive: bool) -> list[str]:
-    """The JVM's own flags. It ends when memory runs out: a node that lives on without some of its threads answers
-    anything, and a supervisor starts it again."""
+    """The JVM's own flags. The JVM exits when memory runs out, so that a supervisor restarts it: without some of its
+    threads, a node would give wrong responses."""
     shared = [f"-XX:SharedArchiveFile={installation.archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
     return [
         f"-Xmx{heap}",
@@ -171,14 +171,14 @@ def java_flags(installation: Installation, heap: str, scratch: Path, *, archive:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The node's environment: ours, with few arenas, or the memory that its native parts free is never given back."""
+    """The node's environment: ours, with few malloc arenas, so that memory freed by native code is given back."""
     return {"MALLOC_ARENA_MAX": "2", **environ}
 
 
 def start(
     arguments: Sequence[str], environ: Mapping[str, str], *, log: Path, ready_s: float
 ) -> subprocess.Popen[bytes]:
-    """Start a node as a process of ours, and return it once it serves; what it logs goes to ``log``.
+    """Start a node as a child process, and return it once it serves; its log goes to ``log``.
 
     Raises: NodeFailure with the end of its log if it ends, or does not serve within ``ready_s``.
     """
@@ -205,7 +205,7 @@ def start(
 
 
 def _private(path: Path) -> Path:
-    """The directory, made for its owner only; one that is there keeps the mode that its owner gave it."""
+    """Create the directory for its owner only; an existing one keeps its mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
     return path
