@@ -1,1 +1,1 @@
-"""The journal, carried over to an XTDB node: in order, each row once, and never in the way of a write."""
+"""Projection of the journal to an XTDB node: in order, each row once, and without delaying writes."""

@@ -1,7 +1,7 @@
 """Comparison of a node with the journal: version by version, text by text, and by one digest each.
 
-It ends at the cursor that the node has at the beginning, so a daemon may project meanwhile. Quarantined rows count on
-neither side, and neither do rows behind a fence of a session owned by another host.
+It covers rows up to the node's cursor at its start, so a daemon may project meanwhile. It ignores quarantined rows, and
+fenced rows of sessions owned by other hosts.
 """
 
 from collections.abc import Callable
@@ -33,14 +33,14 @@ from ctxd.store.verify import LogicalDigest, Problems
 from ctxd.worker_threads import in_thread
 
 SYNC_S: Final = 10.0
-"""Seconds that the node has to index what is in the log already; then it is compared as it is."""
+"""Seconds for the node to index its log; then it is compared as it is."""
 
 AT_ONCE: Final = 8
-"""Requests to the node under way."""
+"""Concurrent requests to the node."""
 
 _STEP: Final = 400
 _PAGE: Final = 5_000
-"""Ids at the node that are looked up in the journal at a time."""
+"""Ids at the node per look-up in the journal."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Comparison(Problems):
 
     @property
     def equal(self) -> bool:
-        """True if all three hold the same."""
+        """True if all three digests are equal."""
         return self.journal_digest == self.embedded_digest == self.node_digest != ""
 
 
@@ -191,7 +191,7 @@ class _Comparing:
             self._embedded.add(version)
         theirs = await self._at_node(slots, id, mine)
         if theirs != mine and set(theirs) < set(mine) and await self._is_purged(id):
-            # Another host purged it since: versions that are missing are meant to be.
+            # Another host has purged it since, so versions are missing on purpose.
             theirs = mine
         for version in theirs:
             self._node_digest.add(version)
@@ -202,8 +202,8 @@ class _Comparing:
         self._report.note("damage", f"{newest} of {id} is another at the node: {counts}")
 
     async def _at_node(self, slots: anyio.Semaphore, id: str, mine: list[Version]) -> list[Version]:
-        """Versions of ``id`` from this journal at the node, by time. A deletion there names no journal: it counts as
-        ours where we have one."""
+        """Versions of ``id`` from this journal at the node, by time. A deletion there does not identify its journal: it
+        counts as ours if we have one at that time."""
         deletions = {version.valid_time: version for version in mine if version.body is None}
         async with slots:
             rows = await self._node.history(id)
@@ -222,7 +222,7 @@ class _Comparing:
                     continue
                 if writer != self._rows.writer or not self._counts(version.tx):
                     continue
-            # A version that was put again, after a purge or a fence, is the later one of its place.
+            # If a version was put again, after a purge or a fence, the later one counts.
             found[version.valid_time, version.tx] = version
         return [found[place] for place in sorted(found)]
 
@@ -231,7 +231,7 @@ class _Comparing:
         return await self._node.entity(mark["xt/id"], valid_time=FIXED_VALID_TIME) == mark
 
     async def _strangers(self) -> None:
-        """Report entities at the node that this journal wrote and does not know."""
+        """Report entities at the node that claim to be of this journal, but are not in it."""
         writer, after, counted = self._rows.writer, "", 0
         while True:
             # Other journals may have many more entities there.

@@ -1,14 +1,14 @@
-"""Eviction: carries a purge over to the node.
+"""Eviction: performs a purge at the node.
 
-The node evicts the entities with all their versions, and the texts of these that the journal no longer keeps. Then it
-gets the versions anew as the journal has them now: marked as purged, or the rest. Each step moves the cursor's
-incarnation and only the last its row, so that a purge that breaks off is begun again; no step removes anything that a
-later one would have to restore from what the node has forgotten.
+The node evicts the entities with all their versions, and those of their texts that the journal no longer has. Then the
+versions are put again as they are in the journal now: marked as purged, or with the rest. Each step raises the cursor's
+incarnation, but only the last one its row, so an interrupted purge starts again; no step removes anything that a later
+one would have to restore from the node.
 
 An eviction removes the versions of all hosts. So rows of a session that another host owned by then are not evicted:
-this host's versions are corrected, and the owner purges its own. For other entities a mark remains, by which the other
-hosts know why their versions are gone. A purge that only frees space leaves everything that another host has: entities
-of which it has versions, and all texts, as the node has no index of references to them.
+this host's versions are corrected, and the owner purges its own. For other entities a mark remains, which explains the
+missing versions to the other hosts. A purge that only frees space keeps everything that other hosts have: entities with
+versions of theirs, and all texts, because the node has no index of references to texts.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -26,7 +26,7 @@ from ctxd.projection.progress import Cursor, advance
 from ctxd.worker_threads import in_thread
 
 VERSIONS_MAX: Final = 500
-"""Versions of one transaction."""
+"""Maximum versions per transaction."""
 
 
 def purged_mark(entity: str) -> Doc:
@@ -35,7 +35,7 @@ def purged_mark(entity: str) -> Doc:
 
 
 class EvictionStep(msgspec.Struct, frozen=True):
-    """One transaction: its operations, and the cursor after it. It has to be committed before the next."""
+    """One transaction: its operations, and the cursor after it. Submit the next one only after its commit."""
 
     ops: list[Op]
     after: Cursor
@@ -44,8 +44,8 @@ class EvictionStep(msgspec.Struct, frozen=True):
 async def steps(
     node: Node, rows: Rows, tip: Cursor, piece: ProjectedRow, fences: Fences | None, *, is_shared: bool
 ) -> AsyncGenerator[EvictionStep, None]:
-    """The transactions that carry over the purge that ``piece`` records, from the cursor ``tip`` on. ``is_shared``:
-    other hosts have the same log.
+    """The transactions that perform the purge recorded in ``piece``, starting at the cursor ``tip``. ``is_shared``:
+    other hosts share the log.
 
     Raises: XtdbFailure; CtxdError ``corrupt``, ``store_failed``; ValueError. Cancel: safe.
     """
@@ -56,7 +56,7 @@ async def steps(
         texts = await _texts(node, evicted)
     kept = await in_thread(rows.kept, frozenset(texts))
     tip = _moved(tip)
-    # A name of this attempt alone: the one before it may have put again what is evicted now.
+    # Unique for this attempt: an earlier one may have put documents that are evicted now.
     put = f"{rows.writer}.{tip.run}.{tip.incarnation}"
     gone = (*evicted, *(text for text in texts if text not in kept))
     marks = [PutDoc(purged_mark(id), FIXED_VALID_TIME) for id in gone]
@@ -65,7 +65,7 @@ async def steps(
     if fences is not None:
         versions = list(fences.kept(tuple(versions)))
     versions = [version for version in versions if version.tx not in tip.quarantined]
-    # A rewritten version has another text, which the node never had.
+    # A rewritten version has a new text, which the node lacks.
     for ref in dict.fromkeys(version.content for version in versions if version.content is not None):
         tip = _moved(tip)
         text = await in_thread(rows.text, ref)
@@ -103,7 +103,7 @@ async def _texts(node: Node, ids: Iterable[str]) -> list[str]:
 
 
 def _rounds(versions: Iterable[Version]) -> list[list[Version]]:
-    """``versions`` in rounds of which each holds an entity once, its earlier versions in earlier rounds."""
+    """Split ``versions`` into rounds with each entity at most once, and its versions in order."""
     by_id: dict[str, list[Version]] = {}
     for version in versions:
         by_id.setdefault(version.id, []).append(version)

@@ -1,13 +1,13 @@
-"""Ownership of sessions: adds to each batch of rows the matches that hold while this host owns its sessions, and
-leaves fenced rows out.
+"""Ownership of sessions: adds matches to each batch of rows, which fail unless this host owns the batch's sessions, and
+leaves out fenced rows.
 
-The guard keeps the owners as the newest batch, perhaps under way, will leave them. A batch that met other owners is
-aborted, and its owners are read anew. Promise: a row of a session that another host owns is never projected;
+The guard keeps the owners as they will be after the newest submitted batch. A batch that finds other owners is aborted,
+and its owners are read again. Guarantee: a row of a session that another host owns is never projected;
 ``ownership_loss`` fences such rows.
 
 A fence is a document of the journal, so it survives a restart, a backup and a rebuild, and a comparison with the node
-knows which rows the node lacks. A claim writes a fence without rows before it takes place: until the session is
-imported, what is here of it takes no writes.
+knows which rows the node lacks. A claim first writes a fence without rows, so that the local copy of the session takes
+no writes until the session is imported.
 """
 
 from collections import Counter
@@ -39,11 +39,11 @@ NO_ROW: Final = 2**53 - 1
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of rows of ``session``, from row ``first`` up to the fence's own, that are not part of the session;
-    ``NO_ROW``: none, but this host claims the session, and has it once a later row of its head is not entering.
+    """A range of rows of ``session``, from row ``first`` up to the fence's own, that are not part of the session.
+    ``NO_ROW``: no rows; this host claims the session, and owns it once a later version of its head is not entering.
 
-    ``branch``: the session that keeps them here, ``None`` if there was nothing to keep. ``host``: the owner that was
-    found; ``token``: its change of hands, of a claim the one that it makes.
+    ``branch``: the local session that keeps the rows, ``None`` if there are none. ``host``: the owner that was found;
+    ``token``: its ownership token, for a claim the new one.
     """
 
     session: str
@@ -54,13 +54,13 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fence_document(fence: Fence) -> Document:
-    """Return the document that keeps ``fence``. Rows that came late to one owner may need several."""
+    """Return the document of ``fence``. One change of owner may need several, for late rows."""
     id = f"{FENCES}{fence.session}#{fence.token:0{NUMBER_DIGITS}d}.{fence.first}"
     return sourceless(id, _TYPE, msgspec.to_builtins(fence))
 
 
 def read_fence(stored: Stored) -> Fence:
-    """Return the fence that a version holds. Raises: CtxdError corrupt if it holds another document."""
+    """Return the fence in a version. Raises: CtxdError corrupt if it is another document."""
     try:
         return msgspec.convert(stored.document.payload, Fence)
     except msgspec.ValidationError as error:
@@ -140,7 +140,7 @@ class Ownership:
     """Owners of the sessions of one journal. Call ``begin`` before each run of batches."""
 
     def __init__(self, heads: Heads | None) -> None:
-        """``heads`` ``None``: there is one host and no owners; fenced rows are left out all the same."""
+        """``heads`` ``None``: a single host without owners; fenced rows are still left out."""
         self.writer = ""
         self.fences = Fences()
         self._heads = heads
@@ -151,7 +151,7 @@ class Ownership:
         self._opened: anyio.Event | None = None
 
     def open(self, fences: Iterable[Stored], settler: Callable[[OwnershipLost], Awaitable[None]]) -> None:
-        """Let batches through, now that the ``fences`` of the journal are known. ``settler`` is awaited when sessions
+        """Start passing batches, now that the ``fences`` of the journal are known. ``settler`` is awaited when sessions
         are lost. Raises: CtxdError corrupt."""
         self.fences.take(fences)
         self._settler = settler
@@ -166,13 +166,13 @@ class Ownership:
 
     @classmethod
     def of_one(cls, fences: Fences) -> "Ownership":
-        """Return the guard of a single host, whose journal has ``fences`` from another time."""
+        """Return the guard of a single host, whose journal may have ``fences`` from before."""
         made = cls(None)
         made.fences, made._is_open = fences, True
         return made
 
     def begin(self, writer: str) -> None:
-        """Forget all owners: batches under way may have failed."""
+        """Forget all owners: submitted batches may have failed."""
         self.writer = writer
         self._known.clear()
         self._opened = self._opened or anyio.Event()
@@ -190,7 +190,7 @@ class Ownership:
             self._held += Counter()
 
     def believed(self, session: str) -> Owner | None:
-        """Return the owner of ``session`` after the newest batch, perhaps under way; ``None`` if no batch had it."""
+        """Return the owner of ``session`` after the newest submitted batch; ``None`` if no batch had the session."""
         return self._known.get(session)
 
     async def settle(self, lost: OwnershipLost) -> None:
@@ -203,11 +203,11 @@ class Ownership:
         return session in self._held
 
     def learn(self, session: str, owner: Owner) -> None:
-        """Note that ``owner`` was put by other means than a batch."""
+        """Record that ``owner`` was put outside a batch."""
         self._known[session] = owner
 
     async def guard(self, node: Node, batch: Sequence[ProjectedRow]) -> Guarded:
-        """Return ``batch`` as it is to be projected; later batches are decided on its outcome.
+        """Return ``batch`` in the form to project; later batches assume its outcome.
 
         Raises: OwnershipLost if it has rows of sessions that other hosts own; XtdbFailure; ValueError for an owner's
         document that this version does not write. Cancel: safe.
@@ -237,7 +237,7 @@ class Ownership:
         return Guarded(pieces, ops)
 
     def _next(self, owner: Owner | None, rests: bool | None) -> Owner:
-        """Return ``owner`` after a batch with rows of its session. ``rests``: true if the head in it is not active,
+        """Return ``owner`` after a batch with rows of its session. ``rests``: True if the head in it is not active,
         ``None`` without a head."""
         if owner is None:
             after = owners.first(self.writer)
@@ -252,11 +252,11 @@ class Ownership:
             return
         found = await node.entities(map(owners.owner_id, sessions), valid_time=FIXED_VALID_TIME)
         for session in sessions:
-            # A step that was learned of meanwhile is newer than this answer.
+            # An owner learned meanwhile is newer than this response.
             self._known.setdefault(session, owners.from_doc(found.get(owners.owner_id(session))))
 
     async def _resting(self, pieces: Sequence[ProjectedRow], sessions: Sequence[str]) -> dict[str, bool]:
-        """Return the sessions of which ``pieces`` have a whole head; true for those that may be released."""
+        """Return the sessions of which ``pieces`` have a complete head; True for those that may be released."""
         states: dict[str, tuple[bool, int]] = {}
         for piece in pieces:
             for version in piece.versions:
@@ -273,7 +273,7 @@ class Ownership:
         rest = {}
         for session, (at_rest, tx) in states.items():
             head_now = newest.get(str(session_object_id(session)))
-            # A session that was resumed since is not released: the row of its resume follows this batch.
+            # Do not release a session that was resumed since: the row of its resume follows this batch.
             is_newest = head_now is not None and head_now.tx == tx
             rest[session] = at_rest and is_newest and session not in self._held
         return rest

@@ -1,6 +1,6 @@
-"""Journal rows as the projection reads them: on a connection of its own, in portions, on a thread.
+"""Reads of journal rows for the projection: on a separate connection, in portions, on a thread.
 
-Blocks. A row is returned once its hashes are recomputed: damage is not copied to another store.
+Blocks. Rows are verified before they are returned, so that damage is not copied to another store.
 """
 
 from collections import OrderedDict
@@ -23,10 +23,10 @@ from ctxd.store.reads import Reader, all_stored, answering
 
 PORTION_ROWS: Final = 2_000
 PORTION_BYTES: Final = 4 * 1024 * 1024
-"""Rows, and bytes of them, read ahead at most: some transactions' worth."""
+"""Maximum rows, and their bytes, read ahead: enough for several transactions."""
 
 REFS_KEPT: Final = 100_000
-"""Texts remembered as being at the node. A forgotten text is put again, which changes nothing visible."""
+"""Maximum texts remembered as known to the node. A forgotten one is put again, without visible effect."""
 
 _SAMPLED: Final = 500
 _ROW_BYTES: Final = 128
@@ -38,8 +38,8 @@ _GROWING: Final = ("segment:", "assembly:")
 def projected(versions: Iterable[Version]) -> list[Version]:
     """Return ``versions`` without deletions of segments and records.
 
-    An import deletes what this journal has of an earlier life of the session. At the node that would hide the versions
-    of the host that has the session, which only grows there.
+    An import deletes this journal's earlier copy of the session. At the node, that would hide the versions of the host
+    that owns the session, which only grows there.
     """
     return [version for version in versions if version.body is not None or not version.id.startswith(_GROWING)]
 
@@ -48,7 +48,7 @@ class ProjectedRow(msgspec.Struct, frozen=True, gc=False):
     """One journal row, ready to be projected. ``chain`` is in hex; ``size`` is its share of a batch, in bytes.
 
     ``fault``: the reason why it cannot be projected, empty if it can. ``purged``: the entities that the row purged;
-    ``reclaims``: to free space.
+    ``reclaims``: only to free space.
     """
 
     seq: int
@@ -104,7 +104,7 @@ class KnownTexts:
         return len(self._refs)
 
     def add(self, refs: Iterable[bytes]) -> None:
-        """Note that the node has ``refs``, or will have them before anything sent from now on."""
+        """Record that the node has ``refs``, or will have them before anything sent later."""
         for ref in refs:
             self._refs[ref] = None
             self._refs.move_to_end(ref)
@@ -117,7 +117,7 @@ class KnownTexts:
 
 
 class Rows:
-    """One journal, read from beyond any row. Not for two threads at a time."""
+    """Reads of one journal, from any row on. Not for two threads at a time."""
 
     def __init__(self, database: Path, artifacts: ArtifactStore) -> None:
         self._reader = Reader(database, artifacts)
@@ -143,7 +143,7 @@ class Rows:
             return 0 if found is None or found[0] is None else int(found[0])
 
     def bytes_each(self, after: int) -> float:
-        """Average bytes of a row beyond ``after``, estimated from the first and the last few.
+        """Average bytes of the rows after ``after``, estimated from the first and last few.
 
         Raises: as ``chain``.
         """
@@ -155,7 +155,7 @@ class Rows:
             return 0.0 if found is None or found[0] is None else 2.0 * float(found[0])
 
     def pieces(self, after: int, limit: int = PORTION_ROWS) -> list[ProjectedRow]:
-        """The rows beyond ``after``, as many as a portion holds; one at least, if there is one.
+        """The rows after ``after``, up to a portion; at least one if there is any.
 
         Raises: CtxdError ``corrupt`` if one does not follow from the one before, ``store_failed``.
         """
@@ -191,8 +191,7 @@ class Rows:
         """Operations that put ``pieces``, and the refs of the texts that they put, which are not ``known``. ``put``:
         see ``documents``.
 
-        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``; ValueError for a value that no document
-        can hold.
+        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``; ValueError for an unsupported value.
         """
         refs = wanted(pieces, known)
         with answering():
@@ -220,9 +219,9 @@ class Rows:
             return self._reader.contents([ref.hex()])[ref.hex()]
 
     def kept(self, entities: frozenset[str]) -> frozenset[str]:
-        """Those of ``entities`` that a node needs for a text that is kept: whole, or as a part of it.
+        """Those of ``entities`` that the node needs for an existing text, as its document or one of its parts.
 
-        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``. Reads every text that is kept in parts.
+        Raises: CtxdError ``corrupt`` if a text is damaged, ``store_failed``. Cost: reads every text that has parts.
         """
         with answering():
             found = {id for id in entities if self._is_kept(id)}
@@ -245,8 +244,8 @@ class Rows:
     # --- for a comparison ---
 
     def histories(self, after: int, limit: int) -> list[tuple[int, str, list[Version]]]:
-        """Entities by number, beyond ``after``: number, id, and every version by time; none of those that are only
-        referred to. Raises: CtxdError ``corrupt``, ``store_failed``."""
+        """Entities by number after ``after``: number, id, and all versions by time; none if the entity is only referred
+        to. Raises: CtxdError ``corrupt``, ``store_failed``."""
         with answering():
             entities = self._reader.entity_ids(after, limit)
             return [(n, id, projected(self._reader.versions.history(id, corrections=True))) for n, id in entities]

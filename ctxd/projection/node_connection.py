@@ -1,6 +1,6 @@
 """Connections to a node.
 
-It stands alone so that daemons without a projection load no HTTP client.
+Separate, so that daemons without a projection load no HTTP client.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from ctxd.backends.xtdb.client import XtdbClient
 
 Node: TypeAlias = "XtdbClient"
-"""A connected node. ``tests/suites/node.py`` holds the client and the fake to what the projection relies on."""
+"""A connected node. ``tests/suites/node.py`` tests the client and the fake for what the projection needs."""
 
 Connect: TypeAlias = "Callable[[str], AbstractAsyncContextManager[Node]]"
-"""Returns a node by its address, connected for the length of a block."""
+"""Returns a context manager that connects to the node at an address."""
 
 
 def connect(url: str) -> AbstractAsyncContextManager[Node]:

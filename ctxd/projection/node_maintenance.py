@@ -37,7 +37,7 @@ EXIT_REFUSED: Final = 73
 EXIT_IO: Final = 74
 
 PATIENCE_S: Final = 60.0
-"""Seconds without a row that gets to the node after which it is given up."""
+"""Seconds without progress after which a command gives up."""
 
 POLL_S: Final = 0.1
 COMMIT_S: Final = 60.0
@@ -51,7 +51,7 @@ Step = Callable[[ProjectionStatus], None]
 
 
 class GivenUp(Exception):
-    """Failure of a command; ``exit_code`` is that of the program."""
+    """Failure of a command; ``exit_code`` is the program's exit code."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class GivenUp(Exception):
 
 
 def unanswered(url: str, error: XtdbFailure) -> GivenUp:
-    """The end of a command because the node at ``url`` failed with ``error``."""
+    """The failure of a command because the node at ``url`` failed with ``error``."""
     if isinstance(error, Refused):
         return GivenUp(f"{url} refuses: {error}", exit_code=EXIT_UNAVAILABLE)
     remedy = "start it with ctxd xtdb run, or name another with --store-url"
@@ -139,7 +139,7 @@ async def project(
 ) -> None:
     """Project everything in ``state``. ``step`` receives the progress.
 
-    Raises: GivenUp if the node holds something else, or makes no progress for ``patience_s``. Cancel: safe.
+    Raises: GivenUp if the node has other rows, or makes no progress for ``patience_s``. Cancel: safe.
     """
     projection = Projection(target, clock, log_event=_silent, connect=connect)
     await in_thread(projection.open, state.database, ArtifactStore(state.artifacts), state.projection)
@@ -201,7 +201,7 @@ async def put_back(root: Path, url: str, seqs: tuple[int, ...], connect: Connect
     """Put the quarantined rows ``seqs`` of the journal in ``root``, or all of them if it is empty, and remove them from
     the cursor's list. No daemon may run on it.
 
-    Returns: by row, the reason why it is still left out; empty if it is at the node. Raises: StateDirError; GivenUp.
+    Returns: for each row, why it is still left out; empty if it is at the node. Raises: StateDirError; GivenUp.
     Cancel: safe.
     """
     try:
@@ -272,10 +272,10 @@ async def rebuild(
 ) -> Comparison:
     """Project the whole journal in ``root`` to the node at ``url``, and compare. No daemon may run on it.
 
-    A node that has a part of it gets the rest. One that holds something else under the journal's name is refused;
-    with ``force`` the journal takes another name first, and all of it is projected.
+    A node with part of the journal gets the rest. A node with other rows under the journal's name is refused; with
+    ``force``, the journal takes a new name first and is projected completely.
 
-    Raises: StateDirError; GivenUp. Cancel: safe; the next call goes on.
+    Raises: StateDirError; GivenUp. Cancel: safe; the next call continues.
     """
     async with held(root) as state:
         if await _stands_in_the_way(root, url, connect, force=force, compared_step=compared_step):
@@ -287,8 +287,8 @@ async def rebuild(
 async def _stands_in_the_way(
     root: Path, url: str, connect: Connect, *, force: bool, compared_step: Callable[[Comparison], None]
 ) -> bool:
-    """True if the documents at the node under the journal's writer id have to be left behind. Raises: GivenUp if they
-    may not."""
+    """True if the documents at the node under the journal's writer id must be abandoned. Raises: GivenUp if not
+    allowed."""
     try:
         async with rows_of(root) as rows, connect(url) as node:
             cursor, head = await _look(node, rows), await in_thread(rows.head)

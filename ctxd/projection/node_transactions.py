@@ -1,8 +1,8 @@
-"""Streaming of journal rows to a node, from one fence to the first trouble.
+"""Streaming of journal rows to a node, from a fence until the first failure.
 
-One task submits batch after batch, at most a few ahead of the confirmed one: each matches the cursor that the one
-before puts, so none takes effect out of order, or twice. Another task awaits their commits. Any uncertainty ends the
-stream; the next one begins at the cursor.
+One task submits batches, at most a few ahead of the confirmed one. Each matches the cursor that the one before puts, so
+none takes effect out of order or twice. Another task awaits their commits. Any uncertainty ends the stream; the next
+one starts at the cursor.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from ctxd.projection.progress import QUARANTINED_MAX, Cursor, Sent, advance, mov
 from ctxd.worker_threads import Lane
 
 OUTSTANDING_MAX: Final = 4
-"""Submitted transactions that are not confirmed: the node's index may be so far behind its log."""
+"""Maximum unconfirmed transactions, by which the node's index may be behind its log."""
 
 COMMIT_S: Final = 30.0
 """Seconds within which a node has to index a submitted transaction."""
@@ -43,8 +43,8 @@ class Bounds(msgspec.Struct, frozen=True):
 def take(pieces: Sequence[ProjectedRow], bounds: Bounds) -> int:
     """Number of ``pieces`` in the next batch: as many as ``bounds`` allow, and at least one.
 
-    A row that cannot be projected, and one that records a purge, is a batch of its own. A transaction keeps several
-    versions of one entity, but of two at one valid time only the later: those need two transactions.
+    A row that cannot be projected, or records a purge, is a batch of its own. A transaction can have several versions
+    of an entity, but of two at the same valid time only the later is kept, so those need two transactions.
     """
     taken: set[tuple[str, int]] = set()
     versions = size = 0
@@ -61,31 +61,29 @@ def take(pieces: Sequence[ProjectedRow], bounds: Bounds) -> int:
 
 
 def transaction(before: Cursor | None, after: Cursor, puts: Sequence[Op], writer: str) -> list[Op]:
-    """``puts`` between the two halves of the cursor's move from ``before`` to ``after``, so that all take place or
-    none."""
+    """``puts`` with the cursor's move from ``before`` to ``after``, so that all are applied or none."""
     match, put = moved(before, after, writer)
     return [match, *puts, put]
 
 
 VERSIONS_MIN: Final = 32
 VERSIONS_MAX: Final = 1_000
-"""Versions of one transaction. A node indexes no faster beyond that."""
+"""Maximum versions per transaction. Larger ones are not indexed faster."""
 
 ROWS_MAX: Final = 1_000
 BYTES_MAX: Final = 2 * 1024 * 1024
-"""Rows and bytes of one transaction, whatever it is like: what is in memory, several times over, at both ends."""
+"""Maximum rows and bytes of any transaction, of which both ends have several copies in memory."""
 
 BUSY_S: Final = 0.3
-"""Seconds that a transaction may keep a node busy: above it they shrink; below half of it they grow."""
+"""Seconds that a transaction may keep a node busy: above, transactions shrink; below half, they grow."""
 
 LINGER_MIN_S: Final = 0.005
 LINGER_MAX_S: Final = 0.05
-"""Seconds that a row waits for company while nothing is behind."""
+"""Maximum seconds that a row waits for others while the projection is up to date."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Size and duration of batches: ``versions`` at most in one transaction; ``busy_s``: how long it keeps the node
-    busy, smoothed."""
+    """Size and duration of batches: at most ``versions`` per transaction; ``busy_s``: its smoothed duration."""
 
     versions: int = 250
     busy_s: float = 0.02
@@ -110,7 +108,7 @@ def adapted(pace: Pace, busy_s: float, versions: int, *, full: bool) -> Pace:
 
 
 class Aborted(Exception):
-    """The node aborted a submitted transaction: it found another cursor than ``expected``, or one of the ``matched``
+    """The node aborted a submitted transaction: it found a cursor other than ``expected``, or one of the ``matched``
     entities with another document.
 
     ``rows``: those of the batch.
@@ -124,7 +122,7 @@ class Aborted(Exception):
 
 
 class Stopped(Exception):
-    """Nothing more can be projected until an operator acts. ``final``: in this run of the daemon."""
+    """Nothing more can be projected until an operator acts. ``final``: not in this run of the daemon."""
 
     def __init__(self, reason: str, *, final: bool = False) -> None:
         super().__init__(reason)
@@ -140,13 +138,13 @@ class HighWaterMark:
         self._risen = anyio.Event()
 
     def rise(self, seq: int) -> None:
-        """Note that the journal is durable up to ``seq``."""
+        """Record that the journal is durable up to ``seq``."""
         self.seq = seq
         if not self._risen.is_set():
             self._risen.set()
 
     async def beyond(self, seq: int) -> None:
-        """Return once there is a row beyond ``seq``. Cancel: safe."""
+        """Return once there is a row after ``seq``. Cancel: safe."""
         while self.seq <= seq:
             self._risen = anyio.Event()
             await self._risen.wait()
@@ -169,9 +167,9 @@ class Stream:
         condemned: int = 0,
         ownership: Ownership | None = None,
     ) -> None:
-        """``confirmed`` receives committed batches, of several at once only the last. ``rows_max`` below the usual
-        searches for a row that the node refuses: one batch at a time, until those rows are past. The row ``condemned``
-        is left out. ``ownership``: of the sessions to project, ``None`` for all of the journal's."""
+        """``confirmed`` receives committed batches, of several at once only the last. A ``rows_max`` below the default
+        searches for a row that the node refuses: one batch at a time, until past those rows. The row ``condemned`` is
+        left out. ``ownership`` selects the sessions to project, ``None`` all of the journal's."""
         self._node = node
         self._rows = rows
         self._high_water = high_water
@@ -196,8 +194,8 @@ class Stream:
     async def run(self) -> None:
         """Project until something fails.
 
-        Raises: XtdbFailure, Aborted, Stopped, OwnershipLost. Cancel: safe; the next fence finds out about submitted
-        batches.
+        Raises: XtdbFailure, Aborted, Stopped, OwnershipLost. Cancel: safe; the next fence determines the outcome of
+        submitted batches.
         """
         trouble: list[Exception] = []
         sent, received = anyio.create_memory_object_stream[Sent](OUTSTANDING_MAX)
@@ -243,7 +241,7 @@ class Stream:
         if not self._buffer:
             await self._high_water.beyond(last)
             if self._high_water.seq - last < self.pace.versions:
-                # The stream is level: a short wait makes one transaction of many rows.
+                # The stream is up to date: a short wait joins many rows into one transaction.
                 await self._clock.sleep(linger_s(self.pace))
         try:
             self._buffer += await self._thread.run(self._rows.pieces, last)
@@ -251,8 +249,8 @@ class Stream:
             raise Stopped(f"the journal cannot be read: {error.message}") from error
 
     async def _purge(self, sent: MemoryObjectSendStream[Sent]) -> None:
-        """Carry out a purge at the node, once everything before it is committed: step by step, because an entity that
-        is evicted and put again in one transaction may be lost."""
+        """Perform a purge at the node, once everything before it is committed: step by step, because an entity that is
+        evicted and put again in one transaction may be lost."""
         slots = OUTSTANDING_MAX - self._held_back
         for _ in range(slots):
             await self._slots.acquire()
@@ -285,8 +283,8 @@ class Stream:
         self._pass_suspect()
 
     async def _submit(self, batch: list[ProjectedRow], allowed: Bounds) -> Sent | None:
-        """Submit ``batch``, within ``allowed``, or the rest of it if a row has to be left out. ``None``: retry with
-        less."""
+        """Submit ``batch``, within ``allowed``, or the rest of it if a row has to be left out. Returns: ``None`` to
+        retry with fewer rows."""
         first, last = batch[0], batch[-1]
         if first.seq == self._condemned:
             return await self._leave_out(first, "the node aborts its transaction without a reason")
@@ -309,7 +307,7 @@ class Stream:
             return await self._isolate(batch, error.message)
         except (Refused, ValueError) as error:
             if isinstance(error, Refused) and len(batch) == 1 and self._refused_once != first.seq:
-                # A refusal may be accidental: the batch is sent again before a row is left out for good.
+                # A refusal may be accidental: send the batch again before a row is left out for good.
                 self._refused_once = first.seq
                 return None
             return await self._isolate(batch, str(error))
@@ -327,8 +325,8 @@ class Stream:
             raise Stopped(f"an owner at the node has an unsupported format: {error}") from error
 
     async def _newest_evictions(self) -> tuple[Match, str]:
-        """Match for the newest eviction of any journal, and its name: a text that was at the node may be missing after
-        another eviction, and is then put as another document."""
+        """The match for the newest eviction of any journal, and its name. After another eviction, a text that was at
+        the node may be missing, and is put as a different document."""
         if self._evictions is None:
             found = await self._node.entities([EVICTIONS_ID], valid_time=FIXED_VALID_TIME)
             self._evictions = Match(EVICTIONS_ID, found.get(EVICTIONS_ID), FIXED_VALID_TIME)
@@ -347,7 +345,7 @@ class Stream:
         return tx_id, at
 
     async def _isolate(self, batch: list[ProjectedRow], reason: str) -> Sent | None:
-        """Search by halves for the row in ``batch`` that cannot be put; leave it out once it is alone."""
+        """Bisect for the row in ``batch`` that cannot be put; leave it out once it is alone."""
         if len(batch) > 1:
             self._rows_max, self._suspect = len(batch) // 2, max(self._suspect, batch[-1].seq)
             return None
@@ -382,7 +380,7 @@ class Stream:
             with suppress(anyio.WouldBlock):
                 while True:
                     batches.append(received.receive_nowait())
-            # Each takes place only after those before it, so the last one confirms all.
+            # Each is applied only after those before it, so the last one confirms all.
             for one in batches if any(each.left_out for each in batches) else batches[-1:]:
                 if not await self._node.committed(one.tx_id, timeout_s=COMMIT_S):
                     raise Aborted(one.before, one.rows, one.matched)
@@ -399,7 +397,7 @@ class Stream:
         busy_s = now - max(batches[0].at, self._idle_at)
         self._idle_at = now
         largest = max(batches, key=lambda batch: batch.versions)
-        # The node indexes batches one by one, so each took its share of the time.
+        # The node indexes batches one by one, so each took a share of the time.
         share = largest.versions / max(1, sum(batch.versions for batch in batches))
         self.pace = adapted(self.pace, busy_s * share, largest.versions, full=largest.full)
 

@@ -1,7 +1,7 @@
 """Owners of sessions: values in XTDB, and the possible steps from one to the next.
 
 Pure. Each step matches the value before it, so of two hosts that step from the same value, one fails. ``token`` grows
-with every change of hands: rows of a session reach XTDB under the current token or not at all.
+with every change of owner: rows of a session reach XTDB only under the current token.
 """
 
 from typing import Any, Final, Literal
@@ -30,7 +30,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> str:
-        """The writer whose rows are the whole session."""
+        """The writer whose rows are the complete session."""
         return self.source or self.writer
 
 
@@ -40,7 +40,7 @@ def first(writer: str) -> Owner:
 
 
 def standing(owner: Owner | None, writer: str) -> Standing:
-    """Return ``owner`` as ``writer`` sees it."""
+    """Return the standing of ``owner`` as seen by ``writer``."""
     if owner is None:
         return "free"
     if owner.writer != writer:

@@ -1,12 +1,12 @@
-"""Progress of a projection: its cursor at the node, the rows that wait, and the watermark file.
+"""Progress of a projection: its cursor at the node, the backlog, and the watermark file.
 
-The cursor is one document at the node, replaced by each transaction of the projection. It names the last row that the
-node has and the journal's chain hash there, so that it fits one journal only. It is read and matched at one valid time
+The cursor is one document at the node, replaced by each transaction of the projection. It contains the last row that
+the node has and the journal's chain hash there, so it fits only one journal. It is read and matched at one valid time
 above all others, so its value does not depend on the node's clock. Each move puts it at a valid time of its own,
 slightly later than the one before: to put a version of an entity, a node walks through all versions at that valid time.
 
-The journal holds the rows while a node is away: for hours, on disk. Near the limit writes are throttled to the rate of
-the drain, at the limit they are refused, and nothing is dropped.
+While a node is unavailable, the journal keeps the rows, for hours, on disk. Near the limit, writes are throttled to the
+drain rate; at the limit they are refused. Nothing is dropped.
 """
 
 import os
@@ -58,9 +58,9 @@ def cursor_valid_time(cursor: Cursor) -> int:
 
 
 def cursor_from_doc(doc: Doc | None) -> Cursor | None:
-    """Cursor in a document, ``None`` for ``None``.
+    """The cursor in a document; ``None`` for ``None``.
 
-    Raises: ValueError for a document of another form.
+    Raises: ValueError for any other document.
     """
     if doc is None:
         return None
@@ -92,13 +92,13 @@ def advance(cursor: Cursor, seq: int, chain: str, *, leaving_out: bool = False) 
 
 
 def requeued(cursor: Cursor, seq: int) -> Cursor:
-    """``cursor`` once the quarantined row ``seq`` is there after all."""
+    """``cursor`` without the quarantined row ``seq``, which is now at the node."""
     left = tuple(each for each in cursor.quarantined if each != seq)
     return msgspec.structs.replace(cursor, incarnation=cursor.incarnation + 1, quarantined=left)
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Go on from the cursor. ``lost``: number of rows that the node once had and has no longer."""
+    """Continue from the cursor. ``lost``: number of rows that the node had and has lost."""
 
     lost: int = 0
 
@@ -117,9 +117,9 @@ class Halt(msgspec.Struct, frozen=True):
 
 
 def judge(found: Cursor | None, known: Cursor | None, *, run: str, chain: str | None, head_seq: int) -> Resume | Halt:
-    """Decide whether ``run`` may go on from the cursor ``found``, having last ``known`` another one.
+    """Decide whether ``run`` may continue from the cursor ``found``; ``known`` is the last one that it knew.
 
-    ``chain``: the journal's hash at the row that the cursor names, ``None`` if the journal has no such row.
+    ``chain``: the journal's hash at the row of the cursor, ``None`` if the journal has no such row.
     """
     if found is None:
         return Resume(lost=0 if known is None else known.seq)
@@ -136,7 +136,7 @@ _REMEDY: Final = "restore the newer journal, or stop the daemon and run ctxd reb
 
 
 def has_moved(found: Cursor | None, expected: Cursor | None) -> bool:
-    """True if the cursor ``found`` after an aborted transaction explains the abort: it ``expected`` another."""
+    """True if the cursor ``found`` after an aborted transaction explains the abort: it is not ``expected``."""
     if found is None or expected is None:
         return found is not expected
     return (found.incarnation, found.run, found.seq) != (expected.incarnation, expected.run, expected.seq)
@@ -146,13 +146,13 @@ def has_moved(found: Cursor | None, expected: Cursor | None) -> bool:
 
 BACKLOG_ROWS_MAX: Final = 5_000_000
 BACKLOG_BYTES_MAX: Final = 4 * 1024**3
-"""Rows, and bytes of them, that may wait: eight hours of 50 writes a second of 2 KiB are 1.4 million and 3 GiB."""
+"""Maximum backlog in rows and bytes: eight hours of 50 writes of 2 KiB per second are 1.4 million rows and 3 GiB."""
 
 WARN_AT: Final = 0.5
 THROTTLE_AT: Final = 0.8
 
 DRAIN_LEAST: Final = 20.0
-"""Writes a second that are let through while throttling, even when nothing is drained."""
+"""Minimum writes per second while throttling, even if nothing drains."""
 
 RETRY_FULL_MS: Final = 5_000
 _BUCKET_BYTES: Final = 1024 * 1024
@@ -163,7 +163,7 @@ Level = Literal["open", "warn", "throttle", "full"]
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The bounds: ``rows`` and ``bytes`` that may wait for the node."""
+    """Limits of the backlog in ``rows`` and ``bytes``."""
 
     rows: int = BACKLOG_ROWS_MAX
     bytes: int = BACKLOG_BYTES_MAX
@@ -175,15 +175,15 @@ def fullness(room: Room, rows: int, size: int) -> float:
 
 
 def level(full: float) -> Level:
-    """Level of a share in use."""
+    """The backlog level for a share in use."""
     if full >= 1:
         return "full"
     return "throttle" if full >= THROTTLE_AT else "warn" if full >= WARN_AT else "open"
 
 
 class Waiting:
-    """Rows that have never been at the node, their approximate bytes, and their age: exact since the start, estimated
-    for rows that waited before it."""
+    """The backlog: rows that were never at the node, their approximate bytes, and their age, which is exact since the
+    start, and estimated for earlier rows."""
 
     def __init__(self) -> None:
         self._buckets: deque[tuple[int, int, float]] = deque()
@@ -195,7 +195,7 @@ class Waiting:
         self._head = 0
 
     def begin(self, reached: int, head: int, bytes_each: float, now: float) -> None:
-        """Rows beyond ``reached`` up to ``head`` wait, of ``bytes_each`` on average; rows added since are kept."""
+        """Start with the rows after ``reached`` up to ``head``, of ``bytes_each`` on average; keep later rows."""
         self._older_bytes_each, self._older_end, self._older_since = bytes_each, head, now
         self._head = max(self._head, head)
         self.reach(reached)
@@ -211,7 +211,7 @@ class Waiting:
         self._buckets.append((seq, size, since))
 
     def reach(self, seq: int) -> None:
-        """Note that the node has had every row up to ``seq``, even if it has lost some since."""
+        """Record that the node has had every row up to ``seq``, even if it has lost some since."""
         self._reached = max(self._reached, seq)
         while self._buckets and self._buckets[0][0] <= seq:
             self._size -= self._buckets.popleft()[1]
@@ -240,7 +240,7 @@ class Waiting:
 
 
 class Throttle:
-    """Token bucket that passes writes at the rate of the drain; it holds one second's worth."""
+    """Token bucket that passes writes at the drain rate, with bursts of one second."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
@@ -259,7 +259,7 @@ class Throttle:
 
 
 def refusal(kind: Level, full: float, reason: str, wait_s: float) -> CtxdError:
-    """Error for a write that has no room to wait in."""
+    """The error for a write for which the backlog has no room."""
     share = f"backlog of the XTDB node at {full:.0%}: {reason or 'it is slower than the writes'}"
     if kind == "full":
         hint = "Start the node (ctxd doctor says what is wrong), or run with store=sqlite; then send it again."
@@ -269,8 +269,8 @@ def refusal(kind: Level, full: float, reason: str, wait_s: float) -> CtxdError:
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """The newest cursor that was known to be committed, the newest row that ``reached`` the node, and by sequence why
-    a row was left out. What the journal held before it was first projected counts as having reached it."""
+    """The newest cursor known to be committed, the newest row that ``reached`` the node, and by sequence why rows were
+    left out. Rows from before the first projection count as having reached it."""
 
     cursor: Cursor | None = None
     reached: int | None = None
@@ -298,8 +298,8 @@ def save_watermark(path: Path, record: Watermark) -> None:
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """Batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out``: the reason why its one row is not in it;
-    ``full``: large enough to measure the node by.
+    """Batch that was submitted as ``tx_id`` at ``at`` (seconds). ``left_out``: why its only row is not in it; ``full``:
+    large enough to measure the node by.
 
     ``matched``: the documents that it expects of entities beside the cursor.
     """
@@ -318,7 +318,7 @@ class Sent(msgspec.Struct, frozen=True):
 State = Literal["connecting", "projecting", "unreachable", "failed", "stopped"]
 
 _RATE_S: Final = 5.0
-"""Seconds over which the rate of the drain is taken."""
+"""Seconds over which the drain rate is measured."""
 
 
 class Progress:
@@ -337,7 +337,7 @@ class Progress:
         self.reasons = dict(reasons)
         self.waiting = Waiting()
         self.purged = 0
-        """Last row that purged something: until the node has it, it shows erased content."""
+        """The last purge's row: until the node has it, the node shows erased content."""
         self.changes = 0
         self._drained: deque[tuple[float, int]] = deque()
 
@@ -352,7 +352,7 @@ class Progress:
         return () if self.cursor is None else self.cursor.quarantined
 
     def begin(self, node: Node, cursor: Cursor, tx_id: int) -> None:
-        """Note that ``node`` has ``cursor`` since its transaction ``tx_id``, and that no one else moves it."""
+        """Record that ``node`` has ``cursor`` since its transaction ``tx_id``, and that only this run moves it."""
         self.node, self.cursor, self.tx_id = node, cursor, tx_id
         self.waiting.reach(cursor.seq)
         self._drained.clear()

@@ -1,8 +1,8 @@
 """The projection of a store to an XTDB node: attached to the store, and retried until the daemon stops.
 
-A write waits for nothing here but the check for room in the backlog. Each attempt reads the cursor at the node and
-fences it: what an earlier attempt or another daemon still sends finds another cursor and does nothing. Then rows stream
-until something fails or is uncertain. Only a journal that does not fit the node ends the attempts.
+Writes wait only for the check for room in the backlog. Each attempt reads the cursor at the node and fences it, so that
+late transactions of an earlier attempt or another daemon find a different cursor and do nothing. Then rows stream until
+something fails or is uncertain. Only a journal that does not match the node ends the attempts.
 """
 
 import secrets
@@ -54,7 +54,7 @@ from ctxd.worker_threads import Lane, in_thread
 from ctxd_protocol.status import ProjectionStatus, StoreStatus
 
 FENCES_MAX: Final = 10
-"""Attempts to fence the cursor before a retry: each failure is a late transaction that came through."""
+"""Attempts to fence the cursor before a retry: each failure means that a late transaction was applied."""
 
 FENCE_S: Final = 30.0
 DOUBTS_MAX: Final = 4
@@ -62,7 +62,7 @@ DOUBTS_MAX: Final = 4
 
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
-"""Seconds between two attempts: doubled each time that an attempt did not get to stream."""
+"""Maximum seconds between two attempts; the delay doubles after each attempt that did not start streaming."""
 
 RECHECK_S: Final = 10.0
 """Seconds between attempts on a node that holds another journal's rows, or whose index has failed."""
@@ -90,7 +90,7 @@ class Projection:
     """
 
     def __init__(self, target: Target, clock: Clock, *, log_event: LogEvent, connect: Connect = connect) -> None:
-        """``log_event`` takes events for the log."""
+        """``log_event`` receives events for the log."""
         self._target = target
         self._clock = clock
         self._log_event = log_event
@@ -138,7 +138,7 @@ class Projection:
         self._rows.close()
 
     async def serve(self, store: VersionStore, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Project what ``store`` commits, and answer its reads of the past, until cancelled: a part to attach to it.
+        """Project the commits of ``store``, and serve its as-of reads, until cancelled: pass this to ``store.attach``.
 
         Raises: CtxdError ``corrupt``, ``store_failed`` before it has started.
         """
@@ -236,7 +236,7 @@ class Projection:
                 self._progress.node = None
 
     async def _fence(self, node: Node) -> tuple[Cursor, int]:
-        """Take over: move the cursor to an incarnation of this run. Returns: that cursor, and the transaction."""
+        """Take over: move the cursor to an incarnation of this run. Returns: the cursor, and its transaction."""
         writer = self._rows.writer
         for _ in range(FENCES_MAX):
             found = await self._look(node)
@@ -248,7 +248,7 @@ class Projection:
         raise Unknown("the cursor moves each time that it is to be taken over")
 
     async def _look(self, node: Node) -> Cursor | None:
-        """The node's cursor, once it is known that the journal continues it. Raises: Stopped."""
+        """The node's cursor, after checking that the journal continues it. Raises: Stopped."""
         try:
             found = cursor_from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
         except ValueError as error:
@@ -270,7 +270,7 @@ class Projection:
 
     async def _suspect(self, aborted: Aborted) -> int:
         """Number of rows that the next attempt may send at once after an abort: all if the cursor explains it, half as
-        many if it does not, and 0 of a row that was sent alone in vain."""
+        many if not, and 0 to leave out a row that was sent alone."""
         try:
             async with self._connect(self._target.url) as node:
                 found = cursor_from_doc(await node.entity(cursor_id(self._rows.writer), valid_time=NEWEST_VALID_TIME))
@@ -330,7 +330,7 @@ class Projection:
         self._high_water.rise(seq)
 
     def admit(self) -> None:
-        """Refuse a write that would have no room to wait in. Raises: CtxdError ``store_backlog_full`` or
+        """Refuse a write if the backlog has no room for it. Raises: CtxdError ``store_backlog_full`` or
         ``rate_limited``."""
         waiting = self._progress.waiting
         full = fullness(self._target.room, waiting.rows, waiting.bytes)

@@ -1,7 +1,6 @@
 """Datalog queries at the node: text in, rows out, as of both times, bounded in time and rows.
 
-Pure but for ``plain``'s copies. Only a map is accepted, so that the bounds can be added to it: XTDB's HTTP server
-enforces none of its own.
+Pure. Only a map is accepted, so that the bounds can be added to it: XTDB's HTTP server enforces none.
 """
 
 import re
@@ -16,7 +15,7 @@ _TOKENS: Final = re.compile(
     r"""(?:[\s,]+ | ;[^\n]*) | ("(?:\\.|[^"\\])*" | \\\S[^\s()\[\]{}";,]* | [()\[\]{}] | [^\s()\[\]{}";,\\]+)""",
     re.VERBOSE | re.DOTALL,
 )
-"""EDN's tokens, in a group of their own, and what stands between them: space, commas, comments."""
+"""EDN tokens, captured in a group, and separators: space, commas, comments."""
 
 
 def bounded(query: str, *, limit: int, timeout_ms: int) -> str:
@@ -59,7 +58,7 @@ def _not_a_map(why: str) -> CtxdError:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any value of a row
-    """Return ``value`` as JSON can carry it: keywords as text without their colon, sets as arrays."""
+    """Return ``value`` in JSON types: keywords as text without their colon, sets as arrays."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -1,7 +1,7 @@
 """Routing of as-of reads: to the node where its cursor covers them, to the embedded tables otherwise.
 
-The embedded tables hold every version, so they answer whenever there is doubt: the node lacks a row, shows a version
-of another journal or of a later row than the one named, holds another cursor than expected, fails, or takes too long.
+The embedded tables have every version, so they serve all doubtful reads: if the node lacks a row, returns a version of
+another journal or of a row later than requested, has an unexpected cursor, fails, or takes too long.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,24 +26,24 @@ from ctxd.store.reads import EmbeddedReads, QueryRows
 from ctxd.worker_threads import Lane
 
 READ_S: Final = 2.0
-"""Seconds that the node has to answer; then the embedded tables do."""
+"""Seconds after which a read at the node falls back to the embedded tables."""
 
 AVOIDED_S: Final = 5.0
-"""Seconds without reads from a node that failed to answer one."""
+"""Seconds without reads at a node after one failed."""
 
 _IDS_MAX: Final = 1_000
-"""Entities of one request."""
+"""Maximum entities per request."""
 
 _INLINE_MAX: Final = 50
-"""Documents decoded on the loop, in some hundred microseconds; more are decoded on a thread."""
+"""Documents decoded on the loop, in a few hundred microseconds; more are decoded on a thread."""
 
 
 class _Doubt(Exception):
-    """The node's answer may differ from that of the embedded tables."""
+    """The node's result may differ from that of the embedded tables."""
 
 
 class _Basis(msgspec.Struct, frozen=True):
-    """Basis of one read: the node, its transaction, the cursor put by that, and both times of the read."""
+    """Basis of one read: the node, its transaction, the cursor that this put, and both times of the read."""
 
     node: Node
     tx_id: int
@@ -53,8 +53,7 @@ class _Basis(msgspec.Struct, frozen=True):
 
 
 class NodeReads:
-    """See ``AsOfReads``. ``answered`` counts reads that the node answered, ``fallen_back`` those that it should
-    have."""
+    """See ``AsOfReads``. ``answered`` counts reads served by the node, ``fallen_back`` those for which it failed."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class NodeReads:
         writer: str,
         fences: Fences,
     ) -> None:
-        """``fences`` names rows that are not projected although they are below the cursor."""
+        """``fences``: rows that are not projected although they are before the cursor."""
         self._embedded = embedded
         self._progress = progress
         self._high_water = high_water
@@ -103,7 +102,7 @@ class NodeReads:
         return await self._embedded.history(id, at, page, corrections=corrections) if found is None else found
 
     async def query(self, query: str, arguments: Sequence[Any], at: AsOf, *, limit: int, timeout_s: float) -> QueryRows:
-        """See ``AsOfReads.query``. The embedded tables cannot stand in for a node that does not answer."""
+        """See ``AsOfReads.query``. There is no fallback to the embedded tables."""
         progress = self._progress
         node, cursor, tx_id = progress.node, progress.cursor, progress.tx_id
         if node is None or cursor is None:
@@ -138,26 +137,26 @@ class NodeReads:
         return QueryRows([plain(row) for row in rows[:limit]], len(rows) <= limit, min(tx, cursor.seq))
 
     async def _at_node(self, at: AsOf, read: Callable[[_Basis], Awaitable[list[Version]]]) -> list[Version] | None:
-        """Result of ``read`` at the node; ``None`` if the embedded tables have to answer."""
+        """Result of ``read`` at the node; ``None`` to fall back to the embedded tables."""
         progress, avoided = self._progress, self._clock.monotonic() < self._avoided_until
         node, cursor, tx_id = progress.node, progress.cursor, progress.tx_id
         if node is None or cursor is None or avoided or cursor.quarantined or self._fences:
             return None
-        # Until the node has carried out a purge, it shows what was destroyed.
+        # Until the node has performed a purge, it shows destroyed content.
         if cursor.seq < max(progress.purged, min(at.tx, self._high_water.seq)):
             return None
         valid_time = min(at.valid_time, NEWEST_VALID_TIME)
         if at.tx < self._high_water.seq:
-            # The node has no transaction for each row: several share one. But the valid times of rows do not go back,
-            # so a valid time leaves out later rows, unless the next one has the same. What a later row wrote at a past
-            # valid time shows its row: as the newest version it is doubted, of a history it is left out.
+            # Several rows may share one transaction of the node. But valid times of rows never decrease, so a valid
+            # time excludes later rows, unless the next row has the same one. A version that a later row backdated
+            # contains its row: as the newest version it raises doubt, in a history it is left out.
             row_at = await self._embedded.valid_time(at.tx)
             if row_at <= valid_time:
                 if row_at == await self._embedded.valid_time(at.tx + 1):
                     return None
                 valid_time = row_at
         if valid_time < cursor_valid_time(cursor):
-            # The node cannot show its cursor as of then.
+            # The node cannot return its cursor as of then.
             return None
         try:
             with anyio.fail_after(READ_S):
@@ -184,7 +183,7 @@ class NodeReads:
         return found
 
     async def _documents(self, basis: _Basis, ids: Sequence[str], valid_time: int) -> dict[str, Doc]:
-        """The documents of ``ids``, of a node that shows the cursor of ``basis``."""
+        """The documents of ``ids``, from a node that has the cursor of ``basis``."""
         own = cursor_id(self._writer)
         docs = await basis.node.entities([own, *ids], valid_time=valid_time, tx_id=basis.tx_id)
         if cursor_from_doc(docs.pop(own, None)) != basis.cursor:
@@ -209,7 +208,7 @@ class NodeReads:
         rows = await basis.node.history(id, valid_time=basis.valid_time, tx_id=basis.tx_id, first=first, last=last)
         await self._documents(basis, (), NEWEST_VALID_TIME)
         if any(row.doc is None for row in rows):
-            # A deletion at the node does not name its journal.
+            # A deletion at the node does not identify its journal.
             raise _Doubt
         await self._require_unpurged(basis, [] if rows else [id])
         versions = [self._version(row.doc, row.valid_time) for row in rows if row.doc is not None]
