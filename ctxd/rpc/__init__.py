@@ -1,1 +1,1 @@
-"""The edge: bytes on a socket become calls on services, and their results become bytes. The only place with asyncio."""
+"""The RPC edge: turns bytes on a socket into calls of services, and results into bytes. The only place with asyncio."""

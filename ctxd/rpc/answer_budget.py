@@ -1,6 +1,6 @@
-"""Budget of answer bytes that are being made or wait for a client that does not read.
+"""Budget for the bytes of replies that are being built, or wait for a client that does not read.
 
-Stands alone because the budgets of a connection, of its sandbox and of the daemon are one chain of the same value.
+Separate, because the budgets of a connection, its sandbox and the daemon are a chain of this type.
 """
 
 from collections import deque
@@ -10,26 +10,26 @@ from typing import Final
 MIB: Final = 1024 * 1024
 
 SANDBOX_ANSWER_BYTES_MAX: Final = 8 * MIB
-"""Bytes of one answer on a sandbox's socket; a longer one is refused as ``too_large``."""
+"""Maximum bytes of a reply on a sandbox's socket; a longer one is refused as ``too_large``."""
 
 HOST_ANSWER_BYTES_MAX: Final = 256 * MIB
-"""Bytes of one answer on the host's socket."""
+"""Maximum bytes of a reply on the host's socket."""
 
 SANDBOX_BYTES: Final = 48 * MIB
-"""Bytes of answers of one sandbox. Making a large one takes some four times as much memory."""
+"""Budget of one sandbox. Building a large reply takes about four times its size in memory."""
 
 SANDBOXES_BYTES: Final = 128 * MIB
-"""Bytes of answers of all sandboxes."""
+"""Budget of all sandboxes."""
 
 CONNECTION_BYTES: Final = 128 * MIB
-"""Bytes of answers of one connection of the host."""
+"""Budget of one connection of the host."""
 
 TOTAL_BYTES: Final = 512 * MIB
-"""Bytes of answers of the whole daemon."""
+"""Budget of the whole daemon."""
 
 
 class AnswerBudget:
-    """At most ``most`` bytes, and no more than ``parent`` has left. A holder takes before it makes an answer."""
+    """At most ``most`` bytes, and no more than ``parent`` has left. Bytes are taken before a reply is built."""
 
     __slots__ = ("_most", "_parent", "_waiting", "held")
 
@@ -44,7 +44,7 @@ class AnswerBudget:
         return self._full(size) is None
 
     def when_room(self, size: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, when bytes are given back where there is no room for ``size`` now."""
+        """Call ``callback`` once: now if there is room for ``size``, else when the exhausted budget gets bytes back."""
         full = self._full(size)
         if full is None:
             callback()
@@ -52,7 +52,7 @@ class AnswerBudget:
             full._waiting.append(callback)
 
     def take(self, size: int) -> None:
-        """Take ``size`` bytes; more than there is room for if an answer turned out longer than was expected."""
+        """Take ``size`` bytes, even without room if a reply turned out longer than expected."""
         self.held += size
         if self._parent is not None:
             self._parent.take(size)

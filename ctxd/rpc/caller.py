@@ -19,7 +19,7 @@ _UCRED: Final = struct.Struct("3i")
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """The process that connected, as the kernel saw it then. ``pid`` may be another process's by now: for logs only."""
+    """The process that connected, by the kernel's credentials. ``pid`` may have been reused since: for logs only."""
 
     pid: int
     uid: int
@@ -29,7 +29,7 @@ class Peer(msgspec.Struct, frozen=True):
 def peer_of(fd: int) -> Peer:
     """The peer of the connected Unix socket ``fd``.
 
-    Raises: OSError if ``fd`` is no such socket.
+    Raises: OSError if ``fd`` is not one.
     """
     with socket.socket(fileno=os.dup(fd)) as held:
         return Peer(*_UCRED.unpack(held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
@@ -41,18 +41,18 @@ def may_enter(peer: Peer, *, owner_uid: int, owner_only: bool) -> bool:
 
 
 def _never(callback: Callable[[], None]) -> None:
-    """Keep nothing: a caller without a connection neither closes nor becomes writable."""
+    """Ignore the callback: a caller without a connection neither closes nor becomes writable."""
 
 
 class Caller(Actor, frozen=True):
-    """One connection as handlers see it, and the actor of its operations.
+    """One connection, as seen by handlers, and the actor of its operations.
 
-    ``session``: the default of calls that name no session; None: they fail. ``sessions``: those that a call may
-    name; None for all, or for ``session`` alone if there is one. ``methods``: those it may call; None for all that its
-    capability reaches. ``limits``: its connection's bounds; None for the daemon's usual ones. ``answer_bytes_max``:
-    bytes of one answer; None for no bound. ``notify(method, params)`` sends a notification, or returns False when the
-    connection's queue is full. ``on_close`` calls a callback once the connection has ended, at once if it has;
-    ``on_writable`` each time its queue has room again.
+    ``session``: the default of calls without a session; None: they fail. ``sessions``: those that calls may use; None
+    for all, or for ``session`` alone if it is set. ``methods``: those it may call; None for all of its capability.
+    ``limits``: its connection's limits; None for the daemon's defaults. ``answer_bytes_max``: maximum bytes of a reply;
+    None for no limit. ``notify(method, params)`` sends a notification, or returns False when the connection's queue is
+    full. ``on_close`` calls a callback once the connection has ended, at once if it has; ``on_writable`` each time its
+    queue has room again.
     """
 
     session: str | None
@@ -67,18 +67,18 @@ class Caller(Actor, frozen=True):
 
     @property
     def via(self) -> str:
-        """The connection: whether it came by the host's socket or a sandbox's, and its number."""
+        """The connection as text: on the host's or a sandbox's socket, and its number."""
         return f"{'host' if self.capability == 'host' else 'sandbox'} connection {self.connection}"
 
     def may_name(self, session: str) -> bool:
-        """True if this caller may work in ``session``, if that exists."""
+        """True if this caller may use ``session``, provided that it exists."""
         if self.sessions is not None:
             return session in self.sessions
         return self.session is None or session == self.session
 
 
 def viewer_of(caller: Caller) -> CommitViewer:
-    """Return ``caller`` as the operations on commits know it."""
+    """Return ``caller`` in the form for operations on commits."""
     if caller.capability == "host":
         return CommitViewer(caller, None)
     own = frozenset(() if caller.session is None else (caller.session,))

@@ -1,8 +1,8 @@
-"""The calls of one connection, from admission to their only answer.
+"""The calls of one connection, from admission to their single reply.
 
-Knows no method by name but ``$/cancelRequest`` and sends nothing: answers that come later are handed to ``deliver``.
-A call is answered once; a write that was submitted is never undone because its client left; an answer that cannot be
-encoded costs its own call only.
+Knows no method by name except ``$/cancelRequest``, and sends nothing: later replies are passed to ``deliver``. Each
+call gets one reply; a submitted write is never undone because its client left; a result that cannot be encoded fails
+only its own call.
 """
 
 import asyncio
@@ -34,24 +34,24 @@ from ctxd_protocol.methods.daemon import CancelParams
 Answer = Reply | Failure | list[msgspec.Raw]
 
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of a batch's answer: as much as a frame may hold that a client sends. Further long members are refused."""
+"""Maximum bytes of a batch's reply: the size of a client's largest frame. Further long members are refused."""
 
 MEMBER_BYTES_SMALL: Final = 64 * 1024
-"""Bytes of a member's answer that is never refused for its length: what a write answers is shorter."""
+"""Size of a member's reply that is never refused for its length: results of writes are shorter."""
 
 WRITE_WINDOW: Final = 4
-"""Undecided writes of one connection while other connections have some too. A transaction takes all writes that wait,
-and all of them wait for it; 4 are enough to pipeline."""
+"""Maximum undecided writes of one connection while other connections have some too. A transaction takes all waiting
+writes, and all of them wait for it; 4 are enough for pipelining."""
 
 WRITES_BESIDE_INTERACTIVE: Final = 4
-"""Undecided writes that all other connections share while one is interactive, one each at least: its write waits for
-the transaction of theirs."""
+"""Undecided writes that all other connections share while one is interactive, at least one each: its write waits for
+their transaction."""
 
 _CANCEL: Final = msgspec.json.Decoder(CancelParams)
 
 
 class BatchAnswers:
-    """The answers of one batch; ``add`` returns the array once the last member has its own."""
+    """The replies of one batch; ``add`` returns the array once it is complete."""
 
     __slots__ = ("_answers", "_log", "_open", "ids", "size")
 
@@ -63,7 +63,7 @@ class BatchAnswers:
         self.ids: set[RequestId] = set()
 
     def add(self, answer: Reply | Failure | None) -> list[msgspec.Raw] | None:
-        """Add a member's answer, None for a notification. Returns the array when it was the last and there is one."""
+        """Add a member's reply, None for a notification. Returns: the array after the last member, if not empty."""
         if answer is not None:
             encoded = _encode_one(answer, self._log)[:-1]
             if len(encoded) > MEMBER_BYTES_SMALL and self.size + len(encoded) > BATCH_BYTES_MAX:
@@ -77,7 +77,7 @@ class BatchAnswers:
 
 
 def encode_answers(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: int | None = None) -> bytes:
-    """``answers`` as frames. One that cannot be encoded, or is longer than ``bytes_max``, becomes an error."""
+    """Encode ``answers`` as frames. One that cannot be encoded, or is longer than ``bytes_max``, becomes an error."""
     if ARMED:
         hit("rpc.reply")
     try:
@@ -107,11 +107,10 @@ def _encode_short(answer: Answer, log: FilteringBoundLogger, bytes_max: int) -> 
 
 
 class InFlightCall(msgspec.Struct, eq=False):
-    """A call whose handler has not answered, or whose write is not durable.
+    """A call whose handler has not returned, or whose write is not durable.
 
-    ``key`` is its id, or unique where it has none. ``deadline`` is in the loop's seconds. ``undecided``: it is a write
-    that is neither durable nor known to have failed; a cancelled one is so for a while. ``reserved`` bytes of the
-    answer budget are held for it.
+    ``key`` is its id, or unique where it has none. ``deadline`` is in the loop's seconds. ``undecided``: its write is
+    neither durable nor known to have failed, which a cancelled call's may still be. ``reserved``: bytes taken for it.
     """
 
     id: int | str | None | UnsetType
@@ -127,8 +126,8 @@ class InFlightCall(msgspec.Struct, eq=False):
 
 
 class InFlight:
-    """The unanswered calls of one connection. ``deliver`` gets each answer that comes later with the bytes that are
-    reserved for it, None for none."""
+    """The calls of one connection without a reply yet. ``deliver`` receives each later reply, or None, with the bytes
+    reserved for it."""
 
     __slots__ = (
         "_deliver",
@@ -158,8 +157,8 @@ class InFlight:
         self.open: dict[Any, InFlightCall] = {}
 
     def must_wait(self, entry: MethodEntry, retry: Callable[[], None]) -> bool:
-        """True if a call of ``entry`` may not be begun before something else has ended; ``retry`` is called when the
-        bytes it lacks are given back. A write waits for the connection's own writes, which call ``deliver``."""
+        """True if a call of ``entry`` has to wait. If it lacks bytes, ``retry`` is called when some are given back; a
+        write waits for the connection's own writes, which call ``deliver``."""
         if entry.writes and self._undecided and self._undecided >= self._window():
             return True
         if entry.answer_bytes and not self.budget.has_room(entry.answer_bytes):
@@ -170,10 +169,10 @@ class InFlight:
     def begin(
         self, request: Request, entry: MethodEntry | None, batch: BatchAnswers | None = None
     ) -> Reply | Failure | None:
-        """Carry out ``request``, of the method ``entry`` if there is one. A task must be idle, because the first step
-        runs as this task, which the caller leaves afterwards.
+        """Execute ``request`` with the method ``entry``, if it exists. A task must be idle, because the first step runs
+        as this task, which the caller leaves afterwards.
 
-        Returns its answer, or None if it has none or will have it later.
+        Returns: the reply, or None if there is no reply or it comes later.
         """
         request_id, raw = request.id, request.params
         if self._quota is not None and (beyond := self._beyond(self._quota, request, entry)) is not None:
@@ -211,7 +210,7 @@ class InFlight:
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
     def begin_member(self, request: Request, entry: MethodEntry | None, batch: BatchAnswers) -> list[Raw] | None:
-        """Carry out a member of ``batch``. Returns the batch's answer if this completes it."""
+        """Execute a member of ``batch``. Returns: the batch's reply if this completes it."""
         if request.id is not UNSET and request.id is not None:
             if request.id in batch.ids:
                 return self.add(batch, refuse(None, error_object("duplicate_id", "the batch holds this id already")))
@@ -221,7 +220,7 @@ class InFlight:
         return None if len(self.open) > before else self.add(batch, answer)
 
     def add(self, batch: BatchAnswers, answer: Reply | Failure | None) -> list[Raw] | None:
-        """Add ``answer`` to ``batch``, and hold its bytes until the batch is answered. Returns the whole answer."""
+        """Add ``answer`` to ``batch``, and take its bytes until the batch is complete. Returns: the batch's reply."""
         before = batch.size
         whole = batch.add(answer)
         self.budget.take(batch.size - before)
@@ -230,11 +229,11 @@ class InFlight:
         return whole
 
     def drain(self) -> None:
-        """Refuse every call from now on; those that are open go on."""
+        """Refuse all further calls; open ones continue."""
         self.table = {}
 
     def abandon(self) -> None:
-        """End reads, because the client is gone; its writes go on, unanswered."""
+        """Cancel reads, because the client is gone; its writes continue without a reply."""
         if self._timer is not None:
             self._timer.cancel()
         self._listener.in_flight -= len(self.open)
@@ -247,7 +246,7 @@ class InFlight:
                 call.scope.cancel()
 
     def _window(self) -> int:
-        """Undecided writes that this connection may have."""
+        """The number of undecided writes that this connection may have."""
         scheduler = self._listener.shared.scheduler
         # A sandbox's writes narrow the windows of sandboxes only.
         writers = scheduler.writers - (scheduler.sandbox_writers if self._quota is None else 0)
@@ -265,7 +264,7 @@ class InFlight:
         return beyond
 
     def _decline(self, request: Request) -> Failure | None:
-        """The answer to a call that is in no table, has the id of an open one, or comes while the daemon stops."""
+        """The reply to a call of an unknown method, with the id of an open call, or while the daemon stops."""
         if request.method in self.table:
             return refuse(None, error_object("duplicate_id", "an earlier request with this id is not answered yet"))
         if request.params is not UNSET and bytes(request.params)[:1] not in (b"{", b"["):
@@ -306,20 +305,20 @@ class InFlight:
     # --- endings
 
     async def _run(self, call: InFlightCall, write: WriteRequest | None, rest: Suspended) -> None:
-        """Carry out the rest of a call. Cancel: safe; ended by its own scope, the call was answered already."""
+        """Execute the rest of a call. Cancel: safe; if its own scope ended it, the reply was already sent."""
         try:
             self._take(call, await rest)
         except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
             self._finish(call, self._failure(call.id, call.method, exc, write))
         except asyncio.CancelledError:
-            call.done = True  # Answered before, or the listener ends.
+            call.done = True  # The reply was sent before, or the listener is ending.
             self._finish(call, None)
             raise
         finally:
             call.scope = None
 
     def _take(self, call: InFlightCall, result: Any) -> None:  # noqa: ANN401 - any method's result
-        """Answer with ``result``, now or once its write is durable."""
+        """Reply with ``result``, now or once its write is durable."""
         if type(result) is PassedFile and (call.batch is not None or call.id is UNSET):
             result = result.whole()
         if type(result) is not Accepted:
@@ -330,7 +329,7 @@ class InFlight:
             result.pending.on_done(lambda _: self._finish(call, result))
 
     def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
-        """The answer of a call whose write is decided, which is counted."""
+        """The reply of a call whose write is decided; counts the call."""
         pending = accepted.pending
         if pending is not None and pending.error is not None:
             return self._failure(request_id, method, pending.error, ended=True)
@@ -342,7 +341,7 @@ class InFlight:
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
     def _finish(self, call: InFlightCall, ended: Reply | Failure | Accepted | None, *, decided: bool = True) -> None:
-        """Answer ``call``, which has ``ended``, unless that is done. ``decided`` False: its write, if any, goes on."""
+        """Send the reply of ``call``, which has ``ended``, unless it was sent. ``decided`` False: a write continues."""
         if decided and call.undecided:
             call.undecided = False
             self._undecided -= 1
@@ -350,7 +349,7 @@ class InFlight:
                 self._listener.shared.scheduler.writers -= 1
                 self._listener.shared.scheduler.sandbox_writers -= self._quota is not None
         if call.done:
-            self._deliver(None, 0)  # It no longer stands in the way of another write.
+            self._deliver(None, 0)  # It no longer blocks another write.
             return
         call.done = True
         del self.open[call.key]
@@ -403,13 +402,13 @@ class InFlight:
             self._end_early(call, cancelled_error(writes=call.writes))
 
     def _end_early(self, call: InFlightCall, ending: ErrorObject) -> None:
-        """Answer ``ending`` now; a read is stopped, a submitted write goes on."""
+        """Reply with ``ending`` now; a read is cancelled, a submitted write continues."""
         if call.scope is not None:
             call.scope.cancel()
         self._finish(call, None if call.id is UNSET else refuse(call.id, ending), decided=False)
 
     def _expire(self) -> None:
-        """End the calls whose time is up, and wait for the next one's. Calls stand in the order of their deadlines."""
+        """End calls past their deadline, and schedule the next deadline. Calls are ordered by deadline."""
         now = self._listener.loop.time()
         self._timer = None
         for call in list(self.open.values()):

@@ -1,10 +1,10 @@
-"""One connection: from received bytes to answered calls.
+"""One connection: from received bytes to replies.
 
-Owns a connection's buffers and its timers; knows no method. There is one way in: complete lines are appended to the
-received block, and the scheduler gives the connection slices in which it reads lines and begins their calls, some at a
-time: a receive may hold thousands of lines, and reading all at once would delay every other connection. Each call
-gets one answer or the connection ends; whatever a peer does or leaves undone costs this connection only; at most
-``Limits.in_flight`` calls and one receive are held, and the bytes of answers that the peer has not read are bounded.
+Owns a connection's buffers and its timers; knows no method. Complete lines are appended to the received block, and the
+scheduler gives the connection slices in which it parses some lines and starts their calls: a receive may contain
+thousands of lines, and parsing all at once would delay other connections. Each call gets one reply or the connection
+ends; a misbehaving peer affects only this connection; at most ``Limits.in_flight`` calls and one receive are in memory,
+and the bytes of replies that the peer has not read are bounded.
 """
 
 import asyncio
@@ -47,21 +47,21 @@ from ctxd_protocol.jsonrpc import (
 )
 
 Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswers]
-"""A request, a refusal to send in its place, or either as a member of a batch."""
+"""A request, a refusal to send instead, or either as a member of a batch."""
 
 _PIECE_BYTES: Final = 8 * 1024
-"""Bytes read in one go, to the end of the line: some hundred short calls, enough to spread the cost."""
+"""Bytes parsed at once, to the end of the line: about a hundred short calls, enough to amortise the cost."""
 
 _LINES_AT_ONCE: Final = 128
-"""Lines read in one go where they may be short without being calls."""
+"""Lines parsed at once if they may be short without being calls."""
 
 _SINGLE_CALLS: Final = 3
-"""Calls in succession, each received alone with none before it unanswered, that make a connection interactive."""
+"""Consecutive calls, each received alone with no earlier call open, that make a connection interactive."""
 
 _LINE_END: Final = ord("\n")
 
 _WRITE_BYTES: Final = 256 * 1024
-"""Bytes of answers that end a slice. They are handed to the transport at once: one write, one wake-up of the client."""
+"""Bytes of replies that end a slice. They go to the transport at once: one write, one wake-up of the client."""
 
 
 class Connection(asyncio.Protocol):
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: ListenerContext) -> None:
         self._listener = listener
         self._decoder = FrameDecoder(listener.limits.frame_bytes)
-        # Complete lines, read up to ``_read_to``, and what was read of them and not begun.
+        # Complete lines, parsed up to ``_read_to``, and parsed items that are not started.
         self._block = b""
         self._read_to = 0
         self._items: list[Any] = []
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._queued = False
         self._held = False
         self._single = 0
-        # Answers for a client that does not read, with the bytes reserved for each.
+        # Replies for a client that does not read, with the bytes reserved for each.
         self._unsent: deque[tuple[Answer, int]] | None = None
         self._unread = 0
         self._notices: deque[bytes] | None = None
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it with an error and close."""
         self._transport = cast(asyncio.Transport, transport)
-        # Writing goes on only once the peer has read everything, so that what it has not read is known.
+        # Resume writing only once the peer has read everything, so that the amount of unread bytes is known.
         self._transport.set_write_buffer_limits(high=self._listener.timing.write_buffer_bytes, low=0)
         try:
             hit("conn.accept")
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
         self._open = self._calls.open
 
     def data_received(self, data: bytes) -> None:
-        """Add ``data`` to what was received, and request a slice if that completes a line."""
+        """Append ``data`` to the received bytes, and request a slice if it completes a line."""
         if self._ending:
             return
         if ARMED:
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             self._time_frame()
 
     def eof_received(self) -> bool:
-        """Answer what is open if the client has only closed its sending side; it is gone if it has closed both."""
+        """If the client has closed only its sending side, still reply to open calls; otherwise it is gone."""
         poll = select.poll()
         assert self._transport is not None, "the transport calls this while it lives"
         poll.register(self._transport.get_extra_info("socket").fileno(), 0)
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         return self._owes()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel what only this client wanted; submitted writes go on."""
+        """Cancel calls that only this client needs; submitted writes continue."""
         self._transport = None
         self._ending = True
         self._block, self._items = b"", []
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
         self._closers = self._writable = None
 
     def pause_writing(self) -> None:
-        """Begin nothing more until the client has read its answers; give it a bounded time."""
+        """Start no more calls until the client has read its replies, within a bounded time."""
         self._choked = True
         if self._transport is not None and self._calls is not None:
             self._unread = self._transport.get_write_buffer_size()
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         self._stall_timer = self._listener.loop.call_later(self._listener.timing.stall_s, self._give_up)
 
     def resume_writing(self) -> None:
-        """Go on with what was held: the client has read everything."""
+        """Continue with received calls: the client has read everything."""
         self._choked = False
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -232,27 +232,27 @@ class Connection(asyncio.Protocol):
     # --- called by the server and the scheduler
 
     def drain(self) -> None:
-        """Refuse new calls, answer those in flight, then close."""
+        """Refuse new calls, finish those in flight, then close."""
         self._draining = True
         if self._calls is not None:
             self._calls.drain()
         self._close_if_idle()
 
     def abort(self) -> None:
-        """Close at once, unsent answers included."""
+        """Close at once, dropping unsent replies."""
         if self._transport is not None:
             self._transport.abort()
 
     def run_slice(self) -> bool:
-        """Begin received calls for one slice, and resume reading from the transport once none is left. True if another
-        slice could begin more now."""
+        """Start received calls for one slice, and resume reading from the transport once none is left. Returns: True if
+        another slice could start more now."""
         listener, tasks, now = self._listener, self._listener.tasks, perf_counter()
         scheduler, ends = listener.shared.scheduler, now + SLICE_S
         calls_beside = CALLS_BESIDE_WRITES if scheduler.writers else CALLS_BESIDE_INTERACTIVE
         calls_left = SLICE_LINES if now >= scheduler.interactive_until else calls_beside
         lines, cost, unsent = SLICE_LINES, 0, 0
         frames: list[bytes] = []
-        # False once the calls that are left wait for something to end.
+        # False once the remaining calls have to wait for something to end.
         may_go_on = True
         while may_go_on and calls_left > 0 and not self._choked and len(self._open) < listener.limits.in_flight:
             if not tasks.idle:
@@ -286,13 +286,13 @@ class Connection(asyncio.Protocol):
     # --- calls
 
     def _hold(self) -> None:
-        """Read no more until all that was received is begun."""
+        """Stop receiving until all received calls are started."""
         if not self._held and self._transport is not None and not self._transport.is_closing():
             self._held = True
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Receive again, now that all that was received is begun, or end the connection if it is due to end."""
+        """Resume receiving, because all received calls are started, or end the connection if it is due to end."""
         if (fault := self._decoder.fault) is not None:
             self._break_off(fault.code, str(fault), fault.hint)
         elif self._held and self._transport is not None and not self._ending:
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
         self._close_if_idle()
 
     def _go_on(self) -> None:
-        """Request a slice if received work may be begun."""
+        """Request a slice if received calls may be started."""
         if not self._items and not self._block:
             if self._draining or self._ending:
                 self._close_if_idle()
@@ -310,8 +310,8 @@ class Connection(asyncio.Protocol):
             self._listener.scheduler.add(self)
 
     def _read(self, now: float) -> int:
-        """Read the next lines into items. Returns their cost: a line costs 1, blank and malformed ones included, and so
-        does a member of a batch; each ``LINE_BYTES`` cost 1 more."""
+        """Parse the next lines into items. Returns: their cost: 1 per line, including blank and malformed ones, and per
+        member of a batch, and 1 more per ``LINE_BYTES``."""
         listener, piece, start = self._listener, self._block, self._read_to
         size = len(piece)
         if start or size > _PIECE_BYTES:
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
         items: list[Any] | None = listener.reader.read(piece) if len(piece) <= listener.limits.frame_bytes else None
         lines, fault = 0, self._decoder.fault
         if items is None:
-            # A long line is not read once more to count its one end.
+            # Do not scan a single long line again to count its end.
             items, lines = [], 1 if piece.find(b"\n") + 1 == len(piece) else piece.count(b"\n")
             if lines > _LINES_AT_ONCE:
                 piece, lines = piece[: -len(piece.split(b"\n", _LINES_AT_ONCE)[-1])], _LINES_AT_ONCE
@@ -333,12 +333,12 @@ class Connection(asyncio.Protocol):
                 else:
                     items.append(frame)
         self._read_to = start + len(piece)
-        # Nothing that follows a fault can be read.
+        # Nothing after a fault can be parsed.
         if self._read_to >= size or self._decoder.fault is not fault:
             self._block, self._read_to = b"", 0
         self._items = items
         listener.requests += len(items)
-        # Several in succession: one call of many may come alone by chance.
+        # Require several in succession: one of many calls may arrive alone by chance.
         self._single = self._single + 1 if len(items) == 1 and not self._block and not self._open else 0
         if self._single >= _SINGLE_CALLS and listener.quota is None:
             listener.shared.scheduler.interactive_until = now + INTERACTIVE_S
@@ -348,8 +348,8 @@ class Connection(asyncio.Protocol):
         return cost
 
     def _begin(self, answers: list[Any], ends: float, calls_max: int) -> bool:
-        """Begin at most ``calls_max`` items until ``ends``, and add the answers that are ready at once to ``answers``.
-        False if more may be begun only after something has ended. A task must be idle."""
+        """Start at most ``calls_max`` items until ``ends``, and add immediate replies to ``answers``. Returns: False if
+        more may be started only after something has ended. A task must be idle."""
         assert self._calls is not None, "work comes after the connection was admitted"
         calls, tasks, open_calls = self._calls, self._listener.tasks, self._open
         begin, entry_of, in_flight_max = calls.begin, calls.table.get, self._listener.limits.in_flight
@@ -376,7 +376,7 @@ class Connection(asyncio.Protocol):
                     answers.append(answer)
                 elif len(open_calls) >= in_flight_max or not tasks.idle:
                     break
-                # A large answer is encoded before the next is made; a look-up takes hardly longer than the clock.
+                # Encode a large reply before building the next one. A look-up hardly takes longer than the clock.
                 if not (entry and entry.looks_up) and (perf_counter() >= ends or (entry and entry.answer_bytes)):
                     break
         finally:
@@ -385,9 +385,9 @@ class Connection(asyncio.Protocol):
         return True
 
     def _deliver(self, answer: Answer | None, reserved: int) -> None:
-        """Send the answer of a call that took its time; to a client that does not read, once it does."""
+        """Send a later reply; to a client that does not read, once it does."""
         if answer is not None and self._choked:
-            # Not encoded yet: text that many answers share is in memory once, and encoded it would be once for each.
+            # Do not encode it yet: text that many replies share is in memory once, but would be encoded for each.
             self._unsent = self._unsent or deque()
             self._unsent.append((answer, reserved))
         else:
@@ -402,7 +402,7 @@ class Connection(asyncio.Protocol):
             self._go_on()
 
     def _send_file(self, answer: Reply, passed: PassedFile) -> Answer | None:
-        """Send an answer with its file. Returns: None once that is done, otherwise the answer to send without one."""
+        """Send a reply with its file. Returns: None if it was sent, otherwise the reply to send without a file."""
         transport = self._transport
         if transport is None:
             return None
@@ -421,7 +421,7 @@ class Connection(asyncio.Protocol):
     # --- notifications
 
     def _notify(self, method: str, params: msgspec.Struct) -> bool:
-        """Queue a notification; False if the queue is full. It goes out after the answers of this slice."""
+        """Queue a notification; it is sent after the replies of this slice. Returns: False if the queue is full."""
         if self._transport is None or self._ending:
             return False
         if self._notices is None:
@@ -449,7 +449,7 @@ class Connection(asyncio.Protocol):
     # --- endings
 
     def _owes(self) -> bool:
-        """True if the client has an answer to come."""
+        """True if the client is waiting for a reply."""
         return bool(self._open or self._unsent or self._items or self._block)
 
     def _close_if_idle(self) -> None:
@@ -460,7 +460,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _break_off(self, code: ErrorCode, message: str, hint: str = "") -> None:
-        """Send the fault of the stream, and end it."""
+        """Send an error for the stream, and close the connection."""
         self._ending = True
         self._block, self._items = b"", []
         if self._transport is not None:
@@ -472,17 +472,17 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _time_frame(self) -> None:
-        """Give a line that was begun its time from now on. A timer of an earlier line finds that by itself."""
+        """Restart the time limit of an incomplete line. The timer of an earlier line checks this when it fires."""
         self._frame_began = self._listener.loop.time()
         if self._frame_timer is None:
             self._frame_timer = self._listener.loop.call_later(self._listener.timing.frame_s, self._check_frame)
 
     def _check_frame(self) -> None:
-        """Close if the line that was begun is still not complete."""
+        """Close if the line is still incomplete."""
         self._frame_timer = None
         if self._ending or not self._decoder.pending:
             return
-        if self._items or self._block:  # The daemon is the one that does not read on.
+        if self._items or self._block:  # The daemon itself has stopped reading.
             self._time_frame()
             return
         left = self._frame_began + self._listener.timing.frame_s - self._listener.loop.time()

@@ -1,6 +1,6 @@
-"""Method tables: from a name to what decodes its parameters and what carries it out.
+"""Method tables: from a name to its parameter decoder and its handler.
 
-Owns which method a name means on a connection and whether parameters fit it. Knows no connection and sends nothing.
+Decides which method a name means on a connection, and whether parameters fit it. Knows no connection and sends nothing.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,7 +22,7 @@ Answer = msgspec.Struct | Accepted | dict[str, Any] | Raw
 AsyncHandler = Callable[..., Coroutine[Any, Any, Answer]]
 Handler = AsyncHandler | Callable[..., Answer] | Callable[..., Coroutine[Any, Any, Answer] | Answer]
 """A coroutine function of the caller and the method's params, and of the ``WriteRequest`` if the method writes; or a
-plain function where a call only looks up something in memory, in microseconds.
+plain function if a call only looks something up in memory, in microseconds.
 
 Its first step runs inline, in the order in which calls arrive; a handler that does not suspend costs no task. From
 there on it runs under the deadline of its call. A write marks its request as submitted when it submits.
@@ -55,15 +55,14 @@ ANSWER_BYTES: Final = {
     "session.notices": _MIB,
     "tracker.list": _MIB,
 }
-"""Bytes reserved for the answers of methods whose answers may be large, before they are made."""
+"""Bytes reserved, before the call starts, for methods whose replies may be large."""
 
 
 class MethodEntry:
-    """One method as one kind of connection may call it. ``decode`` turns params bytes into the method's struct.
+    """One method in the table of one kind of connection. ``decode`` turns params bytes into the method's struct.
 
-    ``answer_bytes`` are reserved before the call begins; 0 for a method whose answers are short. ``is_metered``: a call
-    may have to wait for others, because it writes or its answer is large. ``looks_up``: it is carried out at once, by a
-    plain function.
+    ``answer_bytes`` are reserved before the call starts; 0 for a method with short replies. ``is_metered``: a call may
+    have to wait for others, because it writes or its reply is large. ``looks_up``: the handler is a plain function.
     """
 
     __slots__ = ("answer_bytes", "call", "decode", "default", "is_metered", "looks_up", "method", "writes")
@@ -79,7 +78,7 @@ class MethodEntry:
         self.default = _default(method)
 
     def params(self, raw: Raw | UnsetType) -> Any:  # noqa: ANN401 - the method's own struct
-        """The params ``raw`` as the method's struct, however they were passed: by name, by position, or not at all.
+        """Decode the params ``raw`` to the method's struct; they may be given by name, by position, or not at all.
 
         Raises: CtxdError ``invalid_params`` if they do not fit, MalformedParams if they are neither array nor object.
         """
@@ -111,16 +110,16 @@ class MethodEntry:
 _HINT: Final = "rpc.discover describes every method's parameters."
 
 Table = Mapping[str, MethodEntry]
-"""What one kind of connection may call."""
+"""The methods that one kind of connection may call, by name."""
 
 
 def build_table(
     handlers: Mapping[str, Handler], capability: Capability, methods: frozenset[str] | None = None
 ) -> dict[str, MethodEntry]:
-    """The table of connections of ``capability`` over ``handlers``, by method name. What is beyond it is left out, and
-    with ``methods`` what is not among them.
+    """The table for connections of ``capability``, from ``handlers`` by method name. Methods beyond the capability are
+    left out, and with ``methods``, all others too.
 
-    A connection that is bound to sessions reaches those only: another is as if it did not exist.
+    A connection that is bound to sessions reaches only those: others seem not to exist.
     """
     names = reachable(capability) & handlers.keys()
     if methods is not None:
@@ -162,7 +161,7 @@ def bound(family: object) -> dict[str, Any]:
 def complete(*families: object) -> dict[str, Handler]:
     """The handlers of all ``families``: objects whose methods are bound by name, or mappings.
 
-    Raises: AssertionError if a method has none, two, or is not in the protocol: the daemon then does not start.
+    Raises: AssertionError if a method has no handler or two, or is not in the protocol: the daemon does not start.
     """
     merged: dict[str, Handler] = {}
     for each in families:

@@ -1,7 +1,7 @@
-"""Grants: the methods that a connection may call, by its capability and its sandbox, and the sessions it may name.
+"""Grants: the methods that a connection may call, by its capability and sandbox, and the sessions that it may use.
 
-On its own because it decides what a sandbox can do. A method that is not reachable is not in the connection's method
-table, and every method that takes a session is bound to the caller's sessions there, so there is no check to forget.
+Separate, because it decides what a sandbox can do. A method that is not reachable is not in the connection's method
+table, and every method with a session is bound to the caller's sessions there, so no check can be forgotten.
 """
 
 from collections.abc import Iterable

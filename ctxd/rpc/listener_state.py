@@ -1,6 +1,6 @@
-"""State shared by the connections of one listener, and by all listeners: identity, bounds, counts and the scheduler.
+"""State shared by the connections of one listener, and by all listeners: identity, limits, counts and the scheduler.
 
-Owns the set of open connections and their counts. The listener decides capability and sessions, not the message.
+Owns the set of open connections and their counts. Capability and sessions are the listener's, never a message's.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ HOST_DESCRIPTORS: Final = 64
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Time limits of a connection, in seconds, and bounds on what it holds for a slow reader.
+    """Time limits of a connection, in seconds, and limits of its buffers for a slow reader.
 
-    ``frame_s``: from the first byte of a frame to its last; longer is a peer that holds memory for nothing.
-    ``stall_s``: how long a full write buffer may stay full. ``deadline_s``: until a call is answered with ``timeout``.
-    ``drain_s``: what calls in flight get when the daemon stops. ``write_buffer_bytes``: above it no call is started.
-    ``notices``: notifications that wait for a slow reader before they are dropped and counted as missed.
+    ``frame_s``: from the first byte of a frame to its last, so that a peer does not waste memory. ``stall_s``: how long
+    a write buffer may stay full. ``deadline_s``: until a call fails with ``timeout``. ``drain_s``: time for calls in
+    flight when the daemon stops. ``write_buffer_bytes``: above it, no call is started. ``notices``: notifications
+    queued for a slow reader before more are dropped and counted as missed.
     """
 
     frame_s: float = 10.0
@@ -67,7 +67,7 @@ class OpenConnection(Protocol):
 
 
 def descriptors_for_connections() -> int:
-    """Descriptors of this process that listeners and their connections may use, as its limit is now."""
+    """File descriptors for listeners and their connections, by the process's current limit."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -75,9 +75,9 @@ def descriptors_for_connections() -> int:
 
 
 class SharedState:
-    """State shared by all listeners of one loop, so that no client is served at another listener's cost.
+    """State shared by all listeners of one loop, for fairness between them.
 
-    ``loop`` None: the running one. To be closed last. ``tally`` counts how calls ended. ``answers`` and
+    ``loop`` None: the running one. Close it last. ``tally`` counts calls by outcome. ``answers`` and
     ``sandbox_answers`` bound the bytes of all answers and of all sandboxes'.
     """
 
@@ -88,7 +88,7 @@ class SharedState:
         self.tally = Tally()
         self.answers = AnswerBudget(TOTAL_BYTES)
         self.sandbox_answers = AnswerBudget(SANDBOXES_BYTES, self.answers)
-        # Each listener and each connection has a descriptor.
+        # Each listener and connection takes a descriptor.
         self.listeners = 0
         self.connections = 0
         self._last = 0
@@ -99,19 +99,19 @@ class SharedState:
         return self.listeners + self.connections < descriptors_for_connections() - reserved
 
     def next_number(self) -> int:
-        """A number that no connection had before."""
+        """A new number for a connection."""
         self._last += 1
         return self._last
 
     def close(self) -> None:
-        """Run no slice more."""
+        """Run no more slices."""
         self.scheduler.close()
 
 
 class ListenerIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a listener's connections, whatever their messages claim.
+    """Identity of a listener's connections, which messages cannot change.
 
-    ``principal`` None: the user that connects. ``sessions`` None: all; the first is the default of a call without one.
+    ``principal`` None: the connecting user. ``sessions`` None: all; the first one is the default of a call without one.
     """
 
     capability: Capability = "host"
@@ -120,7 +120,7 @@ class ListenerIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenerContext:
-    """The connections of one listener, with the bounds and the methods that they share.
+    """The connections of one listener, with their limits and methods.
 
     ``table``: the methods they may call. ``tasks`` run the calls that suspend. ``quota``: a sandbox's.
     """

@@ -1,6 +1,6 @@
-"""Token buckets of one sandbox's quota, and the refusal of calls beyond it.
+"""Token buckets of one sandbox's quota, and refusal of calls beyond it.
 
-Owns the counts. A refused call costs its answer only: it is not begun, and nothing of it is kept.
+Owns the counts. A refused call costs only its reply: it is not started, and leaves nothing behind.
 """
 
 import math
@@ -16,21 +16,21 @@ from ctxd_protocol.jsonrpc import Request, error_object
 from ctxd_protocol.sandbox_types import Quota
 
 _BURST_S: Final = 2.0
-"""Seconds' worth of calls that may come at once."""
+"""Burst size, in seconds of the average rate."""
 
 _LINES_PER_CALL: Final = 4
-"""Lines read for each call that the quota lets through: the others are blank, malformed, or calls beyond the quota."""
+"""Lines parsed per call that the quota allows: the others are blank, malformed, or beyond the quota."""
 
 _ROUNDING_S: Final = 1e-6
 """Shorter waits are rounding errors."""
 
 _DAY_S: Final = 86_400.0
 _NEVER_MS: Final = 60_000
-"""Milliseconds to wait for room for objects: none comes by itself."""
+"""Retry delay in milliseconds if there is no room for objects, because none becomes free by itself."""
 
 
 class _Bucket:
-    """Lets through an average of ``per_s``, and ``capacity`` at once."""
+    """Token bucket with an average rate of ``per_s``, and bursts of ``capacity``."""
 
     __slots__ = ("_capacity", "_level", "_per_s", "_then")
 
@@ -48,7 +48,7 @@ class _Bucket:
         return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def take(self, amount: float) -> None:
-        """Let ``amount`` through."""
+        """Take ``amount``."""
         self._level -= amount
 
 
@@ -70,7 +70,7 @@ class QuotaMeter:
         self.refused = 0
 
     def spend(self, lines: int) -> None:
-        """Count the cost of received lines, whatever they hold: calls, refused calls, blank and malformed lines."""
+        """Count received lines of any kind: calls, refused calls, blank and malformed lines."""
         self._lines.take(lines)
 
     def delay_s(self) -> float:
@@ -78,7 +78,7 @@ class QuotaMeter:
         return self._lines.missing_s(0, self._now())
 
     def refuse(self, request: Request, entry: MethodEntry | None, in_flight: int) -> ErrorObject | None:
-        """Count ``request``, whose method is ``entry`` if there is one; or why it is beyond the quota."""
+        """Count ``request``, with the method ``entry`` if it exists. Returns: an error if it is beyond the quota."""
         if entry is None and request.method == "$/cancelRequest":
             return None
         writes = entry is not None and (entry.writes or entry.method.takes_bytes)

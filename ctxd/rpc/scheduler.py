@@ -1,7 +1,7 @@
-"""Scheduling on the loop: slices of received work in round robin, and eager tasks for calls that suspend.
+"""Scheduling on the loop: round robin over slices of received work, and eager tasks for calls that suspend.
 
 Between two slices the loop polls its sockets and timers, so a connection with one call waits for at most one slice of
-each of the others, however much they have sent. The connections of one sandbox are one member of the round.
+each other connection, however much those have sent. The connections of one sandbox are one member of the round.
 
 A coroutine's first step runs in the slice, and only a coroutine that suspends occupies a task. Python 3.12 has this as
 ``eager_start``. Here an idle task of a pool lends its identity to the first step, because cancel scopes and locks
@@ -25,36 +25,36 @@ LINE_BYTES: Final = 16 * 1024
 """Bytes of received text that cost as much as one short line."""
 
 SLICE_S: Final = 0.0005
-"""Seconds after which a slice ends even if lines are left: some calls take as long as a hundred others."""
+"""Seconds after which a slice ends even if lines are left: some calls take a hundred times as long as others."""
 
 CALLS_BESIDE_INTERACTIVE: Final = 4
-"""Calls of one slice while a connection is interactive: its next call waits for a slice of each of the others."""
+"""Calls per slice while a connection is interactive: its next call waits for a slice of each of the others."""
 
 CALLS_BESIDE_WRITES: Final = 1
-"""The same while writes are undecided: the committing thread and the loop need the interpreter in turns for each."""
+"""The same while writes are undecided: the commit thread and the loop take turns with the interpreter lock."""
 
 ROUNDS_BESIDE_WRITES: Final = 3
-"""Iterations of the loop from one slice to the next then. A write takes some eight iterations to its answer."""
+"""Iterations of the loop between two slices then. A write takes about eight iterations to its reply."""
 
 YIELD_S: Final = 0.00002
-"""Seconds that the loop sleeps after a slice then. Releasing the interpreter is not enough where the loop and the
-committing thread have one processor: the loop takes it back before the thread has woken up."""
+"""Seconds that the loop sleeps after a slice then. Releasing the interpreter lock is not enough if the loop and the
+commit thread share a processor: the loop takes it back before the thread has woken up."""
 
 INTERACTIVE_S: Final = 1.0
 """Seconds for which a connection counts as interactive after its last call."""
 
 GROWTH: Final = 8
-"""Tasks started when none is idle: they can be used one iteration of the loop later."""
+"""Tasks started when none is idle; they are usable one iteration of the loop later."""
 
 IDLE_MAX: Final = 64
-"""Idle tasks kept; further ones end. Each takes some 3 KB."""
+"""Maximum idle tasks; further ones end. Each takes about 3 KB."""
 
 
 class Runnable(Protocol):
     """A member of the round: a connection, or a group of them."""
 
     def run_slice(self) -> bool:
-        """Process one slice of the received work. True if another slice could process more."""
+        """Process one slice of the received work. Returns: True if another slice could process more."""
 
 
 class EventLoop(Protocol):
@@ -70,12 +70,12 @@ class EventLoop(Protocol):
 class RoundRobin:
     """The ready members in the order of their slices; one slice per iteration of the loop.
 
-    While a connection is interactive, its call runs ``first``, slices have few calls, and beside undecided writes the
-    loop stands back for the committing thread. Otherwise neither pays: bulk clients get long slices. ``writers`` counts
-    the connections with an undecided write, ``sandbox_writers`` those of them that are a sandbox's.
-    ``interactive_until``: the time until which some connection of the host is interactive, in seconds of
-    ``time.perf_counter``; it sends each call after the answer to the one before. A sandbox's never is: by polling it
-    would take two thirds of their writes from the host's bulk clients.
+    While a connection is interactive, its call runs ``first``, slices have few calls, and during undecided writes the
+    loop yields to the commit thread. Otherwise bulk clients get long slices. ``writers`` counts the connections with an
+    undecided write, ``sandbox_writers`` those of them that are a sandbox's. ``interactive_until``: the time until which
+    some connection of the host is interactive, in seconds of ``time.perf_counter``; it sends each call after the answer
+    to the one before. A sandbox's connection never is: by polling, it would cost the host's bulk clients two thirds of
+    their writes.
     """
 
     __slots__ = ("_due", "_loop", "_ready", "_rounds", "interactive_until", "sandbox_writers", "writers")
@@ -90,8 +90,8 @@ class RoundRobin:
         self.sandbox_writers = 0
 
     def run(self, member: Runnable, *, first: bool = False) -> None:
-        """Run a slice of ``member`` now if no other is ready or it is to be ``first``, else after those. Called by the
-        transport only."""
+        """Run a slice of ``member`` now if no other is ready, or with ``first``; else after the ready ones. Only the
+        transport calls this."""
         if (self._ready and not first) or member.run_slice():
             self.add(member)
 
@@ -128,7 +128,7 @@ class RoundRobin:
 
 
 class ConnectionGroup:
-    """Connections that share one place in the round: opening more of them gains a sandbox nothing.
+    """Connections that share one place in the round, so that a sandbox gains nothing by opening more.
 
     ``delay_s`` returns the seconds for which no slice may run, because the group's quota of lines is used up.
     """
@@ -156,7 +156,7 @@ class ConnectionGroup:
     def run_slice(self) -> bool:
         """Run a slice of the next member, unless the quota delays it. True if more is ready now."""
         if delay_s := self._delay_s():
-            # It stays queued meanwhile, so that nothing else puts it back into the round.
+            # It stays marked as queued, so that nothing else puts it back into the round.
             self._loop.call_later(delay_s, self._resume)
             return False
         member = self._ready.popleft()
@@ -193,7 +193,7 @@ class Suspended:
 
 
 class PooledTask:
-    """A task of the pool. ``scope`` cancels the coroutine that it goes on with."""
+    """A task of the pool. ``scope`` cancels the coroutine that it continues."""
 
     __slots__ = ("rest", "scope", "task")
 
@@ -206,7 +206,7 @@ class PooledTask:
 class TaskPool:
     """The tasks of one listener; ``spawn`` starts one in the listener's group.
 
-    Before each first step a task must be idle; where none is, ``grow`` and wait for an iteration.
+    Before each first step a task must be idle; if not, call ``grow`` and wait for an iteration.
     """
 
     __slots__ = ("_closed", "_entered", "_loop", "_spawn", "_starting", "idle")
@@ -220,7 +220,7 @@ class TaskPool:
         self.idle: list[PooledTask] = []
 
     def grow(self) -> None:
-        """Start more tasks, unless some start already; they are idle one iteration of the loop later."""
+        """Start more tasks, unless some are starting; they are idle one iteration of the loop later."""
         if not self._starting and not self._closed:
             self._starting = GROWTH
             for _ in range(GROWTH):
@@ -232,19 +232,19 @@ class TaskPool:
         self._closed = True
 
     def enter(self) -> None:
-        """Become the next idle task, until ``leave``, unless that is done: first steps run as this task."""
+        """Become the next idle task until ``leave``, if not done yet: first steps run as this task."""
         if self._entered is None:
             self._entered = self.idle[-1].task
             _enter_task(self._loop, self._entered)
 
     def leave(self) -> None:
-        """End what ``enter`` began, if it was called."""
+        """Undo ``enter``, if it was called."""
         if self._entered is not None:
             _leave_task(self._loop, self._entered)
             self._entered = None
 
     def go_on(self, rest: Coroutine[Any, Any, None]) -> anyio.CancelScope:
-        """Run ``rest``, of a coroutine that has suspended, in the entered task, which is left.
+        """Leave the entered task, and make it run ``rest``, the rest of a suspended coroutine.
 
         Returns the scope that cancels ``rest``.
         """
@@ -254,7 +254,7 @@ class TaskPool:
         return pooled.scope
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Go on with one coroutine after the other, until there are idle tasks enough. Cancel: ends the coroutine."""
+        """Continue one coroutine after the other, until there are enough idle tasks. Cancel: ends the coroutine."""
         task = asyncio.current_task()
         assert task is not None, "runs in a task"
         self._starting = max(0, self._starting - 1)

@@ -1,7 +1,7 @@
 """Server: accepts connections on a Unix socket until it is stopped.
 
-Owns the socket, the task group in which calls run, and the way to an orderly end. Promise: ``run`` leaves no task, no
-socket and no open connection behind, however it ends.
+Owns the socket, the task group in which calls run, and the orderly shutdown. Guarantee: however ``run`` ends, it leaves
+no task, socket or open connection behind.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.declaration import Capability
 
 CONNECTIONS_MAX: Final = 4096
-"""Connections of one listener at once. More are refused politely; each costs a descriptor and some 10 KB."""
+"""Maximum connections per listener. More are refused with an error; each takes a descriptor and about 10 KB."""
 
 
 class Server:
-    """A listener at ``path``. ``handlers`` are by method name, complete or not; what is missing does not exist.
+    """A listener at ``path``. ``handlers`` are by method name; methods without one do not exist.
 
-    ``table`` replaces them where many listeners share one. ``identity`` is made of ``capability`` and ``session``
-    unless it is given. ``shared``: the state shared with other listeners; its own by default. A ``quota`` makes it a
-    sandbox's: every user that can reach the socket may use it, as far as the quota goes. ``accept`` makes the protocol
-    of one connection.
+    ``table`` replaces them if many listeners share one. ``identity`` defaults to one with ``capability`` and
+    ``session``. ``shared``: the state shared with other listeners; its own by default. With a ``quota`` it is a
+    sandbox's: every user that can reach the socket may use it, within the quota. ``accept`` creates the protocol of one
+    connection.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class Server:
         return 0 if self._listening is None else self._listening.requests
 
     def bind(self) -> socket.socket:
-        """The listening socket, bound before anything else is started.
+        """Bind and return the listening socket, before anything else is started.
 
-        Raises: StateDirError if it cannot be had.
+        Raises: StateDirError if it cannot be bound.
         """
         return bind_socket(self._path, gid=self._gid)
 
     def retime(self, timing: Timing, connections_max: int) -> None:
-        """Go by ``timing`` and ``connections_max`` from the next call and the next connection on."""
+        """Use ``timing`` and ``connections_max`` for further calls and connections."""
         self._timing, self._connections_max = timing, connections_max
         if self._listening is not None:
             self._listening.timing, self._listening.connections_max = timing, connections_max
@@ -127,7 +127,7 @@ class Server:
                     task_status.started()
                     await anyio.sleep_forever()
                 finally:
-                    # Connections read on until the group has ended.
+                    # Connections keep reading until the group has ended.
                     tasks.close()
         finally:
             self._end()
@@ -137,9 +137,9 @@ class Server:
             bound.close()
 
     async def drain(self) -> None:
-        """Accept nothing more, refuse new calls, give those in flight ``drain_s``, then close every connection.
+        """Stop accepting, refuse new calls, give those in flight ``drain_s``, then close every connection.
 
-        Cancel: safe; connections that are left are closed when ``run`` ends.
+        Cancel: safe; ``run`` closes the remaining connections when it ends.
         """
         hit("drain.start")
         if self._listener is not None:
@@ -158,7 +158,7 @@ class Server:
             connection.abort()
 
     def _remove(self, inode: tuple[int, int]) -> None:
-        """Remove the socket. A disk that fails here costs a stale socket, which the next start replaces."""
+        """Remove the socket. If the disk fails, a stale socket is left, which the next start replaces."""
         try:
             remove_socket(self._path, inode)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Binding a Unix socket so that it is never reachable by more users than asked, and never taken from a live daemon.
+"""Binding of a Unix socket that is never accessible to other users than intended, and never taken from a live daemon.
 
-Owns the file system side of a listener. Knows no message.
+The file system side of a listener.
 """
 
 import errno
@@ -25,11 +25,10 @@ _PROBE_S: Final = 1.0
 
 
 def bind_socket(path: Path, *, gid: int | None = None) -> socket.socket:
-    """A listening socket at ``path``: mode 0600, or 0660 and of group ``gid``. Its folder is made, 0700, if missing.
+    """A listening socket at ``path``: mode 0600, or 0660 and of group ``gid``. Its folder is created, 0700, if missing.
 
     A dead socket there is replaced. Blocks for at most a second.
-    Raises: StateDirError if the path is too long, taken by a live daemon or by something else than a socket, or not
-    writable.
+    Raises: StateDirError if the path is too long, in use by a live daemon or not a socket, or not writable.
     """
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         message = f"the socket path {path} has {len(os.fsencode(path))} bytes, {SOCKET_PATH_BYTES_MAX} are possible"
@@ -61,7 +60,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 def remove_socket(path: Path, inode: tuple[int, int]) -> None:
-    """Take the socket away if it is still the one with device and number ``inode``."""
+    """Remove the socket if its device and inode number are still ``inode``."""
     try:
         found = os.lstat(path)
         if (found.st_dev, found.st_ino) == inode:
@@ -71,7 +70,7 @@ def remove_socket(path: Path, inode: tuple[int, int]) -> None:
 
 
 def inode_of(path: Path) -> tuple[int, int]:
-    """Device and number of what is at ``path``."""
+    """Device and inode number of the file at ``path``."""
     found = os.lstat(path)
     return found.st_dev, found.st_ino
 
@@ -84,7 +83,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _folder_locked(folder: Path) -> Iterator[None]:
-    """Keep other daemons from binding in ``folder`` meanwhile: of two that start at once, one sees the other live."""
+    """Keep other daemons from binding in ``folder`` meanwhile: of two that start together, one sees the other."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -94,9 +93,9 @@ def _folder_locked(folder: Path) -> Iterator[None]:
 
 
 def _clear(path: Path) -> None:
-    """Take a dead socket at ``path`` away.
+    """Remove a dead socket at ``path``.
 
-    Raises: StateDirError if it is alive or no socket.
+    Raises: StateDirError if it is alive or not a socket.
     """
     try:
         found = os.lstat(path)
@@ -130,7 +129,7 @@ def _name_of(fd: int) -> str:
 def _bind(path: Path, gid: int | None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        # The file that bind makes takes the descriptor's mode, less the umask: never a wider one.
+        # The file that bind creates gets the descriptor's mode, minus the umask: never a wider one.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
         if gid is not None:

@@ -1,6 +1,6 @@
-"""The only place where exceptions become wire errors.
+"""The only place that converts exceptions to wire errors.
 
-The peer gets a code and a safe sentence, the log gets the rest.
+The peer gets a code and a safe sentence; the log gets the rest.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ _OF_THE_STORE: Final = frozenset({"corrupt", "data_loss", "internal_error"})
 
 
 class MalformedParams(Exception):
-    """The params are no array and no object: the request itself is at fault, not the parameters."""
+    """The params are neither an array nor an object: the request itself is invalid, not the parameters."""
 
 
 def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> ErrorObject:
-    """The wire error for ``exc``, raised by a call of ``method``. An unexpected exception is logged whole."""
+    """The wire error for ``exc``, raised by a call of ``method``. An unexpected exception is logged completely."""
     if isinstance(exc, CtxdError):
         kind = ERRORS[exc.code]
         data = ErrorData(
@@ -41,7 +41,7 @@ def error_of(exc: BaseException, *, method: str, log: FilteringBoundLogger) -> E
 
 
 def catch_strays(log: FilteringBoundLogger) -> None:
-    """Log exceptions that no call catches by type and location; the loop's own message would quote content."""
+    """Log uncaught exceptions by type and location; the loop's own message would quote content."""
 
     def told(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         log.error("loop.failed", exc_info=context.get("exception"))
@@ -52,7 +52,7 @@ def catch_strays(log: FilteringBoundLogger) -> None:
 def with_outcome(error: ErrorObject, *, submitted: bool) -> ErrorObject:
     """Return ``error`` of a write with its outcome: unknown once it was ``submitted``.
 
-    Otherwise it was not applied, as is stated of errors that do not follow from the parameters alone.
+    Otherwise it was not applied, which is added to errors that do not depend on the parameters alone.
     """
     data = error.data
     if data.outcome is not None or not (submitted or data.retryable or data.code in _OF_THE_STORE):
@@ -62,25 +62,25 @@ def with_outcome(error: ErrorObject, *, submitted: bool) -> ErrorObject:
 
 
 def params_error(exc: msgspec.DecodeError | UnicodeDecodeError | TypeError, params: type[msgspec.Struct]) -> CtxdError:
-    """The error of params that do not fit ``params``, the method's type."""
+    """The error for params that do not fit ``params``, the method's type."""
     message, hint = described(exc, params)
     return CtxdError("invalid_params", message, hint=hint)
 
 
 def timeout_error(seconds: float, *, writes: bool) -> ErrorObject:
-    """The error of a call that was not answered in time."""
+    """The error for a call that timed out."""
     outcome: Outcome | None = "unknown" if writes else None
     hint = "Send it again with the same op_id." if writes else "Send it again."
     return error_object("timeout", f"no answer within {seconds:g} s", hint=hint, outcome=outcome)
 
 
 def cancelled_error(*, writes: bool) -> ErrorObject:
-    """The error of a call that its client cancelled."""
+    """The error for a call that its client cancelled."""
     return error_object("cancelled", "the client cancelled the call", outcome="unknown" if writes else None)
 
 
 def draining_error(retry_after_ms: int) -> ErrorObject:
-    """The error of a call that came while the daemon stops."""
+    """The error for a call received while the daemon stops."""
     return error_object(
         "draining",
         "the daemon is stopping",

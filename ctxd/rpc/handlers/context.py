@@ -49,7 +49,7 @@ class ContextCalls:
         return self._checkpoints.current(caller.session if params.session is None else params.session)
 
     async def _seen_by(self, caller: Caller, session: str, assembled: Assembled) -> Assembled:
-        """``assembled`` for ``caller``: a sandbox gets no times from before it saw a file."""
+        """``assembled`` for ``caller``: a sandbox gets no times from before it first saw a file."""
         if caller.capability == "host":
             return assembled
         live = await self._sessions.live(session)

@@ -43,7 +43,7 @@ class DaemonCalls:
         if not common:
             message = f"the client speaks protocol {list(params.protocol)}, the daemon {list(PROTOCOL_VERSIONS)}"
             raise CtxdError("unsupported", message, hint="Update the older of the two.")
-        # Only a caller with full authority may make the daemon stop taking writes.
+        # Only a caller with full authority may make the daemon refuse writes.
         if params.last_receipt is not None and params.journal == self._journal and caller.capability == "host":
             self._check_witness(params.last_receipt)
         return HelloResult(
@@ -61,7 +61,7 @@ class DaemonCalls:
         if self._document is None:
             async with self._documenting:
                 if self._document is None:
-                    # Not at the start, of which it would be a tenth: few clients call this.
+                    # Build it on demand: it would be a tenth of the start, and few clients call this.
                     self._document = await in_thread(lambda: msgspec.Raw(msgspec.json.encode(document())))
         return self._document
 

@@ -1,7 +1,7 @@
 """Subscriptions: a session's notices sent to a connection as they happen.
 
-Owns which connection has which subscription; a subscription ends with its connection.
-Separate, for no other handler keeps state for a connection.
+Owns the subscriptions of each connection, which end with the connection.
+Separate, because no other handler keeps state for a connection.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.events import SubscribeParams, SubscribeResult, UnsubscribeParams
 
 SUBSCRIPTIONS_MAX: Final = 64
-"""Subscriptions of one connection: one for each session a harness runs side by side, with room."""
+"""Maximum subscriptions per connection: one for each concurrent session of a harness, with room to spare."""
 
 
 class EventCalls:
@@ -44,9 +44,9 @@ class EventCalls:
         self._open.setdefault(caller.connection, {})[subscription.number] = subscription
         if is_first:
             caller.on_writable(lambda: self._catch_up(caller.connection))
-            # Last: of a connection that went meanwhile, this forgets at once what was noted here.
+            # Register this last: if the connection has closed meanwhile, it removes the subscription at once.
             caller.on_close(lambda: self._end_all(caller.connection))
-        # The answer is written when this returns, so what waits for the next turn of the loop comes after it.
+        # The reply is written when this returns, so a callback in the next iteration of the loop runs after it.
         asyncio.get_running_loop().call_soon(subscription.release)
         after = subscription.after if params.after is None else params.after
         return SubscribeResult(subscription=subscription.number, after=after)

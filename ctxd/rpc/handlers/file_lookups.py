@@ -30,7 +30,7 @@ class FileCalls:
             canonical_path=source.path,
             filesystem_id=source.filesystem_id,
             display_path=live.mounts.display(source),
-            # A sandbox is not to learn which files other sessions know.
+            # A sandbox must not learn which files other sessions know.
             known=head is not None if caller.capability == "host" else id in live.state.index,
         )
 

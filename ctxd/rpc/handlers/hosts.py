@@ -1,8 +1,8 @@
 """Handlers of ``session.*`` with several hosts on one log: ``resume`` acquires the session, ``pause`` waits until it is
-released, ``create`` and ``fork`` refuse ids of other hosts, ``list`` shows their sessions, and ``owner`` names one's
-owner.
+released, ``create`` and ``fork`` refuse ids of other hosts, ``list`` includes their sessions, and ``owner`` returns a
+session's owner.
 
-The handlers of a single host stay as they are.
+The handlers of a single host are unchanged.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from ctxd_protocol.methods import sessions as wire
 from ctxd_protocol.methods.declaration import Nothing, SessionParams
 
 if TYPE_CHECKING:
-    # What it takes to speak HTTP is loaded only by those who do.
+    # Loads an HTTP client, which only hosts with a node need.
     from ctxd.sharing.session_ownership import Hosts
 
 _RESUME: Final = "session.resume"

@@ -1,8 +1,8 @@
-"""``object.*``: versions of objects, now and as of any time, and which there are.
+"""``object.*``: versions of objects, now and as of any time, and listings.
 
-A connection that is bound to a session sees the objects of its index and its own infrastructure; everything else is as
-if it did not exist. Only durable versions are shown. ``ctxd.sessions.object_reads`` decides visibility; the
-cursors and the shapes on the wire are decided here.
+A connection that is bound to a session sees the objects of its index and its own infrastructure; everything else seems
+not to exist. Only durable versions are returned. ``ctxd.sessions.object_reads`` decides visibility; cursors and wire
+forms are decided here.
 """
 
 from base64 import b64encode
@@ -27,7 +27,7 @@ _CURSOR = "Give next_cursor as it was."
 
 
 class ObjectCalls:
-    """Handlers of ``object.*``, but for ``object.purge`` and ``object.scan``."""
+    """Handlers of ``object.*``, except ``object.purge`` and ``object.scan``."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._objects = Objects(sessions)
@@ -47,7 +47,7 @@ class ObjectCalls:
         at = AsOf.given(params.valid_time, params.tx)
         found: dict[str, Stored] = {}
         size = 0
-        # Each once: a chat that is named a thousand times is read once.
+        # Deduplicate: a chat requested a thousand times is read once.
         wanted = tuple(dict.fromkeys(params.objects))
         for part in batched(wanted, _TEXTS_AT_ONCE if params.content else PATHS_MAX):
             found |= (
@@ -109,12 +109,12 @@ class ObjectCalls:
 
 
 _TEXTS_AT_ONCE = 8
-"""Texts of objects that are loaded at once, each of at most 8 MiB."""
+"""Texts of objects loaded together, each of at most 8 MiB."""
 
 
 def _size(stored: Stored) -> int:
-    """The characters of the content of ``stored``, two for a byte that is no text, and the bytes of its other fields in
-    JSON."""
+    """The characters of the content of ``stored``, two per byte of binary content, plus the bytes of its other fields
+    in JSON."""
     content = stored.document.content or ""
     return len(content) * (1 + is_binary(stored.document)) + len(msgspec.json.encode(stored.document.payload))
 

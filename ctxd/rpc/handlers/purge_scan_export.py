@@ -1,5 +1,4 @@
-"""``object.purge`` and ``object.scan``: what an operator does about secrets that are stored; ``session.export``: what
-leaves the store without them."""
+"""``object.purge`` and ``object.scan``, for stored secrets; ``session.export``, which leaves secrets out."""
 
 from contextlib import aclosing
 from heapq import nsmallest
@@ -38,7 +37,7 @@ from ctxd_protocol.object_types import ObjectType, source_label
 _SCANNED_AT_ONCE: Final = 32
 _CHATS: Final = "chat:"
 _INNER: Final = ("assembly:", "session_entry:")
-"""Prefixes of the entities beside objects that are searched: entries, and assemblies, which have the declared tools."""
+"""Prefixes of other entities that are searched: assemblies, which contain the declared tools, and entries."""
 
 T = TypeVar("T")
 
@@ -71,8 +70,8 @@ class SecretCalls:
         )
 
     async def _session_of(self, id: str) -> LiveSession | None:
-        """The session that recorded the tool call ``id``, or into which the commit ``id`` was imported; None for every
-        other object, or if it is not known here."""
+        """The session that recorded the tool call ``id``, or that the commit ``id`` belongs to; None for other objects,
+        or if it is unknown here."""
         is_commit = id.startswith(COMMIT_PREFIX)
         head = None if id.startswith(INNER_PREFIXES) and not is_commit else (await self._store.heads((id,)))[id]
         if head is None:
@@ -122,7 +121,8 @@ class SecretCalls:
                     continue
                 elif stored.document.type == "assembly":
                     last = versions.get(before.get(id, ""))
-                    # Most requests declare the tools of the one before. What the record refers to is searched anyway.
+                    # Most requests declare the same tools as the one before. Objects that the record refers to are
+                    # searched anyway.
                     if last is None or last.document.content != stored.document.content:
                         rows += await self._object(msgspec.structs.replace(stored.document, payload={}), history=False)
                 else:
@@ -133,14 +133,14 @@ class SecretCalls:
         live = await self._sessions.live(params.session)
         async with live.lock:
             live.require_current()
-        # Pending writes may yet be lost, and an export is kept elsewhere.
+        # Pending writes may still be lost, but an export is kept.
         await self._store.settled()
         records, cursor = await self._exports.page(live, params.cursor, params.limit)
         return SessionExportResult(records=tuple(records), next_cursor=cursor)
 
     async def _wanted(self, session: str | None, after: str, limit: int) -> list[str]:
-        """Return at most ``limit`` ids of objects, entries and assemblies beyond ``after``, in order: those of
-        ``session``, else all."""
+        """Return at most ``limit`` ids of objects, entries and assemblies after ``after``, in order: those of
+        ``session``, or all without one."""
         inner: list[str] = []
         for prefix in _INNER if session is None else (assemblies_prefix(session), entries_prefix(session)):
             if after < prefix or after.startswith(prefix):
@@ -186,7 +186,7 @@ class SecretCalls:
 
 
 def _assembly_before(id: str) -> str | None:
-    """The id of the assembly before the assembly ``id``; None for the first one, and for every other entity."""
+    """The id of the assembly before the assembly ``id``; None for the first one, and for other entities."""
     if not id.startswith(_INNER[0]) or (number := number_of(id)) == 1:
         return None
     return assembly_id(session_of(id) or "", number - 1)
@@ -204,7 +204,7 @@ def _row(guard: Guard, document: Document, told: Found) -> wire.Scanned:
     return wire.Scanned(
         object=id,
         type=cast(ObjectType, type),
-        # A path can hold a secret as well.
+        # A path may contain a secret too.
         label=guard.redacted(label),
         found=told.found,
         lines=told.lines,

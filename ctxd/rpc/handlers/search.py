@@ -21,10 +21,10 @@ class SearchCalls:
         if params.session is None:
             raise CtxdError("session_not_found", "there is no session to search", hint="Name a session.")
         if params.project is not None:
-            # Its directory would be looked up on the host.
+            # The project's directory would be looked up on the host.
             raise CtxdError("invalid_params", "project is for the host's own connections", hint="Leave project out.")
         found = await self._search.query(params)
-        # The length of the host's journal would reveal what others do.
+        # The length of the host's journal would reveal the activity of others.
         return msgspec.structs.replace(found, behind=min(1, found.behind))
 
     async def search_rebuild(self, _: Caller, __: Nothing) -> wire.SearchRebuildResult:

@@ -1,7 +1,6 @@
 """``session.*`` and every other operation of ``ctxd.sessions.operation_table``, bound to the methods of the same name.
 
-Reads of a session and the collection of sessions are handled here. A result that shows a state is sent once that state
-is durable.
+Reads of a session and the collection of sessions are handled here. A result is sent once the state in it is durable.
 """
 
 import re
@@ -35,7 +34,7 @@ def handlers(operations: Operations, notices: NoticeFeeds, lists: SessionLists) 
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.([0-9]{1,15})\.([0-9a-f]{8})", re.ASCII)
 
 CHAT_CHARS_MAX: Final = 64 * 1024 * 1024
-"""Characters of the turns of one page of a chat."""
+"""Maximum characters of the turns in one page of a chat."""
 
 
 class _SessionCalls:
@@ -129,7 +128,7 @@ class _SessionCalls:
 
 
 async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) -> list[Turn]:
-    """Turns from ``first`` on, as many as leave room for escapes in an answer of ``bytes_max``.
+    """Turns from ``first`` on, as many as fit in a reply of ``bytes_max``, with room for escapes.
 
     Raises: CtxdError too_large if the first turn alone is longer.
     """
@@ -148,7 +147,7 @@ async def _page(live: LiveSession, first: int, end: int, bytes_max: int | None) 
 
 
 def _start(params: chat.EventLogParams) -> Place:
-    """The place in the chat at which a page begins.
+    """The position in the chat at which a page starts.
 
     Raises: CtxdError invalid_params for a cursor together with a first turn, or one that is not of this session.
     """
@@ -170,8 +169,8 @@ def _start(params: chat.EventLogParams) -> Place:
 async def _logged(
     live: LiveSession, first: Place, limit: int, bytes_max: int | None
 ) -> tuple[list[chat.LoggedEvent], str | None]:
-    """At most ``limit`` events from ``first`` on, as many as leave room in an answer of ``bytes_max``, and the cursor
-    of the next one; None at the end. Raises: CtxdError too_large if the first event alone is longer.
+    """At most ``limit`` events from ``first`` on, as many as fit in a reply of ``bytes_max``, and the cursor of the
+    next one, None at the end. Raises: CtxdError too_large if the first event alone is longer.
     """
     most, size = (CHAT_CHARS_MAX if bytes_max is None else min(CHAT_CHARS_MAX, bytes_max // 2)), 0
     found: list[chat.LoggedEvent] = []

@@ -1,4 +1,4 @@
-"""``tracker.list``: which files are followed on disk, and how that goes."""
+"""``tracker.list``: the files followed on disk, with their states."""
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.caller import Caller
@@ -48,7 +48,7 @@ def _row(tracking: Tracking, row: Row) -> Tracker:
 
 
 def watching_of(tracking: Tracking | None) -> Watching:
-    """All trackers in figures; ``tracking`` ``None``: nothing is followed."""
+    """Figures of all trackers; ``tracking`` ``None``: nothing is followed."""
     if tracking is None:
         return Watching(watcher=None)
     trackers = tracking.trackers
