@@ -1,8 +1,8 @@
 """One blocking connection to the daemon: the synchronous counterpart of ``connection``.
 
-A line goes out, lines come in until the answer is among them, one call at a time: calls of other threads wait under
-their own deadlines. Notifications that arrive in between are kept, up to a bound. Any failure but an answered error
-ends the connection.
+It makes one call at a time: it sends a line, and reads lines until the reply arrives. Calls of other threads wait under
+their own deadlines. Notifications that arrive meanwhile are queued, up to a bound. Any failure other than an error
+reply ends the connection.
 """
 
 import math
@@ -21,15 +21,15 @@ from ctxd_protocol.limits import Limits
 from ctxd_protocol.methods.events import NoticeEvent
 
 RECEIVE_BYTES: Final = 256 * 1024
-"""Bytes taken from the socket at once."""
+"""Bytes per read of the socket."""
 
 CANCEL_S_MAX: Final = 0.2
-"""Seconds for asking the daemon to give up a call; it is a courtesy."""
+"""Seconds allowed for sending a cancel request, which is best effort."""
 
 R = TypeVar("R")
 
 Runner: TypeAlias = None
-"""Nothing: a blocking connection is driven by its callers."""
+"""Unused: callers drive a blocking connection."""
 
 now = time.monotonic
 sleep = time.sleep
@@ -42,14 +42,14 @@ def running() -> Iterator[Runner]:
 
 
 class BlockingLock:
-    """A lock that is taken under a deadline."""
+    """A lock that is acquired under a deadline."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     @contextmanager
     def held(self, deadline: float) -> Iterator[None]:
-        """Hold the lock. Raises: ``TimeoutError`` when it is not free by ``deadline``."""
+        """Hold the lock. Raises: ``TimeoutError`` if it is not free by ``deadline``."""
         left = max(0.0, deadline - now())
         if not self._lock.acquire(timeout=-1 if math.isinf(left) else min(left, threading.TIMEOUT_MAX)):
             raise TimeoutError
@@ -73,10 +73,10 @@ def open_connection(path: str, _: Runner, deadline: float) -> "BlockingConnectio
 
 
 class BlockingConnection:
-    """A connected socket, and the bytes and notifications read from it that wait."""
+    """A connected socket, and the lines and notifications read from it but not yet consumed."""
 
     SHARED: ClassVar = False
-    """A wait for a notification occupies the connection."""
+    """No calls can be made while the connection waits for a notification."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.limits = Limits()
@@ -91,14 +91,14 @@ class BlockingConnection:
         self._socket = stream
 
     def __del__(self) -> None:
-        """Close the socket of an iterator that was abandoned."""
+        """Close the socket, which an abandoned iterator leaves open."""
         self._socket.close()
 
     def call(self, call: Call[R], deadline: float) -> R:
         """Make ``call`` and return its result; ``deadline`` is on the clock of ``now``.
 
-        Raises: the answered error, ``InvalidCall`` or ``TooLarge`` before sending, ``ConnectionLost``;
-        ``TimeoutError`` after asking the daemon to give up.
+        Raises: the error that the daemon returns; ``InvalidCall`` or ``TooLarge`` before sending; ``ConnectionLost``;
+        ``TimeoutError`` after sending a cancel request.
         """
         with self._turn.held(deadline):
             if not self.usable:
@@ -109,7 +109,7 @@ class BlockingConnection:
             return self._result(call, deadline)
 
     def adopt(self, limits: Limits, *, descriptors: bool) -> None:
-        """Keep within ``limits``, which the daemon announced, and take long contents as files if it passes
+        """Observe the ``limits`` that the daemon announced, and request long contents as files if it passes
         ``descriptors``."""
         self.limits = limits
         self._takes_files = descriptors
@@ -119,7 +119,7 @@ class BlockingConnection:
         self._events.listen(subscription)
 
     def unlisten(self, subscription: int) -> None:
-        """End the subscription, and with it this connection, which carries nothing else."""
+        """End the subscription by closing this connection, which serves nothing else."""
         self.close()
 
     def event(self, subscription: int) -> NoticeEvent:
@@ -157,7 +157,7 @@ class BlockingConnection:
         try:
             answer = self._exchange(line, deadline)
         except BaseException:
-            self.close()  # half a line may have gone out, or half an answer been read
+            self.close()  # a line may be half sent, or a reply half read
             raise
         if answer.error is not None:
             raise wire.failure(answer.error, call)
@@ -168,7 +168,7 @@ class BlockingConnection:
         try:
             while True:
                 answer = wire.parse(self._line(deadline))
-                # An error without id is about the only line that is unanswered.
+                # An error without id belongs to the only request in flight.
                 if answer.method is None and (answer.id == self._next_id or (answer.id is None and answer.error)):
                     return answer
                 self._events.keep(answer)

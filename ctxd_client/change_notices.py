@@ -1,7 +1,7 @@
-"""A session's notices as they happen, across reconnects, without loss or repeat.
+"""A session's notices as they happen, across reconnects, each exactly once.
 
-The daemon's notifications announce what is new; the place in the journal decides what was seen. After a gap (a
-reconnect, a full queue here or there) the notices in between are read from the journal, so a gap costs one call.
+The daemon's notifications carry new notices; a journal sequence marks the last one delivered. After a gap (a
+reconnect, a full queue at either end) the missing notices are read from the journal, so a gap costs one call.
 """
 
 from collections import deque
@@ -21,10 +21,10 @@ from ctxd_protocol.session_types import Notice
 
 
 class Notices:
-    """An endless iterator over the notices to one session; subscribed by ``with``, or by the first step.
+    """An endless iterator over the notices to one session; ``with`` or the first step subscribes.
 
-    Raises, from the iteration: the failure of a call when no daemon is back within the deadline; iterating again goes
-    on. Cancel: safe; a notice is either handed over or comes again.
+    Raises, from the iteration: the failure of a call if no daemon is back within the deadline; iterating again
+    continues. Cancel: safe; a notice is either returned or comes again.
     """
 
     def __init__(self, transport: ReconnectingConnection, retry: Retry, session: str, after: int | None) -> None:
@@ -39,11 +39,11 @@ class Notices:
 
     @property
     def after(self) -> int:
-        """The newest journal sequence handed over: another reader continues after it."""
+        """The newest journal sequence returned: another reader can continue after it."""
         return 0 if self._cursor is None else self._cursor.after
 
     async def __aenter__(self) -> Self:
-        """Subscribe. From here on nothing is missed."""
+        """Subscribe. No later notice is missed."""
         await self._subscribe()
         return self
 
@@ -54,7 +54,7 @@ class Notices:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Unsubscribe, if the connection still stands."""
+        """Unsubscribe, if still connected."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.unlisten(self._subscription)
@@ -64,7 +64,7 @@ class Notices:
         return self
 
     async def __anext__(self) -> Notice:
-        """The next notice, once there is one."""
+        """Wait for the next notice and return it."""
         while True:
             if self._connection is None:
                 await self._subscribe()
@@ -92,12 +92,12 @@ class Notices:
         connection.listen(started.subscription)
         self._connection, self._subscription, self._gap = connection, started.subscription, True
         if self._cursor is None or started.after < self._cursor.after:
-            # Behind the newest notice seen: it is another journal, and everything in it is new.
+            # A sequence below the newest one seen is of another journal: everything in it is new.
             self._cursor = NoticeCursor(started.after)
 
     async def _catch_up(self, cursor: NoticeCursor) -> None:
         params = NoticesParams(session=self._session, after=cursor.reread_from, limit=PAGE_ITEMS_MAX)
         page = await self._transport.call(Call("session.notices", params, NoticesResult), self._retry)
         self._backlog.extend(page.notices)
-        # What came meanwhile waits on the connection: it is in the page, or comes after it.
+        # Notifications that arrived meanwhile are queued on the connection: each is in the page or comes after it.
         self._gap = cursor.more_behind(page, PAGE_ITEMS_MAX)

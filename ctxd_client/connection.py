@@ -1,8 +1,8 @@
-"""One connection to the daemon: calls go out, answers come back in any order.
+"""One connection to the daemon, which may reply to calls in any order.
 
-It has the stream, the table of unanswered calls, and two tasks that read and write. Only the writer touches the stream,
-so a cancelled call never leaves half a line behind: it asks the daemon to give up, and its late answer is discarded.
-When the stream ends, every waiting call fails. ``reconnecting`` connects again.
+It has the stream, the table of pending calls, and one task each for reading and writing. Only the writer sends, so a
+cancelled call never leaves half a line on the stream: it sends a cancel request, and its late reply is discarded. When
+the stream ends, every waiting call fails. ``reconnecting`` connects again.
 """
 
 from collections import deque
@@ -22,18 +22,16 @@ from ctxd_protocol.methods.declaration import WriteResult
 from ctxd_protocol.methods.events import NoticeEvent, UnsubscribeParams
 
 RECEIVE_BYTES: Final = 256 * 1024
-"""Bytes taken from the socket at once. Larger saves wake-ups on large answers; it is also what the kernel buffers at
-most."""
+"""Bytes per read of the socket. Larger reads save wake-ups on large replies; the kernel buffers no more than this."""
 
 OUTBOX_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of lines that wait for the socket before further calls wait too. One line may exceed it, else none could be
-sent."""
+"""Bytes of queued lines above which further calls wait. A single line may exceed it: otherwise it could not be sent."""
 
 CLOSE_S_MAX: Final = 1.0
 """Seconds that closing the socket may take before it is abandoned."""
 
 UNSUBSCRIBE_S_MAX: Final = 1.0
-"""Seconds for ending a subscription; the daemon ends it anyway when the connection ends."""
+"""Seconds allowed for unsubscribing; the daemon also ends subscriptions when their connection ends."""
 
 R = TypeVar("R")
 
@@ -62,14 +60,14 @@ async def running() -> AsyncIterator[Runner]:
 
 
 class AsyncLock:
-    """A lock that is taken under a deadline."""
+    """A lock that is acquired under a deadline."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
 
     @asynccontextmanager
     async def held(self, deadline: float) -> AsyncIterator[None]:
-        """Hold the lock. Raises: ``TimeoutError`` when it is not free by ``deadline``. Cancel: safe."""
+        """Hold the lock. Raises: ``TimeoutError`` if it is not free by ``deadline``. Cancel: safe."""
         with anyio.fail_after(deadline - now()):
             await self._lock.acquire()
         try:
@@ -87,7 +85,7 @@ async def open_connection(path: str, runner: Runner, deadline: float) -> "AsyncC
 
 
 class _Waiting:
-    """One call without an answer yet."""
+    """One pending call."""
 
     __slots__ = ("answer", "answered", "content", "error", "method", "sent")
 
@@ -104,7 +102,7 @@ class AsyncConnection:
     """A connection over ``stream``. Its owner starts ``run`` in a task group, which lives as long as the connection."""
 
     SHARED: ClassVar = True
-    """Calls are made while others wait, for answers or for notifications."""
+    """Calls can be made while others wait for replies or notifications."""
 
     def __init__(self, stream: UNIXSocketStream) -> None:
         self.limits = Limits()
@@ -137,7 +135,7 @@ class AsyncConnection:
 
     @property
     def unanswered(self) -> int:
-        """Number of calls without an answer, abandoned ones included."""
+        """Number of calls without a reply, abandoned ones included."""
         return len(self._waiting) + len(self._abandoned)
 
     async def run(self) -> None:
@@ -157,10 +155,10 @@ class AsyncConnection:
     async def call(self, call: Call[R], deadline: float) -> R:
         """Make ``call`` and return its result; ``deadline`` is on the clock of ``now``.
 
-        Waits while as many calls are unanswered as the daemon allows.
-        Raises: the answered error, ``InvalidCall`` or ``TooLarge`` before sending, ``ConnectionLost`` when the stream
-        ends first; ``TimeoutError``.
-        Cancel: the daemon is asked to give the call up; whether a write was applied is then unknown.
+        Waits for a free slot if as many calls are in flight as the daemon allows.
+        Raises: the error that the daemon returns; ``InvalidCall`` or ``TooLarge`` before sending; ``ConnectionLost`` if
+        the stream ends first; ``TimeoutError``.
+        Cancel: a cancel request is sent; whether a write was applied is then unknown.
         """
         with anyio.fail_after(deadline - now()):
             if self._takes_files:
@@ -192,7 +190,7 @@ class AsyncConnection:
         self._events.listen(subscription)
 
     async def unlisten(self, subscription: int) -> None:
-        """End a subscription, here and at the daemon. Cancel: waited for ``UNSUBSCRIBE_S_MAX`` seconds at most."""
+        """End a subscription, here and at the daemon. Cancel: delayed by ``UNSUBSCRIBE_S_MAX`` seconds at most."""
         self._events.unlisten(subscription)
         if not self.usable:
             return
@@ -210,25 +208,26 @@ class AsyncConnection:
         return event
 
     def adopt(self, limits: Limits, *, descriptors: bool) -> None:
-        """Keep within ``limits``, which the daemon announced, and take long contents as files if it passes
-        ``descriptors``. Only while no call waits."""
+        """Observe the ``limits`` that the daemon announced, and request long contents as files if it passes
+        ``descriptors``. Only while no call is pending."""
         self.limits = limits
         self._takes_files = descriptors
         self._slots = anyio.Semaphore(limits.in_flight, fast_acquire=True)
 
     def retire(self) -> None:
-        """Take no new calls, and end once those that wait have their answers."""
+        """Accept no new calls, and close once the pending ones have their replies."""
         self._retired = True
         self._wake()
         self._end_if_idle()
 
     def close(self) -> None:
-        """End at once; calls that wait get ``ConnectionLost``."""
+        """Close at once; pending calls raise ``ConnectionLost``."""
         self._end(ConnectionLost("the client closed the connection"))
         self._scope.cancel()
 
     async def _room(self) -> None:
-        """Take a slot: the daemon reads a limited number of calls ahead. The answer or the end gives it back."""
+        """Take a slot and wait for room in the outbox: the daemon accepts a limited number of calls in flight. A reply
+        or the end of the connection frees the slot."""
         await self._slots.acquire()
         try:
             while self.usable and self._outbox_bytes >= OUTBOX_BYTES_MAX:
@@ -274,7 +273,7 @@ class AsyncConnection:
             try:
                 await self._stream.send(b"".join(lines))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                return  # the reader still takes the answers that came before, and then sees the end
+                return  # the reader still takes the replies that arrived before, then sees the end of the stream
 
     async def _read(self) -> None:
         lines = wire.LineDecoder()
@@ -310,10 +309,10 @@ class AsyncConnection:
         self._end_if_idle()
 
     def _fail_unidentified(self, error: ErrorObject) -> None:
-        """Fail the call that ``error`` is about: the daemon could not read its id.
+        """Fail the call whose id the daemon could not read, with its ``error``.
 
-        If several calls are unanswered it may be any of them: all fail, and the connection ends, for the answers to
-        come can no longer be matched to free slots.
+        If several calls are in flight, it may be any of them: all fail, and the connection ends, because later replies
+        can no longer be matched to slots.
         """
         sent = [id for id, waiting in self._waiting.items() if waiting.sent]
         if len(sent) == 1 and not self._abandoned:

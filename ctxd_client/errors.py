@@ -11,9 +11,9 @@ from ctxd_protocol.errors import ERRORS, Category, ErrorObject, Outcome
 class CallFailed(Exception):
     """Base of all exceptions of this package: a call that failed.
 
-    ``code`` is symbolic, ``hint`` names the remedy. ``retryable``: the same call may succeed later.
-    ``retry_after_ms``: not before that. ``outcome``: the fate of a write, None for a read and where it does not matter;
-    with ``unknown``, send the call again with the same ``op_id``. ``method`` is empty outside a call.
+    ``code`` is symbolic, ``hint`` names the remedy. ``retryable``: the same call may succeed later, but not within
+    ``retry_after_ms``. ``outcome``: whether a write was applied, None for a read and where it does not matter; if it is
+    ``unknown``, send the call again with the same ``op_id``. ``method`` is empty outside a call.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CallFailed(Exception):
 
 
 class NotFound(CallFailed):
-    """The named thing does not exist, or not for this caller. Look it up again, or create it."""
+    """The named object does not exist, or this caller cannot see it. Look it up again, or create it."""
 
 
 class Conflict(CallFailed):
@@ -52,31 +52,31 @@ class Conflict(CallFailed):
 
 
 class InvalidState(CallFailed):
-    """The session or object does not allow this now. Change its state first: activate, resume, index."""
+    """The state of the session or object does not allow the call. Change it first: activate, resume, index."""
 
 
 class InvalidCall(CallFailed):
-    """The call itself is wrong, and will be at every attempt. Correct the program."""
+    """The call itself is wrong and fails at every attempt. Correct the program."""
 
 
 class TooLarge(InvalidCall):
-    """The call is beyond a bound of the daemon. Send less at once."""
+    """The call exceeds a limit of the daemon. Send less at once."""
 
 
 class Forbidden(CallFailed):
-    """This connection may not do that. Use a socket with more authority, or a path inside the mounts."""
+    """This connection lacks the permission. Use a socket with more permissions, or a path inside the mounts."""
 
 
 class Unavailable(CallFailed):
-    """The daemon cannot do it now, and may later. Wait ``retry_after_ms`` or some seconds and call again."""
+    """The daemon cannot serve the call now, but may later. Wait ``retry_after_ms`` or some seconds and call again."""
 
 
 class TimedOut(Unavailable):
-    """The call's deadline passed before its answer came. A write may have been applied: see ``outcome``."""
+    """The call's deadline passed before the reply arrived. A write may have been applied: see ``outcome``."""
 
 
 class ConnectFailed(Unavailable):
-    """No daemon answers at ``path``: it does not run, or it listens elsewhere. Start it, or name its socket."""
+    """No daemon listens at ``path``: it is not running, or it uses another socket. Start it, or name its socket."""
 
     def __init__(self, message: str, *, path: str, hint: str) -> None:
         super().__init__(message, code="connect_failed", hint=hint, retryable=True, outcome="not_applied")
@@ -84,14 +84,14 @@ class ConnectFailed(Unavailable):
 
 
 class ConnectionLost(Unavailable):
-    """The connection ended before the answer came. ``outcome`` is ``unknown`` for a call that was sent."""
+    """The connection ended before the reply arrived. ``outcome`` is ``unknown`` for a call that was sent."""
 
     def __init__(self, message: str, *, outcome: Outcome = "unknown") -> None:
         super().__init__(message, code="connection_lost", retryable=True, outcome=outcome)
 
 
 class Closed(CallFailed):
-    """This client was closed; a call on it cannot be made."""
+    """This client was closed and accepts no more calls."""
 
     def __init__(self) -> None:
         super().__init__("the client is closed", code="client_closed", outcome="not_applied")
@@ -116,7 +116,7 @@ CLASSES: Final[dict[Category, type[CallFailed]]] = {
 
 
 def from_wire(error: ErrorObject, method: str) -> CallFailed:
-    """The exception for an error that the daemon returned for ``method``. A code of a newer daemon is a
+    """The exception for an error that the daemon returned for ``method``. An unknown code, of a newer daemon, is a
     ``DaemonFault``, or ``Unavailable`` if it is retryable."""
     data = error.data
     known = ERRORS.get(data.code)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""The position of a reader of notices. It stands alone because both clients, of which one is generated, share it."""
+"""The position of a reader of notices. Separate: the asynchronous client and its generated twin share it."""
 
 from ctxd_protocol.methods.sessions import NoticesResult
 from ctxd_protocol.session_types import Notice
@@ -7,8 +7,8 @@ from ctxd_protocol.session_types import Notice
 class NoticeCursor:
     """Position of a reader of notices: the newest sequence seen, and the notices seen at it. Pure.
 
-    Several notices may share one journal sequence, since one write can change several files. Those seen at the newest
-    sequence are remembered, so that reading it again repeats nothing and misses nothing.
+    Several notices may share one journal sequence, since one write can change several files. The cursor remembers the
+    notices seen at the newest sequence, so that reading it again neither repeats nor misses one.
     """
 
     def __init__(self, after: int) -> None:
@@ -17,7 +17,7 @@ class NoticeCursor:
 
     @property
     def reread_from(self) -> int:
-        """The ``after`` that misses nothing; ``fresh`` filters repeats."""
+        """The ``after`` to read from so that no notice is missed; ``fresh`` filters the repeats."""
         return self.after - 1 if self._seen else self.after
 
     def fresh(self, notice: Notice) -> bool:
@@ -31,7 +31,7 @@ class NoticeCursor:
         return True
 
     def more_behind(self, page: NoticesResult, limit: int) -> bool:
-        """True if the journal may hold more behind ``page``. A full page without anything new is stepped over."""
+        """True if the journal may have more after ``page``. A full page with no newer sequence is skipped."""
         if len(page.notices) < limit:
             return False
         if page.notices[-1].seq <= self.after:

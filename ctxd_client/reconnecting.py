@@ -1,7 +1,7 @@
-"""A connection that reconnects, greets anew, and resends what is safe to resend: calls outlive its sockets.
+"""A connection that reconnects, repeats the handshake and resends calls that are safe to resend: calls outlive sockets.
 
-A call that failed in a way that passes is repeated under its deadline with the same ``op_id``. After a reconnect the
-daemon is shown the newest receipt seen, so that one that has lost acknowledged writes reports it.
+After a transient failure a call is repeated within its deadline, with the same ``op_id``. On reconnecting, ``hello``
+carries the newest receipt seen, so that a daemon that has lost acknowledged writes reports it.
 """
 
 from typing import TypeVar
@@ -31,19 +31,19 @@ class ReconnectingConnection:
         self._closed = False
 
     def for_events(self) -> "ReconnectingConnection":
-        """The transport to receive notifications by: this one, unless a wait for them would block its calls."""
+        """The transport for receiving notifications: this one, unless waiting for them would block its calls."""
         return self if AsyncConnection.SHARED else ReconnectingConnection(self.place, self._runner, self._client)
 
     async def call(self, call: Call[R], retry: Retry) -> R:
-        """Make ``call``, again as often as is safe and ``retry`` allows, and return its result.
+        """Make ``call``, repeat it as long as that is safe and ``retry`` allows, and return its result.
 
-        Raises: the last failure; ``TimedOut`` when the deadline passed during the first attempt.
+        Raises: the last failure; ``TimedOut`` if the deadline passed during the first attempt.
         Cancel: safe; a write may have been applied.
         """
         return (await self.call_on(call, retry))[0]
 
     async def call_on(self, call: Call[R], retry: Retry) -> tuple[R, AsyncConnection]:
-        """As ``call``, and the connection that the answer came by."""
+        """As ``call``, and the connection that carried the reply."""
         call = call.with_op_id()
         deadline = retry.deadline(now())
         unknown = False
@@ -72,9 +72,9 @@ class ReconnectingConnection:
             )
 
     async def greet(self, retry: Retry, wait_s: float) -> None:
-        """Connect, waiting up to ``wait_s`` seconds for a daemon that does not answer yet.
+        """Connect, waiting up to ``wait_s`` seconds for the daemon to become available.
 
-        Raises: as ``open``; ``TimedOut`` when a daemon takes the connection but does not answer. Cancel: safe.
+        Raises: as ``open``; ``TimedOut`` if a daemon accepts the connection but does not reply. Cancel: safe.
         """
         started, limit_s = now(), greet_s(retry, wait_s)
         attempt = 0
@@ -92,9 +92,9 @@ class ReconnectingConnection:
             await sleep(pause)
 
     async def open(self, deadline: float) -> AsyncConnection:
-        """A usable connection: the one in use, or a new one after hello.
+        """A usable connection: the current one, or a new one after its ``hello``.
 
-        Raises: ``ConnectFailed``; ``DaemonFault`` when the daemon has lost acknowledged writes; ``TimeoutError``.
+        Raises: ``ConnectFailed``; ``DaemonFault`` if the daemon has lost acknowledged writes; ``TimeoutError``.
         Cancel: safe.
         """
         async with self._opening.held(deadline):
@@ -105,7 +105,7 @@ class ReconnectingConnection:
             return self._connection
 
     def close(self) -> None:
-        """End the connection; no call can be made any more."""
+        """Close the connection; no more calls can be made."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()

@@ -1,8 +1,7 @@
-"""Retry policy: which failures to repeat, after how long, and the failures that the client itself finds. Pure.
+"""Retry policy: which failures to retry, after what backoff, and the failures that the client itself detects. Pure.
 
-A call is repeated while its deadline allows, if the failure can pass by itself and repeating is safe. Safe is every
-call that the method table declares so, as each write carries an ``op_id``; a call that was certainly not applied is
-safe too.
+A call is repeated within its deadline if the failure is transient and repeating is safe. It is safe if the method table
+declares the call safe to resend, as each write carries an ``op_id``, or if the connection failed.
 """
 
 import math
@@ -16,18 +15,18 @@ from ctxd_client.wire import Call
 from ctxd_protocol.methods.declaration import Method
 
 PASSING: Final = frozenset({"draining", "rate_limited", "store_backlog_full", "store_failed"})
-"""Codes that pass within seconds by themselves: another daemon takes over, or a queue empties."""
+"""Codes of failures that pass within seconds: another daemon takes over, or a queue empties."""
 
 GREET_S_MAX: Final = 10.0
-"""Seconds that a daemon may take to answer the first ``hello``: it answers at once or is stuck."""
+"""Seconds that a daemon may take to reply to the first ``hello``: it replies at once or is stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Bounds of one call: a deadline in seconds, None for none, and the waits between attempts.
+    """Bounds of one call: a deadline in seconds (None: no deadline), and the backoff between attempts.
 
-    Waits double from ``first_s`` to ``most_s``, each shortened at random by up to half, so that clients do not fall
-    into step.
+    Waits double from ``first_s`` to ``most_s``; random jitter shortens each by up to half, so that clients do not
+    synchronise.
     """
 
     deadline_s: float | None = 30.0
@@ -35,36 +34,37 @@ class Retry:
     most_s: float = 2.0
 
     def deadline(self, now: float) -> float:
-        """The deadline of a call that begins ``now``, on the same clock; infinite for none."""
+        """The deadline of a call that begins ``now``, on the same clock; infinite without a deadline."""
         return math.inf if self.deadline_s is None else now + self.deadline_s
 
     def wait_s(self, attempt: int) -> float:
-        """Seconds to wait before attempt ``attempt`` (the first repeat is 1)."""
+        """Seconds to wait before retry ``attempt`` (the first is 1)."""
         longest = min(self.most_s, self.first_s * 2.0 ** min(attempt - 1, 30))
         return longest * random.uniform(0.5, 1.0)
 
 
 def greet_s(retry: Retry, wait_s: float) -> float:
-    """Seconds that connecting may take: those of a call, ``GREET_S_MAX`` at most, unless the caller waits longer."""
+    """Seconds that connecting may take: a call's deadline, at most ``GREET_S_MAX``, unless ``wait_s`` is longer."""
     return max(wait_s, GREET_S_MAX if retry.deadline_s is None else min(GREET_S_MAX, retry.deadline_s))
 
 
 def may_repeat(error: CallFailed, method: Method) -> bool:
     """True if ``method`` should be called again after ``error``, time allowing."""
     if isinstance(error, ConnectFailed | ConnectionLost):
-        return True  # what the table declares unsafe to resend, a subscription, died with its connection
+        return True  # events.subscribe is unsafe to resend, but the subscription ended with its connection
     if not (error.retryable and method.resend_safe):
         return False
     return error.code in PASSING or error.retry_after_ms is not None or error.outcome == "unknown"
 
 
 def pause_s(error: CallFailed, attempt: int, retry: Retry) -> float:
-    """Seconds to wait before attempt ``attempt``: the daemon's request or ``retry``'s, whichever is longer."""
+    """Seconds to wait before retry ``attempt``: the daemon's ``retry_after_ms`` or the backoff, whichever is longer."""
     return max((error.retry_after_ms or 0) / 1000, retry.wait_s(attempt))
 
 
 def settled(error: CallFailed, *, unknown: bool) -> CallFailed:
-    """``error`` with the outcome of all attempts: a refusal after one whose fate is ``unknown`` settles nothing."""
+    """``error`` with the outcome of all attempts: after one with an ``unknown`` outcome, ``Unavailable`` does not prove
+    that the write was not applied."""
     if unknown and isinstance(error, Unavailable):
         error.outcome = "unknown"
     return error
@@ -83,7 +83,7 @@ def late(place: SocketPlace, call: Call[Any], deadline_s: float | None) -> Timed
 
 
 def late_again(failure: CallFailed, call: Call[Any], deadline_s: float | None) -> CallFailed:
-    """``failure``, which names the cause, for a call whose deadline passed in an attempt after it."""
+    """``failure``, which names the cause, of a call whose deadline passed during a later attempt."""
     failure.message += f"; the next attempt had no answer when the {deadline_s:g} s of the call were over"
     if call.method.writes:
         failure.outcome = "unknown"
@@ -91,7 +91,7 @@ def late_again(failure: CallFailed, call: Call[Any], deadline_s: float | None) -
 
 
 def unreachable(place: SocketPlace, reason: OSError) -> ConnectFailed:
-    """The exception for a socket that could not be connected to."""
+    """The exception for a failed connection to the socket at ``place``."""
     causes = {FileNotFoundError: "there is no socket", ConnectionRefusedError: "connection refused (stale socket?)"}
     cause = causes.get(type(reason), reason.strerror or str(reason))
     return ConnectFailed(f"no daemon at {place.path}: {cause}", path=place.path, hint=remedy(place, reason))

@@ -1,4 +1,4 @@
-"""Arguments and results of a session's handle that both clients share, and their conversions."""
+"""Arguments and results of a session's handle, and their conversions; both clients share them."""
 
 import base64
 import os
@@ -16,7 +16,7 @@ from ctxd_protocol.session_types import Mount, SessionView
 class ToolRecorded(NamedTuple):
     """Result of ``Session.tool``: the record, and the files found in the output.
 
-    ``observed`` is None without ``command``, and when the search failed; ``failure`` is the reason then.
+    ``observed`` is None without ``command``, or if the search failed; ``failure`` is then the reason.
     """
 
     record: ToolcallRecordResult
@@ -25,29 +25,30 @@ class ToolRecorded(NamedTuple):
 
 
 class ToolError(str):
-    """Text of a model's call that was refused; ``Session.tool`` records it as a failure."""
+    """Result text of a model's tool call that was refused; ``Session.tool`` records it as a failure."""
 
     __slots__ = ()
 
 
 def toolcall_id() -> str:
-    """A fresh id for a tool call of a harness that has none of its own."""
+    """A fresh id for a tool call, for harnesses that assign none."""
     return f"call-{secrets.token_hex(8)}"
 
 
 def tool_outcome(output: str | Exception) -> tuple[str, ToolcallStatus]:
-    """The text and the status that are recorded of a tool's ``output``, which may be the exception that it raised.
+    """The text and the status to record for a tool's ``output``, which may be the exception that it raised.
 
     A ``ToolError`` is a failure.
     """
     if isinstance(output, str):
         return str(output), "fail" if isinstance(output, ToolError) else "ok"
-    # Names of files in it may have bytes that are no text.
+    # File names in it may contain bytes that are not text.
     return f"{type(output).__name__}: {output}".encode(errors="backslashreplace").decode(), "fail"
 
 
 def as_mounts(mounts: Mapping[str, str] | Sequence[Mount]) -> tuple[Mount, ...]:
-    """Mounts of the protocol. A mapping is from the agent's prefix to a folder of this host, which is resolved."""
+    """``mounts`` as the protocol has them. A mapping is from the agent's prefix to a folder of this host, whose path is
+    resolved."""
     if isinstance(mounts, Mapping):
         return tuple(
             Mount(agent_prefix=prefix, canonical_prefix=os.path.realpath(folder)) for prefix, folder in mounts.items()
@@ -56,7 +57,7 @@ def as_mounts(mounts: Mapping[str, str] | Sequence[Mount]) -> tuple[Mount, ...]:
 
 
 def require_same(found: SessionView, **given: object) -> None:
-    """Check that an existing session is the one that ``given`` describes; values that are None or empty fit any.
+    """Check that an existing session matches ``given``; values that are None or empty match any.
 
     Raises: ``Conflict`` if the session is closed, in the trash, or differs.
     """

@@ -1,8 +1,8 @@
 """Lookup of the daemon's socket.
 
-The first of: the path that is given, ``$CTXD_SOCKET``, ``/run/ctxd/ctxd.sock``,
-``$XDG_RUNTIME_DIR/ctxd/ctxd.sock`` and the state directory's ``ctxd.sock``. The first two are taken as given; of the
-others, the first that this user may connect to, or else the first that exists.
+Candidates, in order: the path argument, ``$CTXD_SOCKET``, ``/run/ctxd/ctxd.sock``,
+``$XDG_RUNTIME_DIR/ctxd/ctxd.sock`` and the state directory's ``ctxd.sock``. The first two are used without a check; of
+the others, the first that this user may connect to is chosen, or else the first that exists.
 """
 
 import os
@@ -42,7 +42,7 @@ def find_socket(socket: str | Path | None = None, environ: Mapping[str, str] | N
         return SocketPlace(named, "CTXD_SOCKET")
     places = socket_places(environ)
     existing = [place for place in places if _exists(place.path)]
-    # The host's service may be closed to this user; then the user's own daemon is meant.
+    # If this user may not use the host's service, the user's own daemon is meant.
     open_to_us = next((place for place in existing if os.access(place.path, os.W_OK, effective_ids=True)), None)
     return open_to_us or (existing or [places[0 if os.geteuid() == 0 else 1]])[0]
 

@@ -46,10 +46,10 @@ def connect_sync(
     client: str = "ctxd_client",
     version: str = "",
 ) -> Iterator["SyncClient"]:
-    """A client of the daemon at ``socket``, or at the first place where one is found.
+    """A client of the daemon at ``socket``, or at the first socket found.
 
-    ``deadline_s`` bounds each call, repeats included; None for no bound. ``wait_s``: seconds to wait for a daemon that
-    does not answer yet. ``client`` and ``version`` identify the caller to the daemon.
+    ``deadline_s`` bounds each call in seconds, repeats included; None for no bound. ``wait_s``: seconds to wait for the
+    daemon to become available. ``client`` and ``version`` identify the caller to the daemon.
 
     Raises: ``ConnectFailed``, which names the path and the remedy.
 
@@ -73,7 +73,7 @@ def connect_sync(
 class SyncClient(SyncClientMethods):
     """Calls to one daemon. Comes from ``connect_sync``; threads may share it, and take turns.
 
-    Every method raises ``CallFailed`` as one of its kinds. A write is applied once, however often it had to be sent.
+    Every method raises a subclass of ``CallFailed``. A write is applied once, however often it is sent.
     """
 
     def __init__(self, transport: SyncReconnectingConnection, retry: Retry) -> None:
@@ -87,27 +87,27 @@ class SyncClient(SyncClientMethods):
 
     @property
     def server(self) -> HelloResult | None:
-        """The daemon's answer to the last ``hello``; None if it does not know that method."""
+        """The daemon's reply to the last ``hello``; None if it does not know that method."""
         return self._transport.hello
 
     @property
     def last_receipt(self) -> Receipt | None:
-        """The newest receipt seen: a later daemon must know it."""
+        """The newest receipt seen; on reconnecting, a daemon that lacks this write has lost data."""
         return self._transport.last_receipt
 
     def within(self, deadline_s: float | None) -> "SyncClient":
-        """The same client with another deadline for each call, in seconds.
+        """A client on the same connection with another deadline for each call, in seconds.
 
         Example: ``client.within(2).daemon_status()``
         """
         return SyncClient(self._transport, replace(self._retry, deadline_s=deadline_s))
 
     def call(self, call: Call[R]) -> R:
-        """Make ``call`` and return its result; every other method ends here."""
+        """Make ``call`` and return its result; every other method uses this one."""
         return self._transport.call(call, self._retry)
 
     def follow(self, session: str, *, after: int | None = None) -> SyncNotices:
-        """The notices to ``session`` above journal sequence ``after``, by default from now on, across reconnects.
+        """The notices to ``session`` after journal sequence ``after`` (default: from now on), across reconnects.
 
         Example::
 
@@ -138,11 +138,11 @@ class SyncClient(SyncClientMethods):
     ) -> "SyncSession":
         """A handle on one session: an existing one by its id, or with ``agent`` or ``context`` a new one.
 
-        With an id too, the session is created unless it exists. ``mounts`` may be a mapping from the agent's folders to
-        folders of this host. The other parameters are those of ``session_create``.
+        If an id is given too, the session is created unless it exists. ``mounts`` may be a mapping from the agent's
+        folders to folders of this host. The other parameters are those of ``session_create``.
 
         Raises: ``NotFound`` if the session does not exist and neither is given; ``Conflict`` if it exists but is
-        closed, or was created with other arguments. System prompt and context are not compared.
+        closed, in the trash, or was created with other arguments. System prompt and context are not compared.
 
         Example: ``s = client.session(agent="demo", mounts={"/workspace": "."})``
         """
@@ -190,7 +190,7 @@ class SyncClient(SyncClientMethods):
 
 
 class SyncSession(SyncSessionMethods):
-    """One session's handle: the calls that concern it, without its id. Comes from ``SyncClient.session``."""
+    """Handle on one session: its calls, without the session's id. Comes from ``SyncClient.session``."""
 
     def __init__(self, client: SyncClient, id: str) -> None:
         super().__init__(client, id)
@@ -213,7 +213,7 @@ class SyncSession(SyncSessionMethods):
         return self.append([Message(role="assistant", content=text, meta=meta)], op_id=op_id)
 
     def read(self, path: str, *, content: str | bytes | None = None, op_id: str | None = None) -> FileIndexResult:
-        """Record that the agent read the file at ``path``, as it names it. Without content the daemon reads the file.
+        """Record that the agent read the file that it knows as ``path``. Without content, the daemon reads the file.
 
         Example: ``s.read("/workspace/a.py")``
         """
@@ -221,7 +221,7 @@ class SyncSession(SyncSessionMethods):
         return self.client.file_index(self.id, path, content=text, content_base64=encoded, cause="read", op_id=op_id)
 
     def edited(self, path: str, *, content: str | bytes | None = None, op_id: str | None = None) -> FileIndexResult:
-        """Record that the agent wrote the file at ``path``. Without content the daemon reads the file.
+        """Record that the agent wrote the file that it knows as ``path``. Without content, the daemon reads the file.
 
         Example: ``s.edited("/workspace/a.py")``
         """
@@ -245,12 +245,12 @@ class SyncSession(SyncSessionMethods):
     ) -> ToolRecorded:
         """Record a tool call and its output, and add both to the chat, in one write: the next request has the pair.
 
-        Without ``id`` the call gets a fresh one; a call that is recorded again under its id adds nothing. An exception
-        as ``output`` is the error that the tool raised, recorded as a failure unless ``status`` is given; so is a
+        Without ``id`` the call gets a fresh one; recording a call again under its id adds nothing. ``output`` may be
+        the exception that the tool raised; it is recorded as a failure unless ``status`` is given, and so is a
         ``ToolError`` of ``handle``.
-        ``in_chat``: the chat has the call already, as an event of the reply that made it, so that only the result is
-        added. With ``command``, a shell command line, a second call finds the files that the output names; if that
-        fails, the reason is ``failure`` of the result, as the record is kept by then.
+        ``in_chat``: the chat already has the call, as an event of the model's reply, so only the result is added. With
+        ``command``, a shell command line, a second call finds the files named in the output; if it fails, the call is
+        recorded all the same, and ``failure`` of the result has the reason.
 
         Example: ``s.tool("bash", {"command": "ls"}, output="a.py\\n", command="ls", cwd="/workspace")``
         """
@@ -273,11 +273,11 @@ class SyncSession(SyncSessionMethods):
         return ToolRecorded(record, observed)
 
     def handle(self, name: str, arguments: Mapping[str, Any] | str) -> str:
-        """Run a model's call of one of ``MODEL_TOOLS``, and return the text that is its result.
+        """Run a model's call of one of ``MODEL_TOOLS``, and return the text of its result.
 
-        ``arguments``: a mapping, or its JSON text. Bad input of the model, whatever it is, gives a text that begins
-        with ``Error:`` and names the remedy: a ``ToolError``, which ``tool`` records as a failure. Raises:
-        ``CallFailed`` for what the model cannot mend, such as a session that is closed.
+        ``arguments``: a mapping, or its JSON text. For any invalid input of the model the result is a ``ToolError``: a
+        text that begins with ``Error:`` and names the remedy, which ``tool`` records as a failure. Raises:
+        ``CallFailed`` for failures that the model cannot fix, such as a closed session.
 
         Example: ``s.handle("context_pin", {"id": "call_1"})``
         """
@@ -309,7 +309,7 @@ class SyncSession(SyncSessionMethods):
             return text
 
     def _listed(self, asked: context_tools.ListArguments) -> str:
-        """The text of a list: one page, or with a text to look for the pages up to the first that has it."""
+        """The text of a list: one page, or with ``contains`` the matches on the first page that has any."""
         rows: list[ObjectListItem] = []
         cursor, searched = asked.after or None, 0
         limit = 500 if asked.contains else context_tools.ROWS_MAX

@@ -1,4 +1,4 @@
-"""JSON-RPC without I/O, for both clients: calls to lines, lines to answers, and notifications that wait."""
+"""JSON-RPC without I/O, for both clients: calls to lines, lines to replies, and queued notifications."""
 
 import math
 import os
@@ -20,14 +20,14 @@ from ctxd_protocol.methods.declaration import Params
 from ctxd_protocol.methods.events import NoticeEvent
 
 ANSWER_BYTES_MAX: Final = 8 * FRAME_BYTES_HOST_MAX
-"""Bytes of one line from the daemon. Only guards this process's memory: a whole context with blocks may far exceed a
-request."""
+"""Bytes of one line from the daemon. Only guards this process's memory: a whole context with blocks may be far longer
+than any request."""
 
 EVENTS_MAX: Final = 1000
-"""Notifications of a subscription that wait for its reader. Those beyond are read from the journal later."""
+"""Notifications of a subscription queued for its reader. Later ones are read from the journal."""
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
-"""The default of a parameter that is a mapping."""
+"""The default of parameters that are mappings."""
 
 R = TypeVar("R")
 
@@ -45,24 +45,24 @@ class Call(Generic[R]):
         self.result = result
 
     def with_op_id(self) -> "Call[R]":
-        """The same call; a write without an ``op_id`` gets a fresh one, so that sending it twice applies it once."""
+        """The same call; a write without an ``op_id`` gets a fresh one, so that resending does not apply it twice."""
         if getattr(self.params, "op_id", "") is not None:
             return self
         return Call(self.method.name, msgspec.structs.replace(self.params, op_id=secrets.token_hex(16)), self.result)
 
     def with_descriptor(self) -> "Call[R]":
-        """The same call; one whose result may have a long content requests that as a file."""
+        """The same call; if its result may have a long content, it requests that content as a file."""
         if not hasattr(self.params, "descriptor"):
             return self
         return Call(self.method.name, msgspec.structs.replace(self.params, descriptor=True), self.result)
 
     def decode(self, result: msgspec.Raw) -> R:
-        """The typed result. Raises: ``DaemonFault`` if the answer has not the shape that this version knows."""
+        """The typed result. Raises: ``DaemonFault`` if this version does not know the shape of the reply."""
         try:
             try:
                 return _decoder(self.result).decode(result)
             except msgspec.ValidationError:
-                # Types that parameters and results share are closed; a newer daemon may have added members to them.
+                # Types shared by parameters and results reject unknown members; a newer daemon may have added some.
                 known = _known_members(msgspec.json.decode(result), msgspec.inspect.type_info(self.result))
                 return msgspec.convert(known, self.result)
         except msgspec.DecodeError as error:
@@ -75,7 +75,7 @@ class Call(Generic[R]):
 
 
 class IncomingLine(msgspec.Struct):
-    """One line from the daemon: an answer if ``method`` is None, else a notification."""
+    """One line from the daemon: a reply if ``method`` is None, else a notification."""
 
     id: int | str | None = None
     result: msgspec.Raw = msgspec.Raw()
@@ -85,7 +85,7 @@ class IncomingLine(msgspec.Struct):
 
 
 class _Request(msgspec.Struct, omit_defaults=True, tag_field="jsonrpc", tag="2.0"):
-    # In this order: the daemon finds long params soonest where they come last.
+    # In this order: the daemon handles long params fastest when they are last.
     method: str
     id: int | None = None
     params: Any = None
@@ -104,7 +104,7 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
     """The line for ``call``, line feed included.
 
-    Raises: ``TooLarge`` above the limit of a line; ``InvalidCall`` for values that JSON or the daemon does not take:
+    Raises: ``TooLarge`` for a line above the limit; ``InvalidCall`` for values that JSON or the daemon does not accept:
     text that is not Unicode, numbers that are not finite, nesting beyond the limit, other types.
     """
     try:
@@ -117,7 +117,7 @@ def request_line(id: int, call: Call[Any], limits: Limits) -> bytes:
         raise _invalid(call, f"the call nests deeper than {limits.depth} levels", _FLATTEN) from error
     except (TypeError, ValueError, OverflowError) as error:
         raise _invalid(call, f"the call holds a value that is not JSON: {error}", "send plain values") from error
-    # Most calls need no closer look: each level opens a bracket, and a float that is not finite is encoded like None.
+    # Most calls need no full check: each level opens a bracket, and a non-finite float is encoded like None.
     if b"null" in body or body.count(b"{") + body.count(b"[") > limits.depth:
         _check(call, call.params, limits.depth - 1, limits)
     if len(body) > limits.frame_bytes:
@@ -159,12 +159,12 @@ def _invalid(call: Call[Any], message: str, hint: str) -> InvalidCall:
 
 
 def cancel_line(id: int) -> bytes:
-    """The line that asks the daemon to give up request ``id``."""
+    """The line that cancels request ``id``."""
     return _ENCODER.encode(_Request(method="$/cancelRequest", params={"id": id})) + b"\n"
 
 
 def parse(line: bytes | bytearray) -> IncomingLine:
-    """One line of the daemon. Raises: ``DaemonFault`` if it is not JSON-RPC; the connection is of no more use then."""
+    """One line of the daemon. Raises: ``DaemonFault`` if it is not JSON-RPC; the connection is then unusable."""
     try:
         return _ANSWER.decode(line)
     except msgspec.DecodeError as error:
@@ -172,13 +172,13 @@ def parse(line: bytes | bytearray) -> IncomingLine:
 
 
 class FileLost(Exception):
-    """An answer came without the file that has its content: this process has no descriptor left, or something between
-    it and the daemon passes bytes only."""
+    """A reply arrived without the file that has its content: this process has no descriptor left, or a proxy between it
+    and the daemon passes bytes only."""
 
 
 class PassedFiles:
-    """The descriptor that came last, until the answer that it belongs to is read. The daemon sends the next one only
-    once it was received."""
+    """The last descriptor received, until its reply is read. The daemon sends the next one only after this one was
+    received."""
 
     def __init__(self) -> None:
         self._descriptor = -1
@@ -187,20 +187,20 @@ class PassedFiles:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor that waits, if any."""
+        """Close the unclaimed descriptor, if any."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def keep(self, descriptors: Iterable[int]) -> None:
-        """Take over what was received, in the place of what came before and belongs to no answer."""
+        """Take over received descriptors, closing an earlier one that no reply claimed."""
         for each in descriptors:
             self.close()
             self._descriptor = each
             os.set_inheritable(each, False)
 
     def content(self, answer: IncomingLine) -> bytes | None:
-        """The content of the file that came with ``answer``; None without one."""
+        """The content of the file passed with ``answer``; None without one, or if it cannot be read whole."""
         if self._descriptor < 0:
             return None
         try:
@@ -219,7 +219,7 @@ class PassedFiles:
 
 
 def completed(result: R, content: bytes | None) -> R:
-    """``result`` with the content of its file in the member that it stands for. Raises: ``FileLost``."""
+    """``result`` with the ``content`` of its file in the member that the file replaces. Raises: ``FileLost``."""
     member = getattr(result, "descriptor", None)
     if member is None or not isinstance(result, msgspec.Struct):
         return result
@@ -230,7 +230,7 @@ def completed(result: R, content: bytes | None) -> R:
 
 
 class Events:
-    """Notifications that wait for their readers, ``EVENTS_MAX`` a subscription; one beyond is marked ``missed``."""
+    """Notifications queued for their readers, ``EVENTS_MAX`` per subscription and then one marked ``missed``."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[NoticeEvent]] = {}
@@ -244,7 +244,7 @@ class Events:
         self._queues.pop(subscription, None)
 
     def keep(self, answer: IncomingLine) -> bool:
-        """True if ``answer`` is a notification that was kept. One that this version does not know is ignored."""
+        """Queue ``answer`` if it is a notification. Returns: True if it was queued; unknown ones are ignored."""
         if answer.method != "events.notice":
             return False
         try:
@@ -259,24 +259,24 @@ class Events:
         return True
 
     def next(self, subscription: int) -> NoticeEvent | None:
-        """The oldest notification kept, or None."""
+        """Remove and return the oldest queued notification; None if the queue is empty."""
         queue = self._queues.get(subscription)
         return queue.popleft() if queue else None
 
 
 def failure(error: ErrorObject, call: Call[Any]) -> CallFailed:
-    """The exception for an answered error."""
+    """The exception for an error reply."""
     return from_wire(error, call.method.name)
 
 
 class LineDecoder:
-    """Received bytes to lines of the daemon; of one that is not complete, up to ``ANSWER_BYTES_MAX`` are held."""
+    """Splits received bytes into lines; buffers up to ``ANSWER_BYTES_MAX`` of an incomplete one."""
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder(ANSWER_BYTES_MAX)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes, without line feed. Raises: ``DaemonFault`` when a line grows too long."""
+        """The lines that ``data`` completes, without line feed. Raises: ``DaemonFault`` if a line is too long."""
         try:
             return self._decoder.feed(data)
         except FrameFault as fault:
@@ -284,7 +284,7 @@ class LineDecoder:
 
 
 def _known_members(value: Any, kind: msgspec.inspect.Type) -> Any:  # noqa: ANN401 - any JSON value
-    """``value`` without the members that ``kind`` does not have."""
+    """``value`` without members that ``kind`` does not define."""
     match kind:
         case msgspec.inspect.StructType(fields=fields, tag_field=tag_field) if isinstance(value, dict):
             kinds = {field.encode_name: field.type for field in fields}

@@ -1,4 +1,4 @@
-"""Adapters that keep what other programs store in the daemon. Each needs its vendor's package; nothing imports them.
+"""Adapters that make the daemon the store of other programs. Each needs its vendor's package; nothing imports them.
 
-``langgraph``: a checkpointer. ``agent_sdk``: a store of the Claude Agent SDK's sessions.
+``langgraph``: a checkpointer. ``agent_sdk``: a session store for the Claude Agent SDK.
 """

@@ -1,7 +1,7 @@
-"""A store of the Claude Agent SDK's sessions on the daemon: ``CtxdSessionStore``.
+"""A session store for the Claude Agent SDK, on the daemon: ``CtxdSessionStore``.
 
 Needs the package ``claude-agent-sdk``. A session of the SDK is a session of the agent ``claude-code``, in the form of
-an imported one: each batch of transcript lines is a commit. What ``append`` has returned from is on the disk.
+an imported one: each batch of transcript lines is a commit. A batch is durable once ``append`` returns.
 """
 
 import json
@@ -47,20 +47,20 @@ _LOCKS_MAX: Final = 10_000
 
 
 class TranscriptIndex:
-    """Commits of one session by the subpath of their transcript, "" for the main one, in their order."""
+    """Commits of one session by the subpath of their transcript ("" for the main one), in commit order."""
 
     def __init__(self) -> None:
         self.commits: dict[str, list[Commit]] = {}
 
     def add(self, commit: Commit) -> bool:
-        """Take a commit. Returns: False for a notice of a removal."""
+        """Add a commit. Returns: False for a removal notice."""
         if commit.format == FORMAT and commit.artifact_ref is not None:
             self.commits.setdefault(commit.thread_id, []).append(commit)
         return commit.format == FORMAT
 
 
 class _Batch(NamedTuple):
-    """Lines to add behind a commit. If the call fails, the SDK sends them again, and the same call is made again."""
+    """Lines to append after a commit. If the call fails, the SDK resends them, and the same call is repeated."""
 
     content: bytes
     parent: str | None
@@ -71,8 +71,8 @@ class _Batch(NamedTuple):
 class CtxdSessionStore(SessionStore):  # type: ignore[misc]
     """A store that keeps transcripts in the daemon, for ``ClaudeAgentOptions(session_store=…)``.
 
-    Every method raises ``ctxd_client.CallFailed``, and ValueError for a key that cannot be kept; a batch is added once,
-    also if the SDK sends it again. Any number of processes may add to one session. Cancel: a write may have been made.
+    Every method raises ``ctxd_client.CallFailed``, and ValueError for an invalid key; a batch is added once, even if
+    the SDK resends it. Any number of processes may add to one session. Cancel: a write may have been applied.
     """
 
     def __init__(self, client: Client) -> None:
@@ -92,7 +92,7 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
             yield cls(client)
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Add a batch of lines to a transcript, after those of earlier calls."""
+        """Append a batch of lines to a transcript."""
         subpath = _subpath(key)
         log = self._log(key)
         lock = self._locks.find(log.session)
@@ -104,11 +104,11 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
                 await run_async(self._client, self._append(log, key, subpath, entries))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """All lines of a transcript in their order, each uuid once; None without any."""
+        """All lines of a transcript in order, each uuid once; None if there are none."""
         return await run_async(self._client, self._load(self._log(key), _subpath(key)))
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """The sessions of a project, and when each was last added to, in ms since 1970."""
+        """The sessions of a project, each with the time of its last append in ms since 1970."""
         found = await run_async(self._client, self._of_project(project_key))
         return [
             SessionStoreListEntry(session_id=session, mtime=log.index.commits[""][-1].created_at_ms)
@@ -120,7 +120,7 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
         return await run_async(self._client, self._summaries(project_key))
 
     async def delete(self, key: SessionKey) -> None:
-        """Destroy a transcript; a main one with those of its sub-agents, and its session moves to the trash.
+        """Destroy a transcript. With a main one, its sub-agents' are destroyed too, and the session moves to the trash.
 
         Raises: ``Forbidden`` in a sandbox.
         """
@@ -172,7 +172,7 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
         content: bytes,
     ) -> Steps["_Batch"]:  # fmt: skip
         yield from log.sync()
-        # A sub-agent's chain begins behind what the main one had by then, as that of an import does.
+        # A sub-agent's chain begins after the newest commit of the main one, as in an import.
         before = log.index.commits.get(subpath) or log.index.commits.get("", [])
         summary = ""
         if not subpath:
@@ -201,12 +201,12 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
         return entries
 
     def _of_project(self, project: str) -> Steps[list[tuple[str, CommitLog[TranscriptIndex]]]]:
-        """The sessions of a project with a main transcript, by their ids, up to date."""
+        """The sessions of a project that have a main transcript: ids and updated logs."""
         found: list[tuple[str, CommitLog[TranscriptIndex]]] = []
         for row in (yield from sessions_of(AGENT, f"project_key={as_label(project)}")):
             native = row.labels.get("native_session", "")
             if row.labels.get("log") != session_name(AGENT, project, native):
-                continue  # Of another program.
+                continue  # It belongs to another program.
             log = self._logs.of(row.labels["log"])
             yield from log.sync()
             if log.index.commits.get(""):
@@ -222,8 +222,8 @@ class CtxdSessionStore(SessionStore):  # type: ignore[misc]
         return found
 
     def _folded(self, log: CommitLog[TranscriptIndex], session: str) -> Steps[SessionSummaryEntry | None]:
-        """The summary of a main transcript, as it is with the newest commit or, if two processes have added to it at
-        once, made anew."""
+        """The summary of a main transcript: the newest commit's or, if two processes have appended at once, a
+        recomputed one."""
         commits = log.index.commits.get("", [])
         if not commits:
             return None
@@ -257,7 +257,7 @@ def _subpath(key: SessionKey) -> str:
 
 
 def _line(entry: SessionStoreEntry) -> str:
-    """``entry`` as a line. Raises: ValueError and TypeError for what JSON has no form of."""
+    """``entry`` as a line. Raises: ValueError, TypeError for values that JSON cannot represent."""
     line = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     if line.isascii() or line == line.encode("utf-8", "replace").decode():
         return line
@@ -269,7 +269,7 @@ def _is_compaction(entry: SessionStoreEntry) -> bool:
 
 
 def _summary_text(data: dict[str, Any]) -> str:
-    """A title to read, and in the second line the summary as the SDK has it; no such line if it is too long."""
+    """A readable title and, on the second line, the SDK's summary as JSON, unless that is too long."""
     names = ("custom_title", "ai_title", "last_prompt", "summary_hint", "first_prompt", "command_fallback")
     title = next((data[name] for name in names if data.get(name)), "")
     title = " ".join(str(title).split())[:_TITLE_MAX].encode("utf-8", "replace").decode()
@@ -278,7 +278,7 @@ def _summary_text(data: dict[str, Any]) -> str:
 
 
 def _data_of(summary: str) -> dict[str, Any] | None:
-    """The SDK's summary in that of a commit; None without one."""
+    """The SDK's summary from a commit's ``summary``; None without one."""
     try:
         data = json.loads(summary.partition("\n")[2])
     except ValueError:

@@ -1,8 +1,8 @@
 """LangGraph's threads as commits: each checkpoint and each task's writes are a commit of the thread's session.
 
-A checkpoint's commit has what changed in the values of its channels since the checkpoint before it, and its parent is
-that one's commit; it has all of them once that is as short as what a reader would have to read otherwise. So a thread
-takes as many bytes as it has new ones, twice at most. Without I/O: see ``commit_log``.
+A checkpoint's commit has the changes of channel values since the previous checkpoint, whose commit is its parent. It is
+a snapshot of all values instead once the deltas since the last snapshot take as many bytes. A thread therefore takes at
+most twice the bytes of its changes. Without I/O: see ``commit_log``.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ from ctxd_client.adapters.value_deltas import ValueDelta, Values, ValueWalk, dif
 from ctxd_protocol.methods.commits import Commit
 
 AGENT: Final = "langgraph"
-"""The agent of the sessions that threads are kept in."""
+"""The agent of the sessions that contain threads."""
 
 CHECKPOINT: Final = "langgraph-checkpoint-v1"
 WRITES: Final = "langgraph-writes-v1"
 """Formats of deltas."""
 
 CHECKPOINT_ID_MAX: Final = 256
-"""Characters of the longest id of a checkpoint."""
+"""Maximum length of a checkpoint's id, in characters."""
 
 _NAME_MAX: Final = 200
 _STATES_BYTES: Final = 64 * 1024 * 1024
@@ -50,9 +50,9 @@ _COPIED_AT_ONCE: Final = 100
 class CheckpointFrame(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint"):
     """The delta of a checkpoint. ``state``: the serialised checkpoint without its values, and its metadata.
 
-    ``base``: the commit whose values the ``deltas`` change, None if they are all values; ``spent``: bytes of deltas
-    since the last one without a base. ``run``: the id of its run. ``nonce``: no two frames are equal text, which would
-    be discarded together.
+    ``base``: the commit whose values the ``deltas`` change, None if they are a snapshot of all values; ``spent``: bytes
+    of deltas since the last snapshot. ``run``: the id of its run. ``nonce``: makes every frame unique, since equal
+    contents would be discarded together.
     """
 
     thread: str
@@ -70,7 +70,7 @@ class CheckpointFrame(msgspec.Struct, frozen=True, array_like=True, tag="checkpo
 
 
 class OneWrite(msgspec.Struct, frozen=True, array_like=True):
-    """A write of a task: its place among those of the task, its channel, and its serialised value."""
+    """A write of a task: its number within the task, its channel, and its serialised value."""
 
     number: int
     channel: str
@@ -79,7 +79,7 @@ class OneWrite(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WritesFrame(msgspec.Struct, frozen=True, array_like=True, tag="writes"):
-    """The delta of the writes of a task. ``replaces``: they take the place of those with their numbers."""
+    """The delta of the writes of a task. ``replaces``: they replace earlier writes with the same numbers."""
 
     thread: str
     namespace: str
@@ -97,7 +97,7 @@ _WRITES_DECODER: Final = msgspec.msgpack.Decoder(WritesFrame)
 
 
 class CheckpointPlace(NamedTuple):
-    """A checkpoint: thread and namespace by their names in commits, and its id."""
+    """The key of a checkpoint: thread and namespace by their names in commits, and its id."""
 
     thread: str
     namespace: str
@@ -105,7 +105,7 @@ class CheckpointPlace(NamedTuple):
 
 
 class ReadCheckpoint(NamedTuple):
-    """A checkpoint without its values: its commit, its frame, and the writes that wait for the next one."""
+    """A checkpoint without its values: its commit, its frame, and the writes pending for the next checkpoint."""
 
     commit: str
     frame: CheckpointFrame
@@ -113,7 +113,7 @@ class ReadCheckpoint(NamedTuple):
 
 
 class FoundCheckpoint(NamedTuple):
-    """A checkpoint as it was read: its frame, its values, and the writes of tasks that wait for the next one, in the
+    """A checkpoint that was read: its frame, its values, and the tasks' writes pending for the next checkpoint, in the
     order of their commits."""
 
     frame: CheckpointFrame
@@ -122,7 +122,7 @@ class FoundCheckpoint(NamedTuple):
 
 
 class NewCheckpoint(NamedTuple):
-    """A checkpoint to add. Its values are all that it has."""
+    """A checkpoint to add, with all its values."""
 
     thread: str
     namespace: str
@@ -143,7 +143,7 @@ class _ValuesAt(NamedTuple):
 
 
 class ThreadIndex:
-    """Checkpoints and writes of one session, by place; of a checkpoint that was put twice, the last one."""
+    """Checkpoints and writes of one session, by place; for a checkpoint that was put twice, the last one."""
 
     def __init__(self) -> None:
         self.commits: dict[CheckpointPlace, str] = {}
@@ -153,7 +153,7 @@ class ThreadIndex:
         self._ids: dict[tuple[str, str], list[str]] = {}
 
     def add(self, commit: Commit) -> bool:
-        """Take a commit. Returns: False for a notice that commits before it are being removed, or were."""
+        """Add a commit. Returns: False for a notice that earlier commits are being, or have been, removed."""
         if commit.artifact_ref is None:
             return True
         place = CheckpointPlace(commit.thread_id, commit.template, commit.ticket_id)
@@ -168,18 +168,18 @@ class ThreadIndex:
         return commit.format != REMOVAL
 
     def chain(self, commit: str) -> list[str]:
-        """A checkpoint's commit and those that its values are made of, the one with all values last."""
+        """A checkpoint's commit and the commits that its values depend on, the snapshot last."""
         chain = [commit]
         while (base := self._bases.get(chain[-1])) is not None:
             chain.append(base)
         return chain
 
     def newest(self, thread: str, namespace: str) -> Iterator[CheckpointPlace]:
-        """The checkpoints of a namespace, those with the greatest id first."""
+        """The checkpoints of a namespace, by descending id."""
         return (CheckpointPlace(thread, namespace, id) for id in reversed(self._ids.get((thread, namespace), ())))
 
     def listed(self, thread: str | None, namespace: str | None, before: str | None) -> Iterator[CheckpointPlace]:
-        """Checkpoints, those with the greatest id first in each namespace; None for any."""
+        """Checkpoints with ids below ``before``, by descending id in each namespace; None matches any."""
         for (of, within), ids in self._ids.items():
             if thread in (None, of) and namespace in (None, within):
                 end = len(ids) if before is None else bisect_left(ids, before)
@@ -187,7 +187,7 @@ class ThreadIndex:
 
 
 class Threads:
-    """Operations on threads. With ``session`` all of them are in that session, otherwise each is in one of its own."""
+    """Operations on threads. With ``session``, all threads are in that session; otherwise each has its own."""
 
     def __init__(self, session: str | None) -> None:
         self._session = session
@@ -195,18 +195,18 @@ class Threads:
         self._states = BoundedCache[str, _ValuesAt](_STATES_BYTES, _size_of)
 
     def log(self, thread: str) -> CommitLog[ThreadIndex]:
-        """The log that has ``thread``."""
+        """The log that contains ``thread``."""
         return self._logs.of(self._session or session_name(AGENT, thread))
 
     def logs(self) -> Steps[list[CommitLog[ThreadIndex]]]:
-        """Every log that may have threads. Raises: CallFailed."""
+        """Every log that may contain threads. Raises: CallFailed."""
         if self._session:
             return [self._logs.of(self._session)]
         found = [row.labels.get("log") for row in (yield from sessions_of(AGENT))]
         return [self._logs.of(name) for name in dict.fromkeys(found) if name]
 
     def find(self, thread: str, namespace: str, id: str | None) -> Steps[FoundCheckpoint | None]:
-        """A checkpoint by its id, or the newest one; None without it. Raises: CallFailed."""
+        """The checkpoint with ``id``, or the newest one; None if it does not exist. Raises: CallFailed."""
         log = self.log(thread)
         yield from log.sync()
         names = name_of(thread), name_of(namespace)
@@ -218,7 +218,7 @@ class Threads:
             chain = [commit] if commit in self._states else log.index.chain(commit)
             bodies = yield from log.read([*chain, *writes])
             state = self._states.find(commit) or _state_of(bodies, chain)
-            # One whose values are gone was put while others were removed, and not acknowledged.
+            # A checkpoint without its values was put during a removal, and never acknowledged.
             if state is not None and commit in bodies:
                 self._states.put(commit, state)
                 return FoundCheckpoint(
@@ -227,7 +227,7 @@ class Threads:
         return None
 
     def put(self, new: NewCheckpoint) -> Steps[None]:
-        """Add a checkpoint. Raises: CallFailed; ValueError for ids that cannot be kept."""
+        """Add a checkpoint. Raises: CallFailed; ValueError for ids that the policy on secrets would redact."""
         log = self.log(new.thread)
         place = CheckpointPlace(name_of(new.thread), name_of(new.namespace), new.id)
         parent: str | None = None
@@ -240,13 +240,13 @@ class Threads:
         frame = _frame(new, parent, old)
         commit = yield from self._append_frame(log, new.thread, place, frame, new.summary, parent)
         while not (yield from log.sync()) and frame.base is not None or place not in log.index.commits:
-            # Commits before it are being removed, and it may need one of them; or its session was emptied meanwhile.
+            # Earlier commits are being removed, and it may depend on one; or its session was emptied meanwhile.
             frame, parent = _frame(new, None, _ValuesAt({}, 0)), log.index.commits.get(before) if before else None
             commit = yield from self._append_frame(log, new.thread, place, frame, new.summary, parent)
         self._states.put(commit, _ValuesAt(new.values, frame.spent))
 
     def put_writes(self, frame: WritesFrame) -> Steps[None]:
-        """Add writes of a task. Raises: CallFailed; ValueError for ids that cannot be kept."""
+        """Add writes of a task. Raises: CallFailed; ValueError for ids that the policy on secrets would redact."""
         log = self.log(frame.thread)
         place = CheckpointPlace(name_of(frame.thread), name_of(frame.namespace), frame.id)
         if place not in log.index.commits:
@@ -258,7 +258,7 @@ class Threads:
         )  # fmt: skip
 
     def read(self, log: CommitLog[ThreadIndex], places: Sequence[CheckpointPlace]) -> Steps[list[ReadCheckpoint]]:
-        """The frames of checkpoints, and of their writes; without those that are gone. Raises: CallFailed."""
+        """The frames of the existing checkpoints among ``places``, and of their writes. Raises: CallFailed."""
         index = log.index
         there = [place for place in places if place in index.commits]
         bodies = yield from log.read(
@@ -285,7 +285,7 @@ class Threads:
                 frame = _CHECKPOINT_DECODER.decode(body)
                 base = None if frame.base is None else copies.get(frame.base)
                 if base is None and frame.base is not None:
-                    continue  # It was put while others were removed, and not acknowledged.
+                    continue  # It was put during a removal, and never acknowledged.
                 frame = msgspec.structs.replace(frame, thread=target, base=base, nonce=nonce())
                 place = places[commit]._replace(thread=name_of(target))
                 copies[commit] = yield from self._append_frame(other, target, place, frame, "copied", base)
@@ -304,7 +304,7 @@ class Threads:
         *,
         all_of_it: bool = False,
     ) -> Steps[None]:
-        """Destroy the checkpoints of a thread that are doomed, with their writes; those that stay are as they were.
+        """Destroy the doomed checkpoints of a thread, with their writes; the others keep their values.
 
         Raises: CallFailed; ``Forbidden`` in a sandbox, and then nothing is destroyed.
         """
@@ -312,7 +312,7 @@ class Threads:
         yield from log.sync()
         if not any(place.thread == name for place in (*log.index.commits, *log.index.writes)):
             return
-        # From here on no other program adds a checkpoint that needs an earlier one.
+        # From here on, no other program adds a checkpoint that depends on an earlier one.
         yield from note_removal(log, thread_id=name, summary="removal begins")
         yield from log.sync()
         index = log.index
@@ -334,7 +334,7 @@ class Threads:
         log.forget()
 
     def _moved(self, log: CommitLog[ThreadIndex], thread: str, doomed: set[str]) -> Steps[list[str]]:
-        """Put checkpoints that need one of the ``doomed`` again, so that they need none. Returns: their old commits."""
+        """Put checkpoints that depend on ``doomed`` ones again, without that dependency. Returns: their old commits."""
         moved: dict[str, str] = {}
         index, walks = log.index, StateWalks(log)
         for commit, place in [*index.places.items()]:
@@ -388,7 +388,7 @@ class Threads:
             yield from create_session(AGENT, log, "/", labels)
 
     def _base(self, log: CommitLog[ThreadIndex], commit: str) -> Steps[_ValuesAt]:
-        """The values of a commit that another one continues; none if they are gone."""
+        """The values of a commit that serves as a base; empty if they are gone."""
         state = self._states.find(commit)
         if state is None:
             chain = log.index.chain(commit)
@@ -398,14 +398,14 @@ class Threads:
 
 
 class StateWalks:
-    """Values of checkpoints that follow each other in their chains, newest first, or begin another branch."""
+    """Values of checkpoints requested from newest to oldest along their chains, which may branch."""
 
     def __init__(self, log: CommitLog[ThreadIndex]) -> None:
         self._log = log
         self._walks: list[tuple[list[str], ValueWalk]] = []
 
     def at(self, commit: str) -> Steps[ValueWalk | None]:
-        """The values of the checkpoint of ``commit``, until the next call; None if one that they need is gone.
+        """The values of the checkpoint of ``commit``, valid until the next call; None if a commit of its chain is gone.
 
         Raises: CallFailed.
         """
@@ -426,7 +426,7 @@ class StateWalks:
 
 
 def _walked(bodies: Mapping[str, bytes], chain: Sequence[str]) -> ValueWalk | None:
-    """The values that the frames of a chain lead to, which begins with the newest; None if one is gone."""
+    """The values that result from the frames of a chain, given newest first; None if a frame is gone."""
     walk = ValueWalk()
     for commit in reversed(chain):
         if commit not in bodies:
@@ -446,7 +446,8 @@ def _writes(bodies: Mapping[str, bytes], commits: Iterable[str]) -> list[WritesF
 
 
 def _frame(new: NewCheckpoint, base: str | None, old: _ValuesAt) -> CheckpointFrame:
-    """The frame of a checkpoint whose values are ``old`` at the commit ``base``, with fewer bytes all in all."""
+    """The frame of a checkpoint: a delta to the ``old`` values of commit ``base``, or a snapshot if the deltas since
+    the last one would take as many bytes."""
     deltas = [
         difference(channel, old.values.get(channel), value)
         for channel, value in new.values.items()
@@ -470,12 +471,12 @@ def _size_of(state: _ValuesAt) -> int:
 
 
 def name_of(text: str) -> str:
-    """``text`` as a field of a commit may have it: itself, or its beginning and its hash."""
+    """``text`` as a field of a commit: unchanged, or if it is too long, its beginning and a hash."""
     if len(text) <= _NAME_MAX:
         return text
     return f"{text[:_NAME_MAX]}~{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def nonce() -> bytes:
-    """Bytes that make a frame unlike every other one."""
+    """Bytes that make a frame unique."""
     return secrets.token_bytes(8)

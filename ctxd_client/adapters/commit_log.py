@@ -1,8 +1,8 @@
-"""The commits of one session as a log that programs add to and read: what both adapters stand on. Without I/O.
+"""The commits of one session as a log that programs append to and read: the base of both adapters. Without I/O.
 
 An operation is a generator of calls, which ``run`` makes with a client and ``run_async`` with an asynchronous one. The
-daemon has the log; here are an index of it, which each reading operation brings up to date with one call, and a
-bounded part of its contents. Any number of processes may add to one log.
+log is in the daemon; this process has an index of it, which each read updates with one call, and a bounded cache of its
+contents. Any number of processes may append to one log.
 """
 
 import hashlib
@@ -26,24 +26,24 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Steps = Generator[Call[Any], Any, T]
-"""An operation: it yields calls, gets their results, and returns a ``T``."""
+"""An operation: it yields calls, receives their results, and returns a ``T``."""
 
 REMOVAL: Final = "removal-v1"
-"""The format of a notice that commits before it are being removed, or were, so that programs read the log anew."""
+"""Format of a notice that earlier commits are being, or have been, removed, on which programs reread the log."""
 
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of the longest delta that is sent within a call; a longer one is sent in pieces first."""
+"""Bytes of the longest delta sent within a call; a longer one is uploaded in pieces first."""
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of contents that one adapter keeps in memory."""
+"""Bytes of contents that one adapter caches."""
 
 _LOGS_MAX: Final = 1000
-"""Logs that one adapter keeps an index of."""
+"""Maximum number of logs with an index in one adapter."""
 
 
 def run(client: SyncClient, steps: Steps[T], deciding: threading.Lock) -> T:
-    """Make the calls of ``steps`` and return its result. ``deciding`` is held between calls, so that threads do not
-    meet in the index of a log. Raises: CallFailed, and the exceptions of ``steps``."""
+    """Make the calls of ``steps`` and return its result. ``deciding`` is held between calls, so that only one thread
+    at a time uses the index of a log. Raises: CallFailed, and the exceptions of ``steps``."""
     try:
         with deciding:
             call = next(steps)
@@ -76,7 +76,7 @@ async def run_async(client: Client, steps: Steps[T]) -> T:
 
 
 class BoundedCache(OrderedDict[K, V]):
-    """Values by key, up to ``most`` bytes of them, the last used ones; a longer one is kept alone."""
+    """LRU cache of values by key, with a total size of at most ``most``; a larger value is kept alone."""
 
     def __init__(self, most: int, size_of: Callable[[V], int]) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class BoundedCache(OrderedDict[K, V]):
         self._held = 0
 
     def put(self, key: K, value: V) -> None:
-        """Keep ``value``."""
+        """Store ``value``, and evict the least recently used ones if the cache is full."""
         self.drop(key)
         self[key] = value
         self._held += self._size_of(value)
@@ -93,14 +93,14 @@ class BoundedCache(OrderedDict[K, V]):
             self.drop(next(iter(self)))
 
     def find(self, key: K) -> V | None:
-        """The value of ``key``, which counts as used; None without one."""
+        """The value of ``key``, marked as used; None if it is not cached."""
         if key not in self:
             return None
         self.move_to_end(key)
         return self[key]
 
     def drop(self, key: K) -> None:
-        """Forget ``key``."""
+        """Remove ``key``, if present."""
         if key in self:
             self._held -= self._size_of(self.pop(key))
 
@@ -109,18 +109,18 @@ class LogIndex(Protocol):
     """Index of a log."""
 
     def add(self, commit: commits.Commit) -> bool:
-        """Take a commit; they come in their order, each once. Returns: False for a notice that some of those before it
-        are being removed, or were."""
+        """Add a commit; commits come in order, each once. Returns: False for a notice that earlier commits are being,
+        or have been, removed."""
 
 
 IndexT = TypeVar("IndexT", bound=LogIndex)
 
 
 class CommitLog(Generic[IndexT]):
-    """The commits of ``session``, and the ``index`` of them.
+    """The commits of ``session``, and their ``index``.
 
-    ``name``: the id of that session, unless ``ctxd gc`` has emptied it: then the log goes on in another one, which has
-    the name as the label ``log``. ``agent`` of these sessions; None for a session that others made.
+    ``name``: the id of that session, unless ``ctxd gc`` has emptied it: the log then continues in another session, with
+    the name as its label ``log``. ``agent``: that of these sessions; None for a session made by others.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class CommitLog(Generic[IndexT]):
         self._notices: set[str] = set()
 
     def sync(self) -> Steps[bool]:
-        """Take what is new in the log; a session that does not exist is an empty one.
+        """Update the index with new commits of the log; a session that does not exist is an empty log.
 
-        Returns: False if a notice of a removal was among it, after which the log was read anew. Raises: CallFailed.
+        Returns: False if there was a removal notice among them, for which the log was reread. Raises: CallFailed.
         """
         is_quiet = True
         while True:
@@ -156,11 +156,11 @@ class CommitLog(Generic[IndexT]):
                     continue
                 return is_quiet
             if cursor != self._cursor:
-                continue  # Another task has taken this page meanwhile.
+                continue  # Another task has added this page meanwhile.
             self._is_there = True
             if self._take(page.commits):
                 is_quiet = False
-                # A first page shows the removals before it: they were made when it was read.
+                # A read from the start needs no repeat: it reflects the removals already.
                 if cursor is not None:
                     self.forget()
                     continue
@@ -169,20 +169,20 @@ class CommitLog(Generic[IndexT]):
                 return is_quiet
 
     def _moved(self) -> Steps[bool]:
-        """Look for the session in which the log goes on. Returns: True if it is another one than before."""
+        """Look for the session in which the log continues. Returns: True if it is a different one."""
         found: list[SessionSummary] = []
         if self._agent is not None:
             try:
                 found = yield from sessions_of(self._agent, f"log={self.name}")
             except InvalidCall as refused:
-                if refused.code != "method_not_found":  # A sandbox lists no sessions, and makes none.
+                if refused.code != "method_not_found":  # A sandbox can neither list nor create sessions.
                     raise
         before = self.session
         self.session = found[0].session if found else self.name
         return self.session not in (before, self.name)
 
     def _make(self, create: Callable[[], Steps[None]]) -> Steps[None]:
-        """Make the session, or the next one if it was emptied: its id stays taken."""
+        """Create the session, or another one if it was emptied: its id cannot be reused."""
         number = 0
         while not self._is_there:
             yield from create()
@@ -197,18 +197,18 @@ class CommitLog(Generic[IndexT]):
                 self.session = f"{self.name}-{number}"
 
     def _take(self, page: Sequence[commits.Commit]) -> bool:
-        """Add commits to the index. Returns: True if there is a new notice among them."""
+        """Add commits to the index. Returns: True if there is a new removal notice among them."""
         notices = {commit.commit for commit in page if not self.index.add(commit)} - self._notices
         self._notices |= notices
         return bool(notices)
 
     def forget(self) -> None:
-        """Read the log from its start the next time."""
+        """Discard the index, so that the next ``sync`` reads the log from its start."""
         self.index = self._new_index()
         self._cursor = None
 
     def read(self, wanted: Iterable[str]) -> Steps[dict[str, bytes]]:
-        """The contents of commits; without those that were discarded. Raises: CallFailed."""
+        """The contents of commits that were not discarded, by commit id. Raises: CallFailed."""
         found: dict[str, bytes] = {}
         missing: list[str] = []
         for commit in dict.fromkeys(wanted):
@@ -236,7 +236,7 @@ class CommitLog(Generic[IndexT]):
         create: Callable[[], Steps[None]],
         **fields: Any,  # noqa: ANN401 - as CheckpointParams has them
     ) -> Steps[commits.Commit]:
-        """Add a commit, durable once it is returned. ``create`` makes the session if it is not there. Raises:
+        """Append a commit, durable once it is returned. ``create`` makes the session if it does not exist. Raises:
         CallFailed."""
         if len(content) > LINE_BYTES_MAX:
             fields["artifact"] = yield from _upload(content)
@@ -250,7 +250,7 @@ class CommitLog(Generic[IndexT]):
         except InvalidState as refused:
             if refused.code != "session_removed":
                 raise
-            # What was in it was discarded.
+            # Its contents were discarded before it was removed.
             restore = sessions.SessionWriteParams(session=self.session, op_id=secrets.token_hex(16))
             yield Call("session.restore", restore, sessions.SessionResult)
             made = yield call
@@ -275,10 +275,10 @@ class CommitLog(Generic[IndexT]):
 
 
 class CommitLogs(Generic[IndexT]):
-    """The logs that an adapter uses, the last used ones with their index."""
+    """The logs that an adapter uses; the indexes of the last used ones are kept."""
 
     def __init__(self, new_index: Callable[[], IndexT], agent: str | None) -> None:
-        """``agent`` of the sessions, None if they are made by others."""
+        """``agent``: that of the sessions; None if they are made by others."""
         self._agent = agent
         self._new_index = new_index
         self._logs = BoundedCache[str, CommitLog[IndexT]](_LOGS_MAX, lambda _: 1)
@@ -307,7 +307,7 @@ def sessions_of(agent: str, label: str | None = None) -> Steps[list[SessionSumma
 
 
 def session_name(prefix: str, *parts: str) -> str:
-    """The id of the session for ``parts``, whatever these are."""
+    """A valid session id derived from ``parts``, which may be any text."""
     hashed = hashlib.blake2b(digest_size=12)
     for part in parts:
         data = part.encode()
@@ -316,9 +316,9 @@ def session_name(prefix: str, *parts: str) -> str:
 
 
 def create_session(agent: str, log: CommitLog[Any], workdir: str, labels: Mapping[str, str]) -> Steps[None]:
-    """Make the session of a log, set aside so that it is no command's default; one that is there is left as it is.
+    """Create the session of a log, unless it exists. It is paused, so that no command uses it by default.
 
-    Raises: CallFailed; ``InvalidCall`` if its working directory is refused is met by the root instead.
+    If the daemon refuses the working directory, ``/`` takes its place. Raises: CallFailed.
     """
 
     def made(place: str) -> Call[sessions.SessionResult]:
@@ -349,7 +349,7 @@ def create_session(agent: str, log: CommitLog[Any], workdir: str, labels: Mappin
 
 
 def remove_session(session: str) -> Steps[None]:
-    """Move a session to the trash, from which ``CommitLog.append`` brings it back. Raises: CallFailed."""
+    """Move a session to the trash, from which ``CommitLog.append`` restores it. Raises: CallFailed."""
     params = sessions.SessionWriteParams(session=session, op_id=secrets.token_hex(16))
     try:
         yield Call("session.remove", params, sessions.SessionResult)
@@ -358,17 +358,17 @@ def remove_session(session: str) -> Steps[None]:
 
 
 def note_removal(log: CommitLog[Any], **fields: str) -> Steps[commits.Commit]:
-    """Add a notice of a removal. ``fields`` of its commit. Raises: CallFailed."""
+    """Append a removal notice. ``fields``: those of its commit. Raises: CallFailed."""
     return (yield from log.append(secrets.token_bytes(8), _no_session, format=REMOVAL, **fields))
 
 
 def _no_session() -> Steps[None]:
-    """Nothing: a removal is of a session that is there."""
+    """Make no session: a removal concerns an existing one."""
     yield from ()
 
 
 def as_label(text: str) -> str:
-    """The beginning of ``text``, as a label may have it."""
+    """``text``, cut to the maximum length of a label."""
     return text[:256]
 
 

@@ -1,7 +1,7 @@
 """LangGraph checkpointers on the daemon: ``CtxdSaver``, and ``AsyncCtxdSaver`` for code with an event loop.
 
 Needs the package ``langgraph-checkpoint``. A thread is a session of the agent ``langgraph``, its checkpoints are
-commits. What a method has returned from is on the disk.
+commits. A write is durable once its method returns.
 """
 
 import threading
@@ -59,7 +59,7 @@ class _Saver(BaseCheckpointSaver[str]):
         self._threads = Threads(session)
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
-        """The version after ``current``: greater, as text too."""
+        """The version after ``current``: greater, also when compared as text."""
         number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
         return f"{number + 1:032}.{int.from_bytes(nonce()):020}"
 
@@ -111,7 +111,7 @@ class _Saver(BaseCheckpointSaver[str]):
         )
 
     def _plan(self, config: RunnableConfig | None, before: RunnableConfig | None) -> Steps[list[_Listed]]:
-        """The checkpoints to list, those with the greatest id first, in runs of one log."""
+        """The checkpoints to list, by descending id, in runs from one log."""
         thread = namespace = id = None
         if config is not None:
             thread = str(config["configurable"]["thread_id"])
@@ -135,7 +135,7 @@ class _Saver(BaseCheckpointSaver[str]):
     def _listed(
         self, read: ReadCheckpoint, filter: Mapping[str, Any] | None, walks: StateWalks
     ) -> Steps[CheckpointTuple | None]:
-        """A checkpoint with its values; None if ``filter`` leaves it out, or its values are gone."""
+        """A checkpoint with its values; None if ``filter`` excludes it, or its values are gone."""
         state = self._state(read.frame)
         if filter and any(state[1].get(name) != value for name, value in filter.items()):
             return None
@@ -174,7 +174,7 @@ class _Saver(BaseCheckpointSaver[str]):
                 yield from self._threads.remove(log, thread, gone.__contains__)
 
     def _require_plain(self, log: CommitLog[Any], thread: str) -> Steps[None]:
-        """Refuse a thread whose newest values are kept as writes of earlier checkpoints."""
+        """Raise ValueError for a thread with a ``DeltaChannel``: its value depends on writes of earlier checkpoints."""
         places = [*log.index.listed(name_of(thread), None, None)]
         for first in range(0, len(places), _LISTED_AT_ONCE):
             for _, frame, _ in (yield from self._threads.read(log, places[first : first + _LISTED_AT_ONCE])):
@@ -226,9 +226,9 @@ class _Saver(BaseCheckpointSaver[str]):
 class CtxdSaver(_Saver):
     """A checkpointer that keeps threads in the daemon, for code without an event loop. Threads may share it.
 
-    ``session``: the session to keep all threads in, for a sandbox, which cannot make sessions. By default each thread
-    has one of its own. Every method raises ``ctxd_client.CallFailed``; a write is applied once. Values are what
-    ``serde`` makes of them; a checkpoint whose bytes hold a secret is refused by a session with the policy ``redact``.
+    ``session``: the session for all threads, in a sandbox, which cannot create sessions. By default each thread has its
+    own. Every method raises ``ctxd_client.CallFailed``; a write is applied once. ``serde`` serialises values. A session
+    with the policy ``redact`` refuses a checkpoint whose bytes contain a secret.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class CtxdSaver(_Saver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, those with the greatest id first; without ``config`` those of all threads."""
+        """Checkpoints, by descending id; without ``config`` those of all threads."""
         left = _limit(limit)
         walks: dict[int, StateWalks] = {}
         for log, places in self._run(self._plan(config, before)):
@@ -284,7 +284,7 @@ class CtxdSaver(_Saver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Keep a checkpoint. Returns: the config that names it. Raises: also what ``serde`` raises."""
+        """Store a checkpoint. Returns: the config that names it. Raises: also the exceptions of ``serde``."""
         new, made = self._written(config, checkpoint, metadata)
         self._run(self._threads.put(new))
         return made
@@ -292,16 +292,16 @@ class CtxdSaver(_Saver):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Keep the writes of a task, which wait for the checkpoint after that of ``config``."""
+        """Store the writes of a task, which stay pending on the checkpoint of ``config`` until the next one."""
         self._run(self._threads.put_writes(self._task_writes(config, writes, task_id, task_path)))
 
     def delete_thread(self, thread_id: str) -> None:
-        """Destroy a thread: its session moves to the trash, its contents are gone at once. Raises: ``Forbidden`` in a
+        """Destroy a thread: its contents at once, and its session moves to the trash. Raises: ``Forbidden`` in a
         sandbox."""
         self._run(self._delete(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Destroy the checkpoints of runs, with their writes, in all threads. Reads all of them."""
+        """Destroy the checkpoints of runs, with their writes, in all threads. Reads every checkpoint."""
         self._run(self._delete_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -309,9 +309,10 @@ class CtxdSaver(_Saver):
         self._run(self._threads.copy(str(source_thread_id), str(target_thread_id)))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Destroy all checkpoints of threads but the newest one of each namespace; with ``delete`` all of them.
+        """Destroy all checkpoints of threads but the newest of each namespace; with ``delete`` all of them.
 
-        Raises: ValueError for a thread with a ``DeltaChannel``, which needs its earlier checkpoints.
+        Raises: ValueError for another strategy, and with ``keep_latest`` for a thread with a ``DeltaChannel``, which
+        needs its earlier checkpoints.
         """
         self._run(self._prune(thread_ids, strategy))
 
@@ -366,7 +367,7 @@ class AsyncCtxdSaver(_Saver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As ``CtxdSaver.put``. Cancel: the checkpoint may be kept."""
+        """As ``CtxdSaver.put``. Cancel: the checkpoint may be stored."""
         new, made = self._written(config, checkpoint, metadata)
         await run_async(self._client, self._threads.put(new))
         return made
@@ -374,7 +375,7 @@ class AsyncCtxdSaver(_Saver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As ``CtxdSaver.put_writes``. Cancel: the writes may be kept."""
+        """As ``CtxdSaver.put_writes``. Cancel: the writes may be stored."""
         await run_async(self._client, self._threads.put_writes(self._task_writes(config, writes, task_id, task_path)))
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -395,7 +396,8 @@ class AsyncCtxdSaver(_Saver):
 
 
 def _place(config: RunnableConfig) -> tuple[str, str]:
-    """The thread and the namespace that ``config`` names. Raises: ValueError without a thread, or for other text."""
+    """The thread and the namespace in ``config``. Raises: ValueError without a thread, or for text that is not
+    Unicode."""
     configurable = config.get("configurable") or {}
     if "thread_id" not in configurable:
         raise ValueError('the config names no thread: pass {"configurable": {"thread_id": …}}')
@@ -411,7 +413,7 @@ def _config(thread: Any, namespace: str, id: str) -> RunnableConfig:  # noqa: AN
 
 
 def _checked_id(id: Any) -> str:  # noqa: ANN401 - of a caller
-    """``id`` as a checkpoint may have it. Raises: ValueError."""
+    """``id``, if valid for a checkpoint. Raises: ValueError."""
     if not isinstance(id, str) or not 0 < len(id) <= CHECKPOINT_ID_MAX:
         raise ValueError(
             f"a checkpoint's id is {ascii(id)[:60]}: text of 1 to {CHECKPOINT_ID_MAX} characters is possible"

@@ -1,7 +1,7 @@
 """Differences of serialised values, as spans of bytes that two versions share. Pure.
 
-A value that grows at its end, as a list of messages does, costs what was added. The head of a MessagePack array or map
-holds its length and changes each time, so it is compared apart from the body.
+The delta of a value that grows at its end, such as a list of messages, has only the added bytes. The head of a
+MessagePack array or map contains its length and changes each time, so it is kept apart from the body.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ import msgspec
 _BLOCK: Final = 64 * 1024
 
 _MSGPACK: Final = "msgpack"
-"""The name that LangGraph's serialisers give this encoding."""
+"""The name of this encoding in LangGraph's serialisers."""
 
 
 class Value(NamedTuple):
@@ -28,7 +28,7 @@ class Value(NamedTuple):
 
     @property
     def typed(self) -> tuple[str, bytes]:
-        """The value as a serialiser takes it."""
+        """The value in the form of a serialiser's input."""
         return self.kind, self.head + self.body
 
 
@@ -37,8 +37,8 @@ Values = dict[str, Value]
 
 
 class ValueDelta(msgspec.Struct, frozen=True, array_like=True):
-    """A value as the first ``kept_start`` and the last ``kept_end`` bytes of the body of the one before, with ``added``
-    between them."""
+    """A value whose body is the first ``kept_start`` and the last ``kept_end`` bytes of the previous body, with
+    ``added`` between them."""
 
     channel: str
     kind: str
@@ -49,7 +49,7 @@ class ValueDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 def split(kind: str, data: bytes) -> Value:
-    """The parts of a value that was serialised to ``data``."""
+    """The value that was serialised to ``data``, split into head and body."""
     size = _head_size(data) if kind == _MSGPACK and data else 0
     return Value(kind, data[:size], data[size:])
 
@@ -64,7 +64,7 @@ def difference(channel: str, old: Value | None, new: Value) -> ValueDelta:
 
 
 class _LiveValue:
-    """A value that is changed in place."""
+    """A value that can be modified in place."""
 
     __slots__ = ("body", "head", "kind")
 
@@ -75,7 +75,8 @@ class _LiveValue:
 
 
 class _UndoneChange(NamedTuple):
-    """A change to take back: ``removed`` goes in the place of ``added`` bytes at ``start``; or ``before`` as it was."""
+    """The undoing of a change: restore ``before``, if given; otherwise delete the channel, if ``start`` is negative, or
+    replace ``added`` bytes at ``start`` by ``removed``."""
 
     channel: str
     before: _LiveValue | None
@@ -87,15 +88,15 @@ class _UndoneChange(NamedTuple):
 
 
 class ValueWalk:
-    """A state that goes forward by deltas, and back: each step costs what it changes, however large the values are."""
+    """A state that moves forward by deltas, and back: the cost of a step depends on its changes, not on the values."""
 
     def __init__(self) -> None:
         self._places: dict[str, _LiveValue] = {}
         self._steps: list[list[_UndoneChange]] = []
 
     def forward(self, deltas: list[ValueDelta], gone: list[str]) -> None:
-        """Apply the deltas of one step, and remove the channels that are ``gone``. Raises: ValueError for a delta of
-        another state."""
+        """Apply the deltas of one step, and remove the channels that are ``gone``. Raises: ValueError for a delta that
+        does not fit the state."""
         undo = [self._apply(delta) for delta in deltas]
         for channel in gone:
             place = self._places.pop(channel, None)
@@ -116,7 +117,7 @@ class ValueWalk:
                 place.body[each.start : each.start + each.added] = each.removed
 
     def typed(self) -> dict[str, tuple[str, bytes]]:
-        """The values as a serialiser takes them."""
+        """The values in the form of a serialiser's input."""
         return {name: (place.kind, b"".join((place.head, place.body))) for name, place in self._places.items()}
 
     def values(self) -> Values:
@@ -167,7 +168,7 @@ def _common_start(one: bytes, other: bytes) -> int:
 
 
 def _common_end(one: bytes, other: bytes, most: int) -> int:
-    """Bytes at the end that both have, ``most`` at most."""
+    """Number of bytes, ``most`` at most, of the common end of both."""
     if not most:
         return 0
     ends = one[len(one) - most :], other[len(other) - most :]
