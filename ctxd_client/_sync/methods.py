@@ -172,8 +172,8 @@ class SyncClientMethods(ABC):
 
         Optional: every method works without it.
 
-        ``protocol``: the protocol versions that the client speaks. ``last_receipt``: the newest receipt that the client
-        holds, and ``journal`` the journal that it belongs to; the daemon compares them with its own journal.
+        ``protocol``: the protocol versions that the client supports. ``last_receipt``: the newest receipt that the
+        client has, and ``journal`` the journal that it belongs to; the daemon compares them with its own journal.
 
         Raises: ``InvalidCall`` (unsupported).
 
@@ -227,22 +227,23 @@ class SyncClientMethods(ABC):
     ) -> SessionResult:
         """Start a session, empty or from a context: a fresh start, a resumption or a fork.
 
-        Without ``context`` the session is empty and begins a chain of commits, and ``agent`` is required. With one the
-        session has the chat of that moment, and its chain continues there; settings that are left out, or given as
-        their default, are those of the context's session. A context of a session that is here shares that session's
-        beginning, with its sets, entries and assemblies, as ``session.fork`` does; any other one becomes the chat of
-        the new session. Without ``session`` the daemon chooses its id, without ``collapse`` and ``secrets`` the
-        configured values apply. ``secrets``: the treatment of secrets in captured text. Paths that no mount covers lie
-        on ``filesystem_id``, by default the host's. ``detect_filesystems``, for an agent that runs on the host: they
-        lie on the filesystem of the device that holds their directory, found by stat; the devices of the system and of
-        the homes are the host's filesystem. It is off by default, because ids by device number hold only until the next
-        boot, and excludes ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds
-        to request bodies, with each change of them; none by default, as a harness with a system prompt of its own has
-        them in that. ``component_options``: how these are found. ``checkpoint``: when the daemon commits what is new in
+        Without ``context`` the session is empty and begins a chain of commits, and ``agent`` is required. With a
+        context the session has the chat of that moment, and its chain continues there; settings that are left out, or
+        given as their default, are those of the context's session. A context of a session of this host shares that
+        session's beginning, with its sets, entries and assemblies, as with ``session.fork``; any other context becomes
+        the chat of the new session. Without ``session`` the daemon chooses the id; ``collapse`` and ``secrets`` default
+        to the configured values. ``secrets``: the treatment of secrets in captured text. Paths outside all mounts are
+        on ``filesystem_id``, by default the host's. ``detect_filesystems``, for an agent that runs on the host: such
+        paths are on the filesystem of their directory's device, found by stat; the devices of the system and of the
+        home directories are the host's filesystem. It is off by default, because ids by device number are valid only
+        until the next boot, and excludes ``filesystem_id``. ``components``: parts of the system context that the daemon
+        reads and adds to request bodies, with their later changes; none by default, as a harness's own system prompt
+        includes them. ``component_options``: how to find them. ``checkpoint``: when the daemon commits new content of
         the chat, as a chain of context commits in ``events-v1``; by default only when ``context.current`` is called. A
-        ``turn`` is committed at the next prompt, a pause or the end of the session; ``tool`` commits soon after tool
-        calls as well. A crash or a restart leaves no gap in the chain and commits nothing twice. ``state``: ``paused``
-        for a session that takes no writes until it is resumed, as an imported one. ``archived``: listings leave it out.
+        ``turn`` is committed at the next prompt, a pause or the end of the session; ``tool`` also commits shortly after
+        tool calls. A crash or a restart leaves no gap in the chain and commits nothing twice. ``state``: ``paused`` for
+        a session that takes no writes until it is resumed, such as an imported one. ``archived``: listings leave it
+        out.
 
         Raises: ``Conflict`` (session_exists); ``InvalidCall`` (invalid_path, unsupported); ``NotFound``
         (session_not_found, commit_not_found); ``InvalidState`` (session_removed, session_owned_elsewhere, purged).
@@ -293,7 +294,7 @@ class SyncClientMethods(ABC):
     ) -> SessionResult:
         """Change a session's settings.
 
-        A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
+        Settings left out are unchanged. ``budget_tokens`` 0 removes the budget.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed, session_in_sandbox); ``InvalidCall`` (invalid_path).
@@ -397,7 +398,7 @@ class SyncClientMethods(ABC):
         Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.
 
         ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
-        ``fork``: the id of the new session, by default made by the daemon.
+        ``fork``: the id of the new session, by default chosen by the daemon.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_removed); ``Conflict`` (session_exists); ``InvalidCall`` (unsupported).
@@ -442,10 +443,10 @@ class SyncClientMethods(ABC):
         that the daemon made of the session and that neither a tag nor another commit reaches. ``dry_run`` changes
         nothing.
 
-        An age counts as far as the journal confirms it: a time without any write counts for at most a third of
-        ``keep_ms`` (an hour if that is longer), so that a clock that jumped forward makes nothing old. ``force``: ages
-        by the clock alone. ``limit``: sessions of one answer, which comes earlier after some seconds of work; pass
-        ``next_cursor`` as ``cursor`` to go on.
+        The journal must confirm an age: an interval without any write counts for at most a third of ``keep_ms`` (an
+        hour if that is longer), so that a forward jump of the clock does not age sessions. ``force``: use ages by the
+        clock alone. ``limit``: maximum sessions of one reply, which has fewer if the work takes some seconds; pass
+        ``next_cursor`` as ``cursor`` to continue.
 
         Raises: ``Unavailable`` (store_failed, store_unavailable, store_backlog_full, disk_full); ``DaemonFault``
         (data_loss).
@@ -479,8 +480,8 @@ class SyncClientMethods(ABC):
     ) -> SessionAppendResult:
         """Add chat messages, or typed events; a user message or prompt starts a turn.
 
-        Either ``messages`` or ``events`` is given. A user message has content, a prompt text or an attachment; one
-        without is refused. An event that names an ``object`` stands for the output of that tool call and has no text of
+        Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or
+        attachment, are refused. An event with an ``object`` represents the output of that tool call and has no text of
         its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -632,11 +633,11 @@ class SyncClientMethods(ABC):
         Pass ``next_cursor`` as ``cursor`` for the next page.
 
         ``label`` is ``name=value``; ``text`` occurs in id, agent, title or preview. Removed sessions are listed with
-        the ``state`` ``removed`` only, archived ones with ``archived`` only. ``harness``: that of the label
-        ``harness``. ``project``: an absolute path of the host for the project that is there, or for the package of it
-        that the path is in; else the address of a remote, the end of one (``owner/name``), the name of a directory, or
-        the first 7 digits or more of a root commit. ``since`` and ``until``: sessions whose last event is not older,
-        and not newer. ``file``: sessions that have read, changed or named the file at an absolute path of the host.
+        the ``state`` ``removed`` only, archived ones with ``archived`` only. ``harness``: the value of the label
+        ``harness``. ``project``: an absolute path of the host, for the project there or for the package of it that
+        contains the path; else the address of a remote, the end of one (``owner/name``), the name of a directory, or at
+        least the first 7 digits of a root commit. ``since`` and ``until``: sessions whose last event is not older, and
+        not newer. ``file``: sessions that have read, changed or named the file at an absolute path of the host.
         ``elsewhere``: list the sessions of other hosts instead of this one's, ordered by id; it excludes ``file``.
 
         Raises: ``InvalidCall`` (unsupported, invalid_path); ``Unavailable`` (store_unavailable).
@@ -681,9 +682,9 @@ class SyncClientMethods(ABC):
         Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session one of the
         list again.
 
-        ``title``: empty for none, so that the harness's own or the first prompt counts. ``labels``: added to those that
-        there are; None removes one. ``directory``: the place on the host of the project from now on, if it was moved.
-        ``recorded``: what the harness's own record of the session has, replaced as a whole.
+        ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
+        ones; None removes one. ``directory``: the new path of the project on the host, if it was moved. ``recorded``:
+        the data of the harness's own record of the session, replaced as a whole.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
         (invalid_path).
@@ -711,8 +712,8 @@ class SyncClientMethods(ABC):
     ) -> SessionTurnResult:
         """Find a turn by its number, its distance from the newest, or a time.
 
-        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
-        numbered by user message from 1; turn 0 holds the messages before the first.
+        The reference is ``turn``, or the turn in progress at ``valid_time``, or by default the newest. Turns are
+        numbered by user message from 1; turn 0 has the messages before the first.
 
         Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -729,7 +730,7 @@ class SyncClientMethods(ABC):
     def session_chat(self, session: str, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
         """Get the chat, turn by turn.
 
-        Turn 0 holds the messages before the first user message.
+        Turn 0 has the messages before the first user message.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -744,8 +745,8 @@ class SyncClientMethods(ABC):
     ) -> EventLogResult:
         """Get the chat as typed events, page by page.
 
-        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
-        events before the first prompt.
+        It begins at ``first_turn``, or continues at ``cursor``, which an earlier call for this session returned; not
+        both. Turn 0 has the events before the first prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -785,12 +786,12 @@ class SyncClientMethods(ABC):
 
         A later record of the same request corrects the earlier one.
 
-        ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
+        ``usage`` is the provider's unchanged object: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
         Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
         ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
-        ``reasoning``, and no others. ``context_id``: that of the request's assembly; by default of the newest one with
-        a request format among the newest 128, or without one of the newest. ``model``: as the provider names it, by
-        default the one that the request was made for.
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly; by default, of the newest one with
+        a request format among the newest 128 or, without one, of the newest assembly. ``model``: the provider's name of
+        it, by default that of the model for which the request was made.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_closed, session_removed).
@@ -841,8 +842,8 @@ class SyncClientMethods(ABC):
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
-        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``chat``: the events
-        that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
+        ``id``: the harness's own id of the call; ``args``: the arguments as the harness received them. ``chat``: the
+        events that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed, purged); ``Conflict`` (toolcall_conflict).
@@ -881,7 +882,7 @@ class SyncClientMethods(ABC):
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
-        ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
+        ``cwd``: the directory in which it ran, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed).
@@ -913,8 +914,8 @@ class SyncClientMethods(ABC):
         at the end of the harness's session; the next event resumes it. Prompts, tool calls and responses are recorded
         once, by the harness's own ids, from however many hooks they come.
 
-        ``shorten_chars``: an output of a tool with more characters is kept whole, and ``output`` of the result makes
-        the harness show the model its beginning, its end and the id of the whole.
+        ``shorten_chars``: a tool's output with more characters is stored whole, but ``output`` of the result makes the
+        harness show the model only its beginning, its end and the id of the stored output.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed); ``InvalidCall`` (invalid_path).
@@ -942,9 +943,9 @@ class SyncClientMethods(ABC):
     ) -> FileIndexResult:
         """Bring a file's object up to date.
 
-        Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8. ``valid_time``:
-        the past time, in milliseconds since 1970, at which the file held the content: for history that is imported,
-        from the host's own connections only.
+        Without content, the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8. ``valid_time``:
+        the past time, in milliseconds since 1970, at which the file had the content: for imported history, from the
+        host's own connections only.
 
         Raises: ``NotFound`` (session_not_found, file_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_not_active, session_closed, session_removed, purged); ``InvalidCall`` (invalid_path, unsupported);
@@ -1022,7 +1023,7 @@ class SyncClientMethods(ABC):
     ) -> TrackerListResult:
         """List the files followed on disk, and their watchers.
 
-        With ``session``, all files that it has read are listed, without only those being followed.
+        With ``session``, all files that it has read are listed; without it, only followed files.
 
         Raises: ``NotFound`` (session_not_found).
 
@@ -1047,8 +1048,8 @@ class SyncClientMethods(ABC):
     ) -> ObjectGetResult:
         """Get one version of one object, now or as of two times.
 
-        Without ``valid_time`` and ``tx``, the newest version. With ``session``, ``object`` may be a unique prefix of at
-        least 8 characters, and display paths are the session's.
+        Without ``valid_time`` and ``tx``, the newest version is returned. With ``session``, ``object`` may be a unique
+        prefix of at least 8 characters, and display paths are the session's.
 
         Raises: ``NotFound`` (object_not_found, session_not_found); ``Conflict`` (ambiguous_id).
 
@@ -1165,7 +1166,7 @@ class SyncClientMethods(ABC):
         Requires an XTDB node; the embedded store answers ``unsupported``.
 
         ``query``: one map in EDN, without ``:limit`` and ``:timeout``. ``args``: values for its ``:in``. Without
-        ``valid_time`` and ``tx``, the newest documents that the XTDB node has.
+        ``valid_time`` and ``tx``, it runs on the newest documents of the XTDB node.
 
         Raises: ``InvalidCall`` (unsupported); ``Unavailable`` (store_unavailable).
 
@@ -1258,11 +1259,11 @@ class SyncClientMethods(ABC):
     ) -> AssembledContext:
         """Assemble what the model sees now, and record it unless it is a dry run.
 
-        ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
-        request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
-        by default it is for the model that answered last (``spec`` wants one), and declares no tools. ``dry_run``:
-        nothing is recorded and no epoch begins; a context that is not the one recorded last has ``number`` 0 and no
-        ``context_id``.
+        ``format``: exactly one form; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for
+        a request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` are members of the
+        request body; by default it is for the model of the last reply (``spec`` requires ``model``), and declares no
+        tools. ``dry_run``: nothing is recorded and no epoch begins; a context other than the last recorded one has
+        ``number`` 0 and no ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed, purged); ``Unavailable`` (source_unreachable).
@@ -1309,8 +1310,9 @@ class SyncClientMethods(ABC):
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
-        newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
+        It is given by ``number``; or by ``turn``, as the turn's newest request or, without requests, its newest
+        assembly; or by ``at``, in ms since 1970, as that of the newest turn assembled by then. By default it is the
+        newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 
@@ -1375,12 +1377,13 @@ class SyncClientMethods(ABC):
 
         The same delta after the same parent within one second is one commit.
 
-        ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` is the
-        address of bytes that ``artifact.put`` has stored, its first digits or ``tag:`` and a tag, of any size, on the
-        host only: one of them is given, in the form of ``format``. An artifact stays as it was put: of a secret in it,
-        the policy ``redact`` keeps a redacted copy. ``checkpoint``: the trigger. ``message_count`` and ``token_count``:
-        by default counted and estimated. ``valid_time``: the time at which an imported commit was made, in ms since
-        1970; on the host only. Principal, machine and time are the daemon's own knowledge.
+        ``parent``: a commit; without it the new commit is a root. Exactly one delta is given, in the form of
+        ``format``: ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` refers to bytes of any size that
+        ``artifact.put`` has stored, by their address, its first digits or ``tag:`` and a tag, on the host only. The
+        artifact itself is not changed: if it contains a secret, the policy ``redact`` keeps a redacted copy.
+        ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted and estimated.
+        ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only. The daemon
+        itself determines principal, machine and time.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found, artifact_not_found); ``InvalidState``
         (session_removed, session_owned_elsewhere); ``Conflict`` (ambiguous_id); ``InvalidCall`` (unsupported).
@@ -1420,7 +1423,7 @@ class SyncClientMethods(ABC):
         Sent again, nothing is written: the same delta in the same thread after the same parent is one commit, whenever
         it is imported.
 
-        ``content_base64``: the bytes of all of them, one behind the other.
+        ``content_base64``: the concatenated bytes of all of them.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_removed,
         session_owned_elsewhere); ``InvalidCall`` (unsupported).
@@ -1470,9 +1473,9 @@ class SyncClientMethods(ABC):
     ) -> CommitListResult:
         """List commits, newest first.
 
-        ``parent``: only its children. ``tips``: only commits that none continues. ``without_summary``: only commits
-        that have none. ``cursor``: ``next_cursor`` of the page before. ``oldest_first``: the other order, in which
-        every page but an empty one has a ``next_cursor``: commits that are made later are behind it.
+        ``parent``: only its children. ``tips``: only commits without children. ``without_summary``: only commits
+        without one. ``cursor``: ``next_cursor`` of the previous page. ``oldest_first``: the reverse order, in which
+        every page but an empty one has a ``next_cursor``, which leads to later commits.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found).
 
@@ -1534,8 +1537,8 @@ class SyncClientMethods(ABC):
     ) -> CommitResult:
         """Give a commit a tag: a name that one commit of its principal has.
 
-        ``remove``: take the tag off. ``expected``: the commit that has the tag so far, empty for none; without it, the
-        tag is moved from wherever it is.
+        ``remove``: remove the tag. ``expected``: the commit that must have the tag now, empty if it must not exist;
+        without it, the tag is moved from any commit.
 
         Raises: ``NotFound`` (commit_not_found); ``Conflict`` (tag_conflict); ``InvalidCall`` (unsupported).
 
@@ -1562,9 +1565,9 @@ class SyncClientMethods(ABC):
         """Find the newest commit of a principal or of a session at a moment.
 
         ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``.
-        ``session`` and ``template``: only commits that have it. A session that has none by then has the one that it
-        began with. ``turn``: only commits that hold nothing behind this turn of ``session``. ``assembly``: only commits
-        that were made before this assembly of ``session``, by the journal and not by the clock.
+        ``session`` and ``template``: only their commits. A session without commits at that instant has the commit that
+        it began with. ``turn``: only commits without content after this turn of ``session``. ``assembly``: only commits
+        that precede this assembly of ``session`` in the journal, whatever their times.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found, turn_not_found, assembly_not_found).
 
@@ -1592,12 +1595,13 @@ class SyncClientMethods(ABC):
     ) -> CommitMaterializeResult:
         """Get the context of a commit: the deltas of its chain in one.
 
-        Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
-        snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the oldest
-        content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
-        alone. ``limit``: at most that many bytes of the content, from ``offset`` on; without it the whole content,
-        which is refused if it is too large for one answer. ``descriptor``, which ``ctxd_client`` sets by itself: True
-        if the connection takes a long whole content as a file, whose descriptor comes with the answer.
+        Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends the chain at the nearest
+        compaction or snapshot, ``root`` at the root, and the id of an ancestor at that commit. ``format``: by default
+        that of the oldest content; content in other formats is translated to it; ``narrative-v1`` is readable text.
+        ``content``: False for the counts alone. ``limit``: at most this many bytes of the content, from ``offset`` on;
+        without it the whole content, which is refused if it is too large for one reply. ``descriptor``, which
+        ``ctxd_client`` sets itself: True if the connection accepts a long whole content as a file, whose descriptor is
+        passed with the reply.
 
         Raises: ``NotFound`` (commit_not_found); ``Unavailable`` (disk_full); ``InvalidState`` (purged); ``TooLarge``
         (too_large); ``InvalidCall`` (unsupported).
@@ -1619,8 +1623,8 @@ class SyncClientMethods(ABC):
 
         End it with ``artifact.put``. An upload that gets no piece for a day is removed.
 
-        The caller names the upload. What is answered is on the disk: after a lost connection or a restart, ask for the
-        offset and go on there.
+        The caller names the upload. Acknowledged bytes are on disk: after a lost connection or a restart, request the
+        offset and continue there.
 
         Raises: ``Conflict`` (upload_offset_mismatch); ``Unavailable`` (disk_full).
 
@@ -1645,8 +1649,8 @@ class SyncClientMethods(ABC):
         Equal chunks of all artifacts are stored once, compressed if that makes them smaller. A sandbox cannot pin one,
         and under the policy ``redact`` on secrets puts none with a secret in it.
 
-        ``policy``: by default that of the artifact, ``default`` for a new one. ``blake3``: the address that the bytes
-        must have.
+        ``policy``: by default the artifact's current one, and ``default`` for a new artifact. ``blake3``: the address
+        that the bytes must have.
 
         Raises: ``Conflict`` (upload_offset_mismatch, artifact_mismatch); ``InvalidCall`` (unsupported).
 
@@ -1697,7 +1701,8 @@ class SyncClientMethods(ABC):
     ) -> ArtifactTagResult:
         """Name an artifact, if the name is free or means what is expected.
 
-        ``expected``: the full address that the tag must have, or an empty text if it must not exist; by default any.
+        ``expected``: the full address that the tag must have now, or an empty text if it must not exist; by default
+        any.
 
         Raises: ``NotFound`` (artifact_not_found); ``Conflict`` (ambiguous_id, tag_moved).
 
@@ -1718,8 +1723,7 @@ class SyncClientMethods(ABC):
 
         An artifact stays while a version of anything has its bytes, a tag names it, or it is pinned.
 
-        ``max_bytes``: only until no more than so many bytes of artifacts are left. ``dry_run``: list them, remove
-        nothing.
+        ``max_bytes``: stop once at most this many bytes of artifacts are left. ``dry_run``: list them, remove nothing.
 
         Example: ``client.artifact_gc(dry_run=True).removed``
         """
@@ -1774,7 +1778,7 @@ class SyncClientMethods(ABC):
     ) -> EpochShowResult:
         """Get the system context that the model had received, and its sources.
 
-        ``after``: how many texts to leave out, ``next_after`` of the page before.
+        ``after``: number of texts to skip, ``next_after`` of the previous page.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found).
 
@@ -1793,7 +1797,8 @@ class SyncClientMethods(ABC):
 
         In the client, ``follow`` is easier and survives a reconnect.
 
-        Notices with a sequence above ``after`` are sent at once, later ones as they happen; without it only later ones.
+        Existing notices with a sequence above ``after`` are sent at once, and new ones as they happen; without
+        ``after`` only new ones are sent.
 
         Raises: ``NotFound`` (session_not_found); ``TooLarge`` (too_large).
 
@@ -1839,11 +1844,11 @@ class SyncClientMethods(ABC):
         ``query``: words, all of which the text contains, in any order and case; ``"two words"`` is a phrase and
         ``pars*`` the beginning of a word. Every other character separates words, so that ``a.b`` means the phrase "a
         b". Accents are ignored. ``session`` limits the search to text written in that session, ``project`` to sessions
-        of a project, named as in ``session.list``, ``harness`` to sessions with that value of the label ``harness``,
-        ``tool`` to calls of that tool and their output, ``file`` to tool calls whose arguments name that file, with or
-        without the folders above it, ``kind`` to texts in such places. ``error``: only output of tool calls that
-        failed. ``since`` and ``until``: when the text was written, in ms since 1970. ``order``: the best match first,
-        or the newest text. A sandbox gives no ``project``.
+        of a project, given as in ``session.list``, ``harness`` to sessions with that value of the label ``harness``,
+        ``tool`` to calls of that tool and their output, ``file`` to tool calls with that file in their arguments, with
+        or without the folders above it, ``kind`` to texts of that kind. ``error``: only output of failed tool calls.
+        ``since`` and ``until``: bounds of the time at which the text was written, in ms since 1970. ``order``: the best
+        match first, or the newest text. A sandbox cannot give ``project``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidCall`` (invalid_path); ``Unavailable`` (store_unavailable).
 
@@ -1905,11 +1910,11 @@ class SyncClientMethods(ABC):
 
         Mount the returned ``directory`` into the sandbox, read-only, at ``/run/ctxd``.
 
-        ``sessions``: the sessions that it may name, each created with a filesystem of its own; a call that names none
-        means the first. Without ``principal`` it is named after the sandbox, without ``mounts`` it has those of its
-        sessions, which must agree. Without ``ttl_s`` the connection holds the lease: it ends ``grace_s`` seconds after
-        the connection does, unless another connection calls ``sandbox.renew``. ``uid``: the user inside, as the host
-        numbers it; by default the caller's.
+        ``sessions``: the sessions that it may use, each created with a filesystem of its own; the first is the default
+        of a call without one. ``principal``: by default a name derived from the sandbox. ``mounts``: by default those
+        of its sessions, which must agree. Without ``ttl_s`` the connection holds the lease: it ends ``grace_s`` seconds
+        after the connection, unless another connection calls ``sandbox.renew``. ``uid``: the sandbox's user, by its
+        number on the host; by default the caller's.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_closed, session_removed,
         session_in_sandbox); ``Conflict`` (principal_exists); ``InvalidCall`` (invalid_path, unsupported).
@@ -1985,7 +1990,7 @@ class SyncSessionMethods:
     ) -> SessionResult:
         """Change a session's settings.
 
-        A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
+        Settings left out are unchanged. ``budget_tokens`` 0 removes the budget.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed, session_in_sandbox); ``InvalidCall`` (invalid_path).
@@ -2060,7 +2065,7 @@ class SyncSessionMethods:
         Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.
 
         ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
-        ``fork``: the id of the new session, by default made by the daemon.
+        ``fork``: the id of the new session, by default chosen by the daemon.
 
         Raises: ``NotFound`` (session_not_found, commit_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_removed); ``Conflict`` (session_exists); ``InvalidCall`` (unsupported).
@@ -2108,8 +2113,8 @@ class SyncSessionMethods:
     ) -> SessionAppendResult:
         """Add chat messages, or typed events; a user message or prompt starts a turn.
 
-        Either ``messages`` or ``events`` is given. A user message has content, a prompt text or an attachment; one
-        without is refused. An event that names an ``object`` stands for the output of that tool call and has no text of
+        Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or
+        attachment, are refused. An event with an ``object`` represents the output of that tool call and has no text of
         its own.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
@@ -2228,9 +2233,9 @@ class SyncSessionMethods:
         Listings leave archived sessions out unless they ask for them; ``session.resume`` makes a session one of the
         list again.
 
-        ``title``: empty for none, so that the harness's own or the first prompt counts. ``labels``: added to those that
-        there are; None removes one. ``directory``: the place on the host of the project from now on, if it was moved.
-        ``recorded``: what the harness's own record of the session has, replaced as a whole.
+        ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing
+        ones; None removes one. ``directory``: the new path of the project on the host, if it was moved. ``recorded``:
+        the data of the harness's own record of the session, replaced as a whole.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere); ``InvalidCall``
         (invalid_path).
@@ -2244,8 +2249,8 @@ class SyncSessionMethods:
     def turn(self, *, turn: int | None = None, valid_time: int | None = None, back: int = 0) -> SessionTurnResult:
         """Find a turn by its number, its distance from the newest, or a time.
 
-        That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
-        numbered by user message from 1; turn 0 holds the messages before the first.
+        The reference is ``turn``, or the turn in progress at ``valid_time``, or by default the newest. Turns are
+        numbered by user message from 1; turn 0 has the messages before the first.
 
         Raises: ``NotFound`` (session_not_found, turn_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -2256,7 +2261,7 @@ class SyncSessionMethods:
     def chat(self, *, first_turn: int = 0, limit: int = 100) -> ChatResult:
         """Get the chat, turn by turn.
 
-        Turn 0 holds the messages before the first user message.
+        Turn 0 has the messages before the first user message.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -2267,8 +2272,8 @@ class SyncSessionMethods:
     def events(self, *, first_turn: int = 0, limit: int = 100, cursor: str | None = None) -> EventLogResult:
         """Get the chat as typed events, page by page.
 
-        It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
-        events before the first prompt.
+        It begins at ``first_turn``, or continues at ``cursor``, which an earlier call for this session returned; not
+        both. Turn 0 has the events before the first prompt.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere).
 
@@ -2297,12 +2302,12 @@ class SyncSessionMethods:
 
         A later record of the same request corrects the earlier one.
 
-        ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
+        ``usage`` is the provider's unchanged object: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI
         Chat Completions, whose further members are kept; or the members ``input`` (without cached tokens),
         ``cache_read``, ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and
-        ``reasoning``, and no others. ``context_id``: that of the request's assembly; by default of the newest one with
-        a request format among the newest 128, or without one of the newest. ``model``: as the provider names it, by
-        default the one that the request was made for.
+        ``reasoning``, and no others. ``context_id``: that of the request's assembly; by default, of the newest one with
+        a request format among the newest 128 or, without one, of the newest assembly. ``model``: the provider's name of
+        it, by default that of the model for which the request was made.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (session_owned_elsewhere,
         session_closed, session_removed).
@@ -2338,8 +2343,8 @@ class SyncSessionMethods:
     ) -> ToolcallRecordResult:
         """Record a tool call and its output.
 
-        ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``chat``: the events
-        that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
+        ``id``: the harness's own id of the call; ``args``: the arguments as the harness received them. ``chat``: the
+        events that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed, purged); ``Conflict`` (toolcall_conflict).
@@ -2371,7 +2376,7 @@ class SyncSessionMethods:
     ) -> ToolObserveResult:
         """Find the files that a command's output names.
 
-        ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
+        ``cwd``: the directory in which it ran, by default the session's workdir. ``valid_time``: see ``file.index``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed).
@@ -2428,11 +2433,11 @@ class SyncSessionMethods:
     ) -> AssembledContext:
         """Assemble what the model sees now, and record it unless it is a dry run.
 
-        ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
-        request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body;
-        by default it is for the model that answered last (``spec`` wants one), and declares no tools. ``dry_run``:
-        nothing is recorded and no epoch begins; a context that is not the one recorded last has ``number`` 0 and no
-        ``context_id``.
+        ``format``: exactly one form; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for
+        a request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` are members of the
+        request body; by default it is for the model of the last reply (``spec`` requires ``model``), and declares no
+        tools. ``dry_run``: nothing is recorded and no epoch begins; a context other than the last recorded one has
+        ``number`` 0 and no ``context_id``.
 
         Raises: ``NotFound`` (session_not_found); ``InvalidState`` (session_owned_elsewhere, session_not_active,
         session_closed, session_removed, purged); ``Unavailable`` (source_unreachable).
@@ -2472,8 +2477,9 @@ class SyncSessionMethods:
     ) -> AssembledContext:
         """Get a recorded assembly, byte for byte.
 
-        By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
-        newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
+        It is given by ``number``; or by ``turn``, as the turn's newest request or, without requests, its newest
+        assembly; or by ``at``, in ms since 1970, as that of the newest turn assembled by then. By default it is the
+        newest of all.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found); ``InvalidState`` (purged).
 
@@ -2531,7 +2537,7 @@ class SyncSessionMethods:
     ) -> EpochShowResult:
         """Get the system context that the model had received, and its sources.
 
-        ``after``: how many texts to leave out, ``next_after`` of the page before.
+        ``after``: number of texts to skip, ``next_after`` of the previous page.
 
         Raises: ``NotFound`` (session_not_found, assembly_not_found).
 

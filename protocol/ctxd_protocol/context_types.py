@@ -30,7 +30,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """An active object that is left out to fit the budget, and the reason why it goes before others."""
+    """An active object that is left out to fit the budget, and the reason why it is dropped before others."""
 
     object: str
     tokens: int
@@ -38,7 +38,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's tokens against its budget. ``over_by``: the tokens above the budget after all possible drops."""
+    """A session's tokens against its budget. ``over_by``: tokens above the budget after all possible drops."""
 
     budget_tokens: int | None
     tokens: int
@@ -58,36 +58,36 @@ class SectionSize(msgspec.Struct, frozen=True, kw_only=True):
 
 Layout = Literal["spec", "append"]
 """Order of the window. ``spec``: system prompt, metadata pool, chat, active content (spec 1 §4). ``append``: a
-baseline, then the conversation in order; changes are added at the end, and what was sent stays until a repack."""
+baseline, then the conversation in order; changes are appended, and sent content stays until a repack."""
 
 RequestFormat = Literal["anthropic-messages", "openai-responses", "openai-chat"]
-"""The API for which a request body is made: Anthropic Messages, OpenAI Responses, OpenAI Chat Completions."""
+"""API of a request body: Anthropic Messages, OpenAI Responses, OpenAI Chat Completions."""
 
 ContextFormat = Literal["blocks", "text", "anthropic-messages", "openai-responses", "openai-chat"]
 """Form of an assembly: its blocks, its text, or a request body."""
 
 
 RepackReason = Literal["cache_expired", "budget", "cost"]
-"""Reason of a repack: the provider's cache had expired, the budget forced it, or it costs less than to go on."""
+"""Reason for a repack: the provider's cache had expired, the budget forced it, or it costs less than continuing."""
 
 
 CacheBreak = Literal[
     "first_request", "format", "model", "tools", "compaction", "cache_expired", "purge", "budget", "cost"
 ]
-"""Reason for which a request does not begin with all that the provider has cached of the last one: there was none, its
-format, model or tools were others, a compaction began a new window, the cache's lifetime has passed, something that it
-showed was purged, or a repack."""
+"""Reason why a request does not begin with the whole cached prefix of the previous one: there was none, its format,
+model or tools differed, a compaction began a new window, the cache has expired, content in it was purged, or a repack
+for ``budget`` or ``cost``."""
 
 
 class RequestCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens and price of a request, before it is sent. Prices are integer micro-dollars, without the answer.
+    """Estimated tokens and price of a request, before it is sent. Prices are integer micro-dollars, without the reply.
 
-    ``tokens``: all of it, calibrated by the usage of earlier requests if ``reserve`` is not None; ``reserve``: the
-    error that nine of ten increases stay within. ``shared_bytes``: its beginning that is equal to that of the last
-    request, which had ``before_bytes``; ``shared_tokens``: its estimate. ``broken_by``: the reason for which the cache
-    does not have all of the last request, None if it does. ``cache_read``: tokens that the cache has.
-    ``history_tokens`` and ``history_price``: those of a request with everything whole that the session ever showed. A
-    price is None for a model that the table of models does not have any more.
+    ``tokens``: those of the whole request, calibrated by the usage of earlier requests if ``reserve`` is not None;
+    ``reserve``: an error bound that nine of ten increases stay within. ``shared_bytes``: length of the common prefix
+    with the previous request, which had ``before_bytes``; ``shared_tokens``: the prefix's estimated tokens.
+    ``broken_by``: the reason why the cache does not have all of the previous request, None if it does. ``cache_read``:
+    tokens that the cache has. ``history_tokens`` and ``history_price``: those of a request with all content that the
+    session ever showed, uncut. A price is None for a model that is no longer in the table of models.
     """
 
     model: str
@@ -104,8 +104,8 @@ class RequestCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ShownAs = Literal["whole", "cut", "stub", "line", "none"]
-"""Part of an object that a window has: all of its content, the beginning and end, the line that stands for a removed
-content, a line that names it, or nothing."""
+"""Part of an object that is in a window: its whole content, the beginning and end, a stub in place of removed content,
+a line that names the object, or nothing."""
 
 WhyRule = Literal[
     "pinned",
@@ -129,15 +129,15 @@ WhyRule = Literal[
     "not_in_pool",
     "not_assembled",
 ]
-"""Rule by which a window has an object, or has it not.
+"""Rule that includes an object in a window, or excludes it.
 
-Whole: it is ``pinned``, was ``activated`` by request, was ``read``, is the output of a call that was ``recorded``, or
-``changed`` since it was shown. In part: ``cut_on_entry`` as it is long, ``cut_for_budget``; ``repacked_*``: a repack
-put a stub in its place, as the cache had expired, for the budget, or as carrying it had cost too much.
-``dropped_budget``: the layout ``spec`` left it out for the budget. ``removed_budget``: the replies around it went for
-the budget; ``compacted``: a compaction replaced the conversation. As a line: ``read_by_call``, a call's output has its
-content; ``listed`` in the metadata pool; ``known_by_name``, never read; ``not_active`` any more or by a collapse.
-Nothing: ``left_pool`` or ``not_in_pool``, it is hidden; ``not_assembled``, nothing was assembled since it came.
+Whole: it is ``pinned``, was ``activated`` by request, was ``read``, is the output of a ``recorded`` call, or has
+``changed`` since it was shown. In part: ``cut_on_entry`` because it is long, ``cut_for_budget``; ``repacked_*``: a
+repack replaced it with a stub, because the cache had expired, for the budget, or because keeping it had cost too much.
+``dropped_budget``: the layout ``spec`` left it out for the budget. ``removed_budget``: the replies around it were
+removed for the budget; ``compacted``: a compaction replaced the conversation. As a line: ``read_by_call``, a call's
+output has its content; ``listed`` in the metadata pool; ``known_by_name``, never read; ``not_active`` any more, or
+collapsed. Nothing: ``left_pool`` or ``not_in_pool``, it is hidden; ``not_assembled``, no assembly since it was added.
 """
 
 
@@ -163,7 +163,7 @@ def declared(format: RequestFormat, tool: ToolDeclaration) -> dict[str, Any]:
 
 
 class Omitted(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of the conversation that is not in a request. ``place``: turn and number of its event in the chat.
+    """Part of the conversation that is not in a request. ``place``: the turn, and the number of the event in it.
 
     ``kind``: the kind of the part. ``reason``: one of a closed set of short phrases.
     """
@@ -175,16 +175,16 @@ class Omitted(msgspec.Struct, frozen=True, kw_only=True):
 
 class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
     """One assembly. ``number`` counts the session's recorded assemblies from 1; an unchanged repeat keeps its number,
-    and one that a dry run did not record has 0 and no ``context_id``.
+    and an unrecorded one of a dry run has number 0 and no ``context_id``.
 
     ``stable_prefix``: the number of leading bytes equal to the session's previous assembly in the same layout and
-    format, cache markers not counted; None for the first, and after a purge of what that showed. ``sha256`` is the hash
-    of ``text``, or of the request's JSON text without cache markers, of which ``bytes`` is the length. ``text`` and
-    ``blocks`` are empty if the caller left them out. ``receipt``: the receipt of the recording write; None if nothing
-    was written.
-    ``request``: the body to send, None without a request format. ``omitted``: what it leaves out. ``repacked``: the
-    reason for which contents that were sent before are stubs now, None if nothing changed. ``cost``: that of a
-    request in the layout ``append``; its ``tokens`` are calibrated, those of sections and blocks are not.
+    format, without cache markers; None for the first, and after a purge of content in the previous one. ``sha256`` is
+    the hash of ``text``, or of the request's JSON text without cache markers; ``bytes`` is the length of that text.
+    ``text`` and ``blocks`` are empty if the caller left them out. ``receipt``: the receipt of the recording write; None
+    if nothing was written.
+    ``request``: the body to send, None without a request format. ``omitted``: parts that it leaves out. ``repacked``:
+    the reason why contents sent before are now stubs, None without a repack. ``cost``: that of a request in the layout
+    ``append``; its ``tokens`` are calibrated, those of sections and blocks are not.
     """
 
     session: str
@@ -211,10 +211,10 @@ class AssembledContext(msgspec.Struct, frozen=True, kw_only=True):
 class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of a recorded assembly. Its text is rendered again from the versions that it references.
 
-    ``session``: the one that recorded it; of an assembly that a fork inherits, an ancestor of it. ``tx``: the journal
-    sequence of the record: an object as of it is the version that the model saw.
+    ``session``: the session that recorded it; an ancestor, if a fork inherited the assembly. ``tx``: the journal
+    sequence of the record: an object as of that sequence is the version that the model saw.
     ``format`` and ``model``: those of its request, None for text and blocks. ``policy``: version of the repack policy
-    that decided on it, ``repacked``: the reason of its repack; None where it made none.
+    that decided on it, None if none did. ``repacked``: the reason for its repack, None without one.
     """
 
     number: int
@@ -235,7 +235,7 @@ class AssemblyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The context an agent works in now. ``context_id``: the newest commit of the session, None before the first.
+    """The current context of an agent. ``context_id``: the newest commit of the session, None before the first.
     ``assembly``: the number of its newest assembly."""
 
     context_id: str | None

@@ -1,7 +1,7 @@
 """Default paths of the daemon's socket and state, for both sides.
 
-Each side chooses among them by its own rule: the daemon by its user, the client by what exists. A module of its own,
-because no message carries a path.
+Each side has its own rule of choice: the daemon's depends on its user, the client's on the sockets that exist.
+Separate: no message carries a path.
 """
 
 import os
@@ -9,23 +9,24 @@ from collections.abc import Mapping
 from typing import Final
 
 SYSTEM_SOCKET: Final = "/run/ctxd/ctxd.sock"
-"""The system daemon's socket, and the place where a sandbox mounts its own."""
+"""The system daemon's socket, and the path at which a sandbox mounts its own."""
 
 SYSTEM_STATE_DIR: Final = "/var/lib/ctxd"
 """The system daemon's state."""
 
 SOCKET_NAME: Final = "ctxd.sock"
-"""Name of a socket in its directory, the host's and a sandbox's alike."""
+"""Name of a socket in its directory, for the host and for sandboxes."""
 
 CONTEXT_FILE_NAME: Final = "current.json"
-"""Name of the file beside a sandbox's socket that holds the current context."""
+"""Name of the file with the current context, beside a sandbox's socket."""
 
 SANDBOXES_NAME: Final = "s"
-"""Directory beside the host's socket with those of the sandboxes: short, since a socket's path is bounded."""
+"""Name of the directory with the sandboxes' directories, beside the host's socket: short, as a socket's path is
+bounded."""
 
 
 def sandboxes_name(socket_name: str) -> str:
-    """The name of the directory with those of the sandboxes, beside a host's socket of the name ``socket_name``."""
+    """The name of the directory with the sandboxes' directories, beside a host's socket named ``socket_name``."""
     return SANDBOXES_NAME if socket_name != SANDBOXES_NAME else "s.d"
 
 
@@ -40,11 +41,11 @@ def user_state_dir(environ: Mapping[str, str]) -> str:
 
 
 def runtime_socket(environ: Mapping[str, str]) -> str | None:
-    """The socket of a user's own daemon; None where the user has no runtime directory."""
+    """The socket of a user's own daemon; None if the user has no runtime directory."""
     runtime = environ.get("XDG_RUNTIME_DIR")
     return os.path.join(runtime, "ctxd", SOCKET_NAME) if runtime else None
 
 
 def socket_in(state_dir: str) -> str:
-    """The socket inside a state directory, used where there is no runtime directory."""
+    """The socket in a state directory, used if there is no runtime directory."""
     return os.path.join(state_dir, SOCKET_NAME)

@@ -1,6 +1,6 @@
-"""The closed set of errors that the daemon returns, and the data each carries.
+"""The closed set of errors that the daemon returns, and their data.
 
-A client switches on ``ErrorData.code``, never on the message. The number groups codes as JSON-RPC requires.
+A client switches on ``ErrorData.code``, never on the message. Codes share numbers, which JSON-RPC requires.
 ``ErrorCode`` is generated from this table: run ``make generate`` after a change.
 """
 
@@ -11,7 +11,7 @@ import msgspec
 from ctxd_protocol.error_codes import ErrorCode
 
 Outcome = Literal["applied", "not_applied", "unknown"]
-"""Fate of a failed write. ``unknown``: send it again with the same ``op_id``."""
+"""Whether a failed write was applied. ``unknown``: send it again with the same ``op_id``."""
 
 Category = Literal[
     "not_found",
@@ -26,10 +26,10 @@ Category = Literal[
 ]
 """Kinds of errors by the caller's reaction; the client has one exception class for each.
 
-``not_found``: look it up again, or create it. ``conflict``: choose another id, or read what exists. ``invalid_state``:
-activate, resume or index first. ``invalid_call``: correct the program. ``too_large``: send less at once. ``forbidden``:
-use a socket with more authority, or a path inside the mounts. ``unavailable``: send it again later. ``timed_out``: the
-deadline passed. ``daemon_fault``: read the daemon's log.
+``not_found``: look it up again, or create it. ``conflict``: choose another id, or read the existing state.
+``invalid_state``: activate, resume or index first. ``invalid_call``: correct the program. ``too_large``: send less at
+once. ``forbidden``: use a socket with more permissions, or a path inside the mounts. ``unavailable``: send it again
+later. ``timed_out``: the deadline passed. ``daemon_fault``: read the daemon's log.
 """
 
 PARSE_ERROR: Final = -32700
@@ -113,7 +113,7 @@ ERRORS: Final[dict[ErrorCode, ErrorKind]] = {
 
 
 class ErrorData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``error.data`` of a response: data for a program, and a remedy for a person."""
+    """``error.data`` of a response: fields for programs, and a hint for people."""
 
     code: str
     hint: str = ""

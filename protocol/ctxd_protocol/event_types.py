@@ -1,7 +1,7 @@
 """Typed events of a conversation: the entries of a session's chat log, and the output of transcript readers.
 
-An event keeps everything its source recorded; what has no field of its own stays in ``meta``, and an entry of a kind
-that is not listed here is an ``OpaqueEvent``. The chat of spec 1 is a view of the log: see ``message_of``.
+An event keeps everything its source recorded; members without a field of their own are in ``meta``, and an entry of
+another kind is an ``OpaqueEvent``. The chat of spec 1 is a view of the log: see ``message_of``.
 """
 
 from typing import Any, assert_never
@@ -22,7 +22,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An image or a file within an event: its bytes in ``data``, or the name under which they are stored.
+    """An image or a file within an event: its bytes in ``data``, or a reference to them.
 
     ``artifact``: an artifact id; ``url``: an address outside the transcript. At most one of the three is given.
     """
@@ -37,11 +37,11 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 class ChatEvent(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="event"
 ):
-    """Fields that every kind of event has.
+    """Fields of every kind of event.
 
-    ``id``: the entry's id at its source; ``parent``: the id of the entry it follows, where a source keeps a tree.
-    ``message``: the id of the provider's message that the event is a part of. ``at``: ms since 1970. ``sidechain``: the
-    sub-agent's id if the event is not of the main conversation. ``meta``: what the source recorded beside the fields.
+    ``id``: the entry's id at its source; ``parent``: the id of the preceding entry, if the source keeps a tree.
+    ``message``: the id of the provider's message that contains the event. ``at``: ms since 1970. ``sidechain``: the
+    sub-agent's id if the event is not of the main conversation. ``meta``: other members that the source recorded.
     ``secrets``: the secrets that the daemon found in the event; a client's value is ignored.
     """
 
@@ -72,8 +72,8 @@ class ResponseEvent(ChatEvent, frozen=True, kw_only=True, tag="response"):
 
 
 class ThinkingEvent(ChatEvent, frozen=True, kw_only=True, tag="thinking"):
-    """Reasoning of the model. ``signature``: the provider's, needed to send it back. ``encrypted``: reasoning that only
-    the provider can read."""
+    """Reasoning of the model. ``signature``: the provider's, required to send it back. ``encrypted``: reasoning that
+    only the provider can read."""
 
     text: str = ""
     signature: str | None = None
@@ -85,7 +85,7 @@ class ThinkingEvent(ChatEvent, frozen=True, kw_only=True, tag="thinking"):
 class ToolCallEvent(ChatEvent, frozen=True, kw_only=True, tag="tool_call"):
     """Request of the model to run ``tool``; ``call`` is the id that the result refers to.
 
-    ``args``: the decoded arguments, or the text itself where a source keeps text that is not JSON.
+    ``args``: the decoded arguments, or their text if it is not JSON.
     """
 
     call: str
@@ -96,7 +96,7 @@ class ToolCallEvent(ChatEvent, frozen=True, kw_only=True, tag="tool_call"):
 
 
 class ToolResultEvent(ChatEvent, frozen=True, kw_only=True, tag="tool_result"):
-    """Output of a tool call. ``object``: the tool call object that holds the output; ``text`` is empty then."""
+    """Output of a tool call. ``object``: the tool call object with the output; ``text`` is then empty."""
 
     call: str | None = None
     object: str | None = None
@@ -106,7 +106,7 @@ class ToolResultEvent(ChatEvent, frozen=True, kw_only=True, tag="tool_result"):
 
 
 class SystemEvent(ChatEvent, frozen=True, kw_only=True, tag="system"):
-    """System prompt, instruction or notice that the harness put into the conversation; ``kind`` is its own word."""
+    """System prompt, instruction or notice that the harness added to the conversation; ``kind`` is its own term."""
 
     text: str = ""
     kind: str | None = None
@@ -122,9 +122,9 @@ class CompactionEvent(ChatEvent, frozen=True, kw_only=True, tag="compaction"):
 
 
 class OpaqueEvent(ChatEvent, frozen=True, kw_only=True, tag="opaque"):
-    """Entry of a kind that no other event describes, kept as it came in ``data``; ``kind`` is the source's word.
+    """Entry of any other kind, kept unchanged in ``data``; ``kind`` is the source's term.
 
-    ``usage``: token counts that the source records in an entry of their own.
+    ``usage``: token counts, if the source records them in a separate entry.
     """
 
     kind: str | None = None
@@ -164,10 +164,10 @@ def event_of(message: Message) -> Event:
 
 
 def message_of(event: Event) -> Message | None:
-    """Project an event onto spec 1's chat. `None` for events that this chat has no message for: those of sidechains,
-    tool results without an object, and every kind but prompts, responses and tool results.
+    """Convert an event to a message of spec 1's chat. None for events without one: those of sidechains, tool results
+    without an object, and every kind but prompts, responses and tool results.
 
-    Model, usage and stop reason are added to ``meta`` where the event has them as fields.
+    Model, usage and stop reason of a response are added to ``meta``.
     """
     if event.sidechain is not None:
         return None

@@ -1,8 +1,9 @@
 """JSON-RPC 2.0 over a byte stream: frames of one line each, strict reading of requests, exact writing. No I/O.
 
-A frame is one JSON text, UTF-8, ended by a line feed. At most ``limit`` bytes of an unfinished frame are held, whatever
-the peer sends. Parameters stay bytes (``msgspec.Raw``); methods are not known here. An accepted request is valid UTF-8
-JSON, nests at most ``DEPTH_MAX`` levels, has each member once, and carries an id that every JSON reader can echo.
+A frame is one JSON text in UTF-8, terminated by a line feed. At most ``limit`` bytes of an unfinished frame are
+buffered, whatever the peer sends. Parameters stay bytes (``msgspec.Raw``); this module does not know the methods. An
+accepted request is valid UTF-8 JSON, nests at most ``DEPTH_MAX`` levels, has each member once, and has an id that every
+JSON reader can echo.
 
 For speed, ``BlockReader`` decodes all lines of one receive at once if cheap checks of the whole block pass; otherwise
 ``read_frame`` reads them one by one. Both give the same results.
@@ -37,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False)
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a call that succeeded."""
+    """The reply to a successful call."""
 
     jsonrpc: str
     id: RequestId
@@ -45,7 +46,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a call that failed; ``id`` is None if the request's own could not be read."""
+    """The reply to a failed call; ``id`` is None if the request's id could not be read."""
 
     jsonrpc: str
     id: RequestId
@@ -53,7 +54,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notification(msgspec.Struct, frozen=True, gc=False):
-    """A message from the daemon that answers no request."""
+    """A message from the daemon that is not a reply."""
 
     jsonrpc: str
     method: str
@@ -61,11 +62,11 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stray(msgspec.Struct, frozen=True):
-    """A frame that is dropped without an answer: a stray answer, or a notification that is malformed."""
+    """A frame that is dropped without a reply: an unexpected reply, or a malformed notification."""
 
 
 class BatchRequest(msgspec.Struct, frozen=True):
-    """The members of a batch in their order; answered by one array."""
+    """The members of a batch in order; the reply is one array."""
 
     members: tuple[Request | Failure | Stray, ...]
 
@@ -81,13 +82,13 @@ _SHORT_MAX: Final = 2 * DEPTH_MAX + 1
 """Bytes of the longest line that cannot nest too deep: each level takes two brackets."""
 
 _LONG_MIN: Final = 16 * 1024
-"""Bytes of a line from which on a pass over all of it is worth avoiding."""
+"""Bytes of the shortest line for which avoiding a full pass pays off."""
 
 _HEAD_BYTES: Final = 4096
 """Bytes at the start of a frame whose nesting is checked first."""
 
 _SHAPES_MAX: Final = 1024
-"""Shapes of lines that are remembered; each has fewer than ``_SHORT_MAX`` bytes."""
+"""Maximum number of cached shapes of lines; each has fewer than ``_SHORT_MAX`` bytes."""
 
 _DIGITS: Final = bytes(48 if 48 <= byte < 58 else byte for byte in range(256))
 _LONG_NUMBER: Final = b"0" * len(str(SAFE_INTEGER_MAX))
@@ -107,23 +108,23 @@ def error_object(code: ErrorCode, message: str, *, hint: str = "", **data: Any) 
 
 
 def refuse(request_id: RequestId, error: ErrorObject) -> Failure:
-    """The answer ``error`` to the request ``request_id``."""
+    """The error reply to the request ``request_id``."""
     return Failure("2.0", request_id, error)
 
 
 def encode(message: Reply | Failure | Notification | Sequence[Reply | Failure | msgspec.Raw]) -> bytes:
-    """``message`` as one frame; a list becomes a batch answer, its members encoded before or not."""
+    """``message`` as one frame; a list becomes a batch reply, and its members may be encoded already."""
     return _ENCODER.encode(message) + b"\n"
 
 
 encode_all: Final = _ENCODER.encode_lines
-"""All messages of a list, a frame each."""
+"""Encodes each message of a list as a frame."""
 
 
 class FrameFault(Exception):
     """Base of framing errors: the byte stream can no longer be split, and the connection must end.
 
-    ``code`` is the symbolic error code to answer, ``hint`` the remedy for the peer.
+    ``code`` is the symbolic error code for the reply, ``hint`` the remedy for the peer.
     """
 
     code: ErrorCode = "invalid_request"
@@ -142,7 +143,7 @@ class FrameTooLarge(FrameFault):
 
 
 class WrongFraming(FrameFault):
-    """Framing by headers, as language servers do."""
+    """Framing by headers, as in the Language Server Protocol."""
 
     hint = "Send one JSON text per line, ended by a line feed, without headers."
 
@@ -153,8 +154,8 @@ class WrongFraming(FrameFault):
 class FrameDecoder:
     """Splitter of received bytes into frames.
 
-    ``fault`` is set once the stream cannot be split any more; frames before the fault are still returned. ``tail`` is
-    the start of a line that has not ended, None without one.
+    ``fault`` is set once the stream can no longer be split; frames before the fault are still returned. ``tail`` is the
+    start of an incomplete line, None without one.
     """
 
     __slots__ = ("_limit", "fault", "tail")
@@ -166,7 +167,7 @@ class FrameDecoder:
 
     @property
     def pending(self) -> int:
-        """Number of bytes held of an incomplete frame."""
+        """Number of buffered bytes of an incomplete frame."""
         return 0 if self.tail is None else len(self.tail)
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -180,7 +181,7 @@ class FrameDecoder:
         return frames
 
     def take(self, data: bytes) -> bytes:
-        """Add ``data`` and return all complete lines in one piece, line ends included. May set ``fault``."""
+        """Add ``data`` and return all complete lines as one block, line ends included. May set ``fault``."""
         if self.fault is not None:
             return b""
         tail = self.tail
@@ -226,10 +227,10 @@ class FrameDecoder:
 
 
 class BlockReader:
-    """Reader of all lines of one receive at once, if cheap checks show that no line needs a closer one.
+    """Reader of all lines of one receive at once, if cheap checks show that no line needs a full check.
 
-    The checks depend on a line's shape only: the line with its digits made equal. Clients repeat few shapes, so plain
-    shapes are cached, a bounded number of them.
+    The checks depend only on a line's shape: the line with all digits replaced by the same one. Clients repeat few
+    shapes, so a bounded number of plain shapes is cached.
     """
 
     __slots__ = ("_plain",)
@@ -238,9 +239,9 @@ class BlockReader:
         self._plain = {b""}  # the rest after the last line end
 
     def read(self, block: bytes) -> list[Request] | None:
-        """The requests of ``block``, complete lines with their ends; None if ``read_frame`` must read them."""
+        """The requests of ``block``, which has complete lines with line ends; None if ``read_frame`` must read them."""
         if block.find(b"\n", 0, _SHORT_MAX) < 0:
-            return None  # The first line is too long to be plain. Found before a long one is read.
+            return None  # The first line is too long to be plain. This check avoids a pass over a long line.
         count = block.count(b"\n")
         if len(block) > _SHORT_MAX * count:
             return None  # At least one line is too long to be plain.
@@ -255,12 +256,12 @@ class BlockReader:
             requests = _REQUEST.decode_lines(block)
         except msgspec.DecodeError:
             return None
-        # Every line starts and ends as an object does, so none continues over a line end; equal counts mean one each.
+        # Every line starts and ends like an object, so none spans a line end; equal counts mean one request per line.
         return requests if len(requests) == count else None
 
 
 def _is_plain(shape: bytes) -> bool:
-    """True if no line of this shape that decodes as a request can break a rule."""
+    """True if every line of this shape that decodes as a request conforms to all rules."""
     return not shape or (
         len(shape) < _SHORT_MAX
         and shape.startswith(b"{")
@@ -273,9 +274,9 @@ def _is_plain(shape: bytes) -> bool:
 
 
 def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
-    """Read ``frame``, one line without its end; a ``Failure`` is the answer to a refused one.
+    """Read ``frame``, one line without its end; a ``Failure`` is the reply to an invalid frame.
 
-    ``closed`` refuses members that JSON-RPC does not know instead of ignoring them.
+    ``closed`` refuses members that JSON-RPC does not define instead of ignoring them.
     """
     has_many_brackets = len(frame) >= _SHORT_MAX and (
         frame.count(b"{") + frame.count(b"[") > DEPTH_MAX if len(frame) < _LONG_MIN else _has_many_brackets(frame)
@@ -289,8 +290,8 @@ def read_frame(frame: bytes, *, closed: bool = False) -> Frame:
 
 
 def _has_many_brackets(frame: bytes) -> bool:
-    """True if more than ``DEPTH_MAX`` brackets open in ``frame``. To find the next one is thirty times as fast as to
-    count all."""
+    """True if ``frame`` has more than ``DEPTH_MAX`` opening brackets. Searching for the next one is thirty times as
+    fast as counting all."""
     left = DEPTH_MAX
     for bracket in (b"{", b"["):
         place = frame.find(bracket)
@@ -303,7 +304,7 @@ def _has_many_brackets(frame: bytes) -> bool:
 
 
 def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
-    """Read one request, a frame or a member of a batch; it is UTF-8 and does not nest too deep."""
+    """Read one request, a frame or a member of a batch; its encoding and depth are checked already."""
     try:
         request = _REQUEST.decode(frame)
     except msgspec.DecodeError:
@@ -311,11 +312,11 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
     params = b"" if request.params is UNSET else bytes(request.params)
     size, rest = len(params), frame  # The frame with its params emptied, if they can be located.
     if size > _SHORT_MAX and 2 * size > len(frame) and frame.endswith(params, 0, -1):
-        # There is no room for a second occurrence: params come last, as most clients write them.
+        # Params are last, as in most clients, and too long to occur twice.
         rest = frame[: -1 - size] + b"{}}"
     elif size > _SHORT_MAX:
         rest = _emptied(frame, params)
-    # Without backslashes, a member that is named twice is there twice in quotes.
+    # Without backslashes, a repeated member occurs twice in quotes.
     if b"\\" in rest or max(map(rest.count, _QUOTED_MEMBERS)) > 1:
         if closed and len(rest) > _ENVELOPE_BYTES_CLOSED_MAX:
             return _wide_envelope(frame)
@@ -328,8 +329,8 @@ def _read_request(frame: bytes, closed: bool) -> Request | Failure | Stray:
 
 
 def _emptied(frame: bytes, params: bytes) -> bytes:
-    """``frame`` with its ``params`` emptied, if they can be located. To search for a long text takes many times as long
-    as to compare it: where they are most of the frame, each place near its end is compared."""
+    """``frame`` with its ``params`` emptied, if they can be located. Searching for a long text takes many times as long
+    as comparing it, so if params are most of the frame, they are compared at each offset near its end."""
     size, last = len(params), len(frame) - 1 - len(params)
     if 2 * size > len(frame):
         places = range(last, max(-1, last - _ENVELOPE_SEARCHED), -1)
@@ -340,7 +341,7 @@ def _emptied(frame: bytes, params: bytes) -> bytes:
 
 def has_unsafe_integer(text: bytes) -> bool:
     """True if valid JSON ``text`` has an integer beyond ``SAFE_INTEGER_MAX`` outside of strings."""
-    # Without escapes the long contents of strings, as of bytes in base64, are left out before each digit is looked at.
+    # Without escapes, the contents of strings, such as base64, are removed first: digits in them need no check.
     is_outside = len(text) >= _LONG_MIN and b"\\" not in text
     if is_outside:
         text = _outside_strings(text)
@@ -366,7 +367,7 @@ def _read_batch(frame: bytes, closed: bool) -> BatchRequest | Failure:
 
 
 def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
-    """Read a frame that is not plainly a request: report its fault, or ignore members that may be ignored."""
+    """Read a frame that failed the strict reading: report its fault, or drop members that may be ignored."""
     try:
         msgspec.json.decode(frame, type=Raw)
     except msgspec.DecodeError as exc:
@@ -398,9 +399,9 @@ def _read_loose(frame: bytes, closed: bool) -> Request | Failure | Stray:
 
 
 def _not_json(frame: bytes, reason: msgspec.DecodeError, closed: bool) -> Failure:
-    """A parse error; under the request's id if nothing is wrong but characters cut in half, as JavaScript cuts them."""
+    """A parse error; with the request's id if lone surrogates, which JavaScript can produce, are the only fault."""
     error = error_object("parse_error", f"the frame is not JSON: {reason}")
-    # All connections wait while a broken frame is diagnosed, so a long one is refused without a diagnosis.
+    # All connections wait while a malformed frame is diagnosed, so a long one is refused without a diagnosis.
     if len(frame) > (_MENDED_BYTES_CLOSED_MAX if closed else _MENDED_BYTES_MAX):
         return refuse(None, error)
     mended = _HALF.sub(rb"\1\\ufffd", frame)
@@ -417,19 +418,19 @@ def _not_json(frame: bytes, reason: msgspec.DecodeError, closed: bool) -> Failur
 _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = re.compile(rb"(?<!\\)((?:\\\\)*)(?:%b(?!%b)|(?<!%b)%b)" % (_HIGH, _LOW, _HIGH, _LOW))
-"""Half a surrogate pair, after escaped backslashes."""
+"""A lone surrogate, after escaped backslashes."""
 
 _ENVELOPE_SEARCHED: Final = 1024
-"""Places at the end of a long request at which its params are looked for one by one."""
+"""Number of offsets near the end of a long request at which its params are compared."""
 
 _ENVELOPE_BYTES_CLOSED_MAX: Final = 16 * 1024
-"""Bytes of a faulty request from a sandbox whose members are looked at one by one: some 2 ms."""
+"""Maximum bytes of an invalid request from a sandbox whose members are checked one by one, in some 2 ms."""
 
 _MENDED_BYTES_CLOSED_MAX: Final = 16 * 1024
-"""The same of a frame from a sandbox: some 3 ms."""
+"""Maximum bytes of a malformed frame from a sandbox that is searched for lone surrogates, in some 3 ms."""
 
 _MENDED_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a frame that is searched for halves: 0.2 s at most, for a frame of nothing else."""
+"""Maximum bytes of a malformed frame that is searched for lone surrogates, in 0.2 s if it has nothing else."""
 
 _WHOLE: Final = "Replace it before sending: toWellFormed() in JavaScript."
 
@@ -446,7 +447,7 @@ class _Params(msgspec.Struct):
 
 
 def _wide_envelope(frame: bytes) -> Failure:
-    """The refusal of a large faulty request without a diagnosis, for which all connections would wait."""
+    """The refusal of a large invalid request, without a diagnosis, which would block all connections."""
     message = f"a request has the members {', '.join(_MEMBERS)}, each of its type and no more than once"
     try:
         request_id = msgspec.json.decode(frame, type=_Numbered).id
@@ -504,16 +505,16 @@ def _repeated(members: list[tuple[str, Any]]) -> list[str]:
 
 
 def _small_int(digits: str) -> int | float:
-    """Parse an integer; one too long for any reader becomes a float, which no member may be."""
+    """Parse an integer; one with too many digits becomes a float, which is invalid for every member."""
     return int(digits) if len(digits) <= len(_LONG_NUMBER) + 1 else float(digits)
 
 
 def _is_too_deep(text: bytes) -> bool:
     head = _outside_strings(text[:_HEAD_BYTES]).translate(_BRACKETS, _NOT_BRACKETS)
     if head.count(b"(") - head.count(b")") > DEPTH_MAX:
-        return True  # A nesting bomb shows at its start; looking at all of it would cost what it is meant to cost.
+        return True  # A nesting bomb is recognised at its start, without the cost of a full pass.
     brackets = _outside_strings(text).translate(_BRACKETS, _NOT_BRACKETS)
-    # Eight brackets at a time: what a line costs that is nothing but brackets, every other client waits for.
+    # Eight brackets at a time: every other client waits while a line of nothing but brackets is checked.
     whole = len(brackets) // 8 * 8
     words = memoryview(brackets[:whole]).cast("Q").tolist()
     starts = list(accumulate(map(_RISES.__getitem__, words), initial=0))
@@ -529,7 +530,7 @@ _OPENING: Final = ord("(")
 
 
 def _eights() -> tuple[dict[int, int], dict[int, int]]:
-    """For each eight brackets, read as an integer: the change of depth over them, and their deepest level."""
+    """The change of depth and the maximum depth of every sequence of eight brackets, by its bytes as an integer."""
     rises, peaks = {}, {}
     for brackets in product(b"()", repeat=8):
         levels = list(accumulate(1 if bracket == _OPENING else -1 for bracket in brackets))

@@ -1,36 +1,33 @@
-"""Bounds that both sides of the socket enforce.
-
-Each constant states its unit and why it has its value. ``Limits`` is how the daemon announces them in ``hello``.
-"""
+"""Limits that both sides of the socket enforce. The daemon announces them as ``Limits`` in ``hello``."""
 
 from typing import Final
 
 import msgspec
 
 FRAME_BYTES_HOST_MAX: Final = 16 * 1024 * 1024
-"""Bytes of one line on the host socket, line feed excluded. Larger text goes in as several calls."""
+"""Bytes of one line on the host socket, without the line feed. Larger text takes several calls."""
 
 FRAME_BYTES_SANDBOX_MAX: Final = 1024 * 1024
-"""Bytes of one line on a sandbox's socket: what bounds the time that one hostile line can cost everybody else."""
+"""Bytes of one line on a sandbox's socket: it bounds the time that a hostile line can cost other clients."""
 
 SOCKET_PATH_BYTES_MAX: Final = 107
-"""Bytes of a socket's path: ``sun_path`` holds 108 with the closing NUL. A longer one can be neither bound nor
+"""Bytes of a socket's path: ``sun_path`` has 108 with the terminating NUL, so longer ones cannot be bound or
 connected to."""
 
 DEPTH_MAX: Final = 64
-"""Levels of nesting in one frame. Far below the recursion limit of every parser in use."""
+"""Levels of nesting in one frame: far below the recursion limit of every parser in use."""
 
 BATCH_MAX: Final = 100
 """Members of one JSON-RPC batch."""
 
 IN_FLIGHT_MAX: Final = 32
-"""Requests of one connection that may be unanswered at once. More are not read until one is answered."""
+"""Pending requests of one connection. Further ones are not read until one has its reply."""
 
 REQUEST_ID_BYTES_MAX: Final = 128
-"""UTF-8 bytes of a string request id: it is echoed, so it must stay small."""
+"""UTF-8 bytes of a string request id, which is echoed and must therefore be small."""
 
 SAFE_INTEGER_MAX: Final = 2**53 - 1
-"""Largest magnitude of an integer in a frame: what every JSON reader can hold without loss."""
+"""Largest magnitude of an integer in a frame: every JSON reader represents it exactly."""
 
 PAGE_ITEMS_MAX: Final = 1000
 """Items of one page of a listing."""
@@ -39,13 +36,13 @@ PATHS_MAX: Final = 10_000
 """Paths of one ``file.discover`` call."""
 
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of a file whose content is kept. A larger file is known by name, size and hash-free metadata only."""
+"""Bytes of a file whose content is kept. A larger file has only its name, size and other metadata, without a hash."""
 
 CONTENT_INLINE_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of content kept in the database. Longer content goes to the artifact store and is referenced."""
+"""Bytes of content kept in the database. Longer content is kept in the artifact store and referenced."""
 
 SETTINGS_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a session's settings as JSON, labels and mounts among them: they are written again with every turn."""
+"""Bytes of a session's settings as JSON, including labels and mounts: they are written again with every turn."""
 
 
 ENTRY_BYTES_MAX: Final = 8 * 1024
@@ -56,7 +53,7 @@ ENTRIES_MAX: Final = 64
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one connection, in bytes, levels or items, as ``hello`` announces them."""
+    """The limits of one connection, in bytes, levels or items, as announced by ``hello``."""
 
     frame_bytes: int = FRAME_BYTES_HOST_MAX
     depth: int = DEPTH_MAX

@@ -1,6 +1,6 @@
 """The OpenRPC document of the API, and the check for breaking changes between two of them.
 
-``rpc.discover`` returns the document, and ``protocol/openrpc.json`` keeps it. The same table gives the same bytes.
+``rpc.discover`` returns the document; ``protocol/openrpc.json`` is a copy. The same table gives the same bytes.
 """
 
 import inspect
@@ -53,7 +53,7 @@ def document() -> dict[str, Any]:
 
 
 def rendered() -> bytes:
-    """The document as it is kept: indented JSON, ended by a line feed."""
+    """The document as in the repository: indented JSON with a trailing line feed."""
     return msgspec.json.format(msgspec.json.encode(document()), indent=2) + b"\n"
 
 
@@ -99,7 +99,7 @@ _SCALARS: Final[dict[type, Any]] = {
 
 
 def _sample(kind: msgspec.inspect.Type, known: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
-    """A valid value of a type; text members that are named in ``known`` have the value from there."""
+    """A valid value of a type; text members named in ``known`` have the value given there."""
     match kind:
         case StructType(fields=fields, tag=tag, tag_field=tag_field):
             value: dict[str, Any] = {tag_field: tag} if tag_field else {}
@@ -133,7 +133,7 @@ def _error(code: ErrorCode) -> dict[str, Any]:
 
 
 def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Changes from document ``old`` to ``new`` that break a client of ``old``, a sentence each."""
+    """Changes from document ``old`` to ``new`` that break clients of ``old``, one sentence each."""
     found: list[str] = []
     methods = {method["name"]: method for method in new["methods"]}
     for was in old["methods"]:
@@ -183,11 +183,11 @@ _TIGHTER: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "maxItems": lambda was, now: now < was,
     "pattern": lambda was, now: now != was,
 }
-"""Bounds of sent values, each with the test that a new bound refuses values the old one accepted."""
+"""Bounds of sent values, each with a test whether the new bound refuses values that the old one accepts."""
 
 
 class _Comparison:
-    """Comparison of two schemas of values that the client ``sends``, or else receives."""
+    """Comparison of two schemas of values that the client ``sends`` or, if false, receives."""
 
     def __init__(self, old: dict[str, Any], new: dict[str, Any], *, sends: bool) -> None:
         self._old = old["components"]["schemas"]

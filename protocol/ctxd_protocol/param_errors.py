@@ -1,6 +1,6 @@
-"""Descriptions of parameters that do not fit their method, with the values or fields that do.
+"""Error messages for invalid parameters, with the valid values or fields.
 
-Shared by the daemon and by the command line, which refuses them before it sends them.
+Shared by the daemon and by the command line, which checks parameters before it sends them.
 """
 
 import re
@@ -19,14 +19,14 @@ _BOUND: Final = re.compile(r"Expected `(?:int|float)` (>=|<=) (-?[0-9.]+)")
 _LENGTH: Final = re.compile(r"Expected `\w+` of length (>=|<=) ([0-9]+)")
 
 _QUOTED_CHARS_MAX: Final = 200
-"""Characters of a refusal that quotes what was sent, which may be as long as a line."""
+"""Maximum characters of an error text of msgspec, which may quote sent values of any length."""
 
 
 def described(error: Exception, params: type[msgspec.Struct]) -> tuple[str, str]:
-    """The message for ``error``, with which msgspec refused params of the type ``params``, and the remedy."""
+    """The message and the remedy for ``error``, raised by msgspec for params of the type ``params``."""
     text, place, path = str(error).rpartition(_PLACE)
     if not place or len(path) > _QUOTED_CHARS_MAX:
-        # What was sent may look like a place.
+        # A sent value may have the form of a path.
         text, place, path = str(error), "", ""
     shown = text if len(text) <= _QUOTED_CHARS_MAX else f"{text[:_QUOTED_CHARS_MAX]}…"
     name = f"`{path.removeprefix('.').removesuffix('`')}`"
@@ -56,7 +56,7 @@ def _type_of(params: type[msgspec.Struct]) -> inspect.Type:
 
 
 def _at(type: inspect.Type, path: str) -> list[inspect.Type]:
-    """The types of the values at ``path``, as msgspec writes it, in a value of ``type``; none if nothing is there."""
+    """The types of values at ``path``, in msgspec's notation, in a value of ``type``; empty if it does not exist."""
     found = [type]
     for step in _STEP.findall(path):
         found = [

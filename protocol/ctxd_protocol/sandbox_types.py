@@ -1,4 +1,4 @@
-"""Sandboxes: grants, quotas, and their state as the host sees it.
+"""Sandboxes: grants, quotas, and the state that the host sees.
 
 Grants and quotas are fixed at registration. A method that is not granted does not exist on the sandbox's socket.
 """
@@ -10,7 +10,7 @@ import msgspec
 from ctxd_protocol.session_types import Mount
 
 Grant = Literal["read", "record", "arrange", "files", "assemble", "prompt"]
-"""A set of methods that a sandbox may call besides ``context.current``; ``ctxd_protocol.methods.GRANTS`` lists them."""
+"""A set of methods that a sandbox may call, besides those that need no grant; see ``ctxd_protocol.methods.GRANTS``."""
 
 GRANTS_DEFAULT: Final[tuple[Grant, ...]] = ("read", "record", "arrange", "files", "assemble")
 """Default grants of a sandbox: all but replacing its own system prompt."""
@@ -21,10 +21,10 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of one sandbox; calls above them are refused as ``quota_exceeded``.
 
-    ``in_flight``: unanswered calls of all its connections. ``requests_per_s`` and ``writes_per_s``: averages, with
-    bursts of two seconds' worth. ``write_bytes_per_day``: bytes of parameters of its writes, in one burst if need be,
-    counted from the daemon's start. ``objects``: entries of the indexes of its sessions; a single call may exceed it by
-    the objects it finds. ``tracked_files``: files followed on disk; changes of others are seen when they are rendered.
+    ``in_flight``: pending calls of all its connections. ``requests_per_s`` and ``writes_per_s``: averages, with bursts
+    of two seconds' worth. ``write_bytes_per_day``: bytes of parameters of its writes, an average with bursts of a whole
+    day's worth, counted from the daemon's start. ``objects``: entries in the indexes of its sessions; a single call may
+    exceed it by the objects it finds. ``tracked_files``: files followed on disk; others are checked only when rendered.
     """
 
     connections: _Count = 8
@@ -39,10 +39,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class SandboxView(msgspec.Struct, frozen=True, kw_only=True):
     """One registered sandbox.
 
-    Mount ``directory`` read-only, as a directory: it holds the socket ``ctxd.sock`` and ``current.json``.
-    ``sessions``: those it may name; a call that names none means the first. ``expires_at`` (ms since 1970): the end of
-    the lease unless it is renewed; None while the connection that holds the lease is open. ``refused`` counts calls
-    beyond the quota.
+    Mount ``directory`` read-only, as a directory: it contains the socket ``ctxd.sock`` and ``current.json``.
+    ``sessions``: those it may use; the first is the default of a call without one. ``expires_at`` (ms since 1970): the
+    end of the lease unless it is renewed; None while the connection that holds the lease is open. ``refused``: number
+    of calls refused for the quota.
     """
 
     sandbox: str

@@ -1,6 +1,6 @@
 """Secrets as clients see them: by rule and tag, never by their text.
 
-A module of its own, because sessions, objects and events all refer to it.
+Separate: sessions, objects and events all refer to them.
 """
 
 from typing import Literal
@@ -21,9 +21,9 @@ class SecretFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Secrets of a version: the policy of its capture, and the findings.
+    """Secrets of a version: the policy at its capture, and the findings.
 
-    A version without this was captured under ``flag`` without findings.
+    A version without this was captured under ``flag``, with no findings.
     """
 
     policy: SecretPolicy

@@ -1,4 +1,4 @@
-"""Types in the methods of sessions: mounts, messages, views of sessions, notices (spec 1 §3)."""
+"""Types of the session methods: mounts, messages, views of sessions, notices (spec 1 §3)."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,17 +7,17 @@ import msgspec
 from ctxd_protocol.secrets import SecretPolicy, Secrets
 
 SessionStatus = Literal["active", "paused", "closed", "removed"]
-"""``removed``: in the trash, where ``session.restore`` finds it until ``session.gc`` empties that."""
+"""``removed``: in the trash; ``session.restore`` can restore it until ``session.gc`` empties the trash."""
 ComponentName = Literal["environment", "date", "instructions", "skills"]
 """A part of the system context that the daemon reads and keeps up to date in a request."""
 Harness = Literal["claude-code", "codex", "pi", "opencode"]
 """A harness whose instruction files and skills are known."""
 CheckpointPolicy = Literal["none", "turn", "tool", "compaction"]
-"""When the daemon commits what is new in a session by itself. ``none``: only when ``context.current`` is called.
-``turn``: at the end of each turn, which is the next prompt, a pause or the end of the session. ``tool``: also soon
-after tool calls. ``compaction``: at each compaction, a pause and the end of the session."""
+"""Events on which the daemon commits new content of a session. ``none``: only a call of ``context.current``. ``turn``:
+the end of each turn, which is the next prompt, a pause or the end of the session. ``tool``: also shortly after tool
+calls. ``compaction``: each compaction, a pause and the end of the session."""
 ContextLevel = Literal["active", "inactive", "indexed"]
-"""Whole content in the window; a metadata line; known but unseen (spec 1 §3.2)."""
+"""Whole content in the window; a metadata line; known but not shown (spec 1 §3.2)."""
 
 Role = Literal["user", "assistant", "toolcall"]
 
@@ -25,7 +25,7 @@ Role = Literal["user", "assistant", "toolcall"]
 class Mount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One mount mapping: the agent's ``agent_prefix`` is ``canonical_prefix`` on ``filesystem_id``.
 
-    Without ``filesystem_id`` the host's own filesystem is meant (spec 1 §5.3).
+    ``filesystem_id`` defaults to the host's own filesystem (spec 1 §5.3).
     """
 
     agent_prefix: str
@@ -35,7 +35,8 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Collapse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The auto-collapse window: newest tool calls kept active per turn, and how many turns count (spec 1 §4.3)."""
+    """The auto-collapse window: the number of newest tool calls kept active per turn, and the number of newest turns
+    (spec 1 §4.3)."""
 
     per_turn: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 5
     turns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
@@ -44,9 +45,9 @@ class Collapse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ComponentOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Options of the components of the system context, see ``session.create``.
 
-    ``harness``: whose instruction files and skills; None: the first word of the agent's name, else codex.
-    ``home``: the agent's home directory, as the agent knows it; ``shell``: its shell; None: those of the user who makes
-    the session, none for an agent in a sandbox. ``zone``: the IANA time zone of the date; None: the host's.
+    ``harness``: the one whose instruction files and skills are read; None: the first word of the agent's name, else
+    codex. ``home``: the agent's home directory, by the agent's path; ``shell``: its shell; None: those of the user who
+    creates the session, nothing for an agent in a sandbox. ``zone``: the IANA time zone of the date; None: the host's.
     """
 
     harness: Harness | None = None
@@ -56,11 +57,11 @@ class ComponentOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One chat message. ``role`` ``toolcall`` stands for a tool result: ``toolcall`` names the object,
+    """One chat message. With ``role`` ``toolcall`` it is a tool result: ``toolcall`` is the id of the object, and
     ``content`` is empty.
 
-    ``meta`` is the harness's own (model, usage, stop reason) and is stored unchanged. ``secrets``: the daemon's
-    findings in both; a client's value is ignored.
+    ``meta`` is data of the harness (model, usage, stop reason) and is stored unchanged. ``secrets``: the daemon's
+    findings in content and ``meta``; a client's value is ignored.
     """
 
     role: Role
@@ -71,7 +72,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn: it starts at a user message and holds every message up to the next one, in order."""
+    """One turn: a user message and every message up to the next one, in order."""
 
     number: int
     messages: tuple[Message, ...]
@@ -80,7 +81,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class Removal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Removal of a session: at ``at``, ms since 1970, by the principal ``by``, through the connection ``via``.
 
-    ``state``: the session's state before, which ``session.restore`` gives it back. ``idle``: ``session.gc`` retired it.
+    ``state``: the session's previous state, which ``session.restore`` restores. ``idle``: ``session.gc`` retired it.
     """
 
     at: int
@@ -91,12 +92,12 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The project of a session. ``directory``: the working tree of its git repository, or the session's directory
-    without one; a path of the host. ``path``: that of the session's directory below it, empty for itself.
+    """The project of a session. ``directory``: the working tree of its git repository or, without one, the session's
+    directory; a path of the host. ``path``: the session's directory relative to it, empty if they are the same.
 
-    ``remotes``: the addresses of the repository's remotes, in a form that is the same for every protocol, without
-    credentials; that of ``origin`` first. ``roots``: its root commits, sorted; none of a shallow clone, and none where
-    git took too long.
+    ``remotes``: the addresses of the repository's remotes, without credentials and in a form that is independent of the
+    protocol; that of ``origin`` is first. ``roots``: its root commits, sorted; empty for a shallow clone, and if git
+    took too long.
     """
 
     directory: str
@@ -106,18 +107,18 @@ class Project(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SessionOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The beginning of a session that goes on from another: the ``session``, and the ``commit`` if that is not the
-    newest of it at that moment."""
+    """The origin of a session that continues another: that ``session``, and the ``commit`` if it was not the newest one
+    at that moment."""
 
     session: str | None = None
     commit: str | None = None
 
 
 class RecordedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Facts of a harness's own record of a session: its ``title``, the first ``prompt``, and the times of the first and
+    """Data of a harness's own record of a session: its ``title``, the first ``prompt``, and the times of the first and
     the last event, ``began_at`` and ``ended_at`` in ms since 1970.
 
-    ``permissions``: grants to the harness, by its own names and with its own values. They are shown, and never applied.
+    ``permissions``: those granted to the harness, by its own names and values. They are shown, but never applied.
     """
 
     title: Annotated[str, msgspec.Meta(max_length=1000)] = ""
@@ -130,10 +131,10 @@ class RecordedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a session listing. ``preview`` is the start of the newest user message. Times are ms since 1970.
 
-    ``workdir`` is the agent's working directory. ``host``: the name of the host that wrote the session last, None for
-    sessions of this host. ``harness``: the value of the label ``harness``, which hooks and imports set. ``title``: the
-    one that was given, else the harness's own, else the first prompt. Times of an imported session are those of its
-    events.
+    ``workdir`` is the agent's working directory. ``host``: the name of the last host that wrote to the session, None
+    for sessions of this host. ``harness``: the value of the label ``harness``, set by hooks and imports. ``title``: the
+    one set by ``session.annotate``, else the harness's, else the first prompt. Times of an imported session are those
+    of its events.
     """
 
     session: str
@@ -156,10 +157,10 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session whole: its settings, and its four sets as object ids in order of entry.
+    """A whole session: its settings, and its four sets as object ids in order of entry.
 
-    Paths that no mount covers lie on ``filesystem_id``; with ``detect_filesystems``, on that of their device.
-    ``project`` and ``origin`` are not shown in a sandbox.
+    Paths outside all mounts are on ``filesystem_id`` or, with ``detect_filesystems``, on the filesystem of their
+    device. ``project`` and ``origin`` are not shown in a sandbox.
     """
 
     session: str
@@ -206,9 +207,9 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharingHost(msgspec.Struct, frozen=True, kw_only=True):
-    """One host on the shared log. ``sessions``: how many it owns and has not released; ``released``: how many any host
-    may take. ``lag_rows``: its journal rows that its node lacks, of another host as of its newest lease.
-    ``lease_left_ms``: how long it still counts as alive if it stays silent; absent for this host.
+    """One host on the shared log. ``sessions``: number of sessions that it owns and has not released; ``released``:
+    number of those that any host may take. ``lag_rows``: its journal rows that its node lacks; for another host, as of
+    its newest lease. ``lease_left_ms``: time until its lease expires unless renewed; None for this host.
     """
 
     host: str
@@ -222,7 +223,7 @@ class SharingHost(msgspec.Struct, frozen=True, kw_only=True):
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """A change of an object that this session has read, made by another session or found on disk.
 
-    ``seq`` is the journal sequence of the change: pass the last one seen to continue from there.
+    ``seq`` is the journal sequence of the change: pass the last one seen as ``after`` to continue.
     """
 
     seq: int

@@ -1,4 +1,4 @@
-"""The daemon's state as ``daemon.status`` reports it."""
+"""The daemon's state, as reported by ``daemon.status``."""
 
 from typing import Literal
 
@@ -10,11 +10,11 @@ from ctxd_protocol.tracker_types import Watching
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """State of the projection to the XTDB node at ``url``: it has rows up to ``seq``, ``lag_rows`` behind the journal.
 
-    ``projecting``: rows flow. ``connecting``: not yet. ``unreachable``: the node does not answer. ``failed``: the node
-    no longer indexes. ``stopped``: the node holds another journal's rows. ``reason``: the fault, empty without one.
-    ``lag_s``: the age of the oldest waiting row. ``backlog_share``: the used share of the backlog limit: from 0.8 on
-    writes are slowed down, at 1 refused. ``quarantined``: the first hundred rows that the node rejects. Acknowledged
-    writes do not depend on any of it.
+    ``projecting``: rows are being sent. ``connecting``: not connected yet. ``unreachable``: the node does not respond.
+    ``failed``: the node no longer indexes. ``stopped``: the node has another journal's rows. ``reason``: the fault,
+    empty without one. ``lag_s``: the age of the oldest waiting row. ``backlog_share``: the used share of the backlog
+    limit: writes are slowed down from 0.8 and refused at 1. ``quarantined``: the first hundred rows that the node
+    rejects. Acknowledged writes do not depend on the projection.
     """
 
     url: str
@@ -31,10 +31,10 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """State of the journal: newest sequence and chain hash, rows that wait for their flush, and acceptance of writes.
 
-    ``reason``: the fault, empty without one; writes are accepted if ``state`` is ``ok`` all the same.
+    ``reason``: the fault, empty without one; if ``state`` is ``ok``, writes are accepted in spite of it.
     ``damage``: findings of the checks at start and of the background scrub, at most a hundred; ``ctxd verify``
-    finds all. ``scrubbed_seq``: the row that the scrub has come to; ``scrubbed_ms``: the end of its last pass over all
-    rows since the start, in ms since 1970.
+    finds all. ``scrubbed_seq``: the row that the scrub has reached; ``scrubbed_ms``: the end of its last full pass
+    since the start, in ms since 1970, None before the first.
     ``projection`` is present with ``backend`` ``xtdb`` only.
     """
 
@@ -55,11 +55,11 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """State of the search index: it has journal rows up to ``seq``, ``lag_rows`` behind the journal, in ``bytes`` of
-    disk space at ``path``, empty while it is being opened.
+    """State of the search index: it has journal rows up to ``seq``, ``lag_rows`` behind the journal, and takes
+    ``bytes`` of disk space at ``path``, which is empty while the index is being opened.
 
-    ``behind``: rows wait. ``failing``: they wait because of ``reason``; the next attempt follows. Writes do not depend
-    on it.
+    ``behind``: rows are waiting. ``failing``: indexing failed for ``reason`` and is retried. Writes do not depend on
+    the index.
     """
 
     state: Literal["current", "behind", "failing"] = "behind"
@@ -71,9 +71,9 @@ class SearchStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals of all sandboxes: the number ``registered``, the registration of the ``oldest``, and ``next_end``, the end
-    of the first lease unless it is renewed, None while connections hold them all (ms since 1970). ``refused`` counts
-    calls above a quota, ``requests`` all calls, of the sandboxes registered now."""
+    """Totals of all sandboxes: the number ``registered``, the time at which the ``oldest`` was registered, and
+    ``next_end``, the next expiry of a lease unless it is renewed, None while connections hold all leases (ms since
+    1970). ``refused`` counts calls above a quota, ``requests`` all calls, of the sandboxes registered now."""
 
     registered: int = 0
     oldest: int | None = None
@@ -84,7 +84,7 @@ class SandboxesStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Health and figures of the daemon. ``uptime_s``: seconds since it was ready; ``incarnation``: its starts.
+    """Health and figures of the daemon. ``uptime_s``: seconds since it was ready; ``incarnation``: count of its starts.
 
     ``degraded``: ``store.reason`` or ``store.projection.reason`` has the cause.
     """

@@ -1,4 +1,4 @@
-"""Usage of a provider: the tokens that it billed for requests, and their price."""
+"""Usage: the tokens that a provider billed for requests, and their price."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """Price in integer micro-dollars, by the table of models. Each part of each request is rounded once, half up; every
-    sum, ``total`` too, is one of rounded parts. ``cache_write``: by the cache's lifetime in seconds."""
+    """Price in integer micro-dollars, by the table of models. Each part of each request is rounded once, half up; sums,
+    including ``total``, add rounded parts. ``cache_write``: by the cache's lifetime in seconds."""
 
     input: int
     cache_read: int
@@ -17,12 +17,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of one request as its provider billed them.
+    """Tokens of one request, as billed by its provider.
 
-    ``number`` and ``context_id`` are those of its assembly. ``input`` excludes what was read from and written to the
-    cache. ``cache_write``: tokens by the cache's lifetime in seconds, ``0`` where the provider gives none. ``output``
-    includes ``reasoning``, None if the provider does not give it. ``other``: further fields of the provider's object.
-    ``price``: None for a model that the table of models does not have.
+    ``number`` and ``context_id`` are those of its assembly. ``input`` excludes tokens read from and written to the
+    cache. ``cache_write``: tokens by the cache's lifetime in seconds, with the key ``0`` if the provider gives none.
+    ``output`` includes ``reasoning``, which is None if the provider does not give it. ``other``: further fields of the
+    provider's object. ``price``: None for a model that is not in the table of models.
     """
 
     number: int
@@ -38,7 +38,8 @@ class RequestUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
-    """Sum over requests. ``price``: of those whose model the table of models has; ``unpriced``: how many it lacks."""
+    """Sum over requests. ``price``: that of requests for models in the table of models; ``unpriced``: number of the
+    other requests."""
 
     requests: int
     input: int

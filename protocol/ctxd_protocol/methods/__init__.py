@@ -2,7 +2,7 @@
 
 Every write takes an optional ``op_id``: the same ``op_id`` with the same parameters is applied once and returns the
 first result; with other parameters it is refused as ``idempotency_mismatch``. A call that changes nothing writes
-nothing, not even its ``op_id``: sent again later, it is decided anew.
+nothing, not even its ``op_id``: a later resend is evaluated again.
 """
 
 from typing import Any, Final, get_args
@@ -59,7 +59,7 @@ METHODS: Final[dict[str, Method]] = {
 GRANTS: Final[dict[Grant, tuple[str, ...]]] = {
     grant: tuple(row.name for row in METHODS.values() if row.grant == grant) for grant in get_args(Grant)
 }
-"""The methods that each grant gives. Every method of capability ``session`` is in exactly one."""
+"""The methods of each grant. Every method of capability ``session`` has exactly one grant."""
 
 NOTIFICATIONS: Final[dict[str, type[Any]]] = {"events.notice": events.NoticeEvent}
 """Notifications that the daemon sends, by name. A client may send ``$/cancelRequest``."""

@@ -1,4 +1,4 @@
-"""Methods ``artifact.*``: bytes of any size by their address, the tags that name them, and their collection."""
+"""Methods ``artifact.*``: bytes of any size by their address, tags on them, and their collection."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.secrets import Secrets
 
 ArtifactText = Annotated[str, msgspec.Meta(min_length=4, max_length=140)]
-"""An artifact: the 64 hex digits of its BLAKE3, at least 4 of the first ones, or ``tag:`` and the name of a tag."""
+"""An artifact: the 64 hex digits of its BLAKE3, at least the first 4 of them, or ``tag:`` and the name of a tag."""
 
 AddressText = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 TagText = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$(?!\n)")]
@@ -27,8 +27,8 @@ PIECE_BYTES_MAX = 4 * 1024 * 1024
 class ArtifactUploadParams(Params, frozen=True, kw_only=True):
     """A piece of an upload in base64, and its offset; without ``offset`` nothing is written.
 
-    The caller names the upload. What is answered is on the disk: after a lost connection or a restart, ask for the
-    offset and go on there.
+    The caller names the upload. Acknowledged bytes are on disk: after a lost connection or a restart, request the
+    offset and continue there.
     """
 
     upload: UploadText
@@ -37,16 +37,16 @@ class ArtifactUploadParams(Params, frozen=True, kw_only=True):
 
 
 class ArtifactUploadResult(Result, frozen=True, kw_only=True):
-    """The number of bytes that the upload has: the offset of the next piece."""
+    """The number of bytes received, which is the offset of the next piece."""
 
     offset: int
 
 
 class ArtifactPutParams(Params, frozen=True, kw_only=True):
-    """Either ``data`` in base64 or an ``upload`` that is complete, which ends with it.
+    """Either ``data`` in base64 or a complete ``upload``, which this call ends.
 
-    ``policy``: by default that of the artifact, ``default`` for a new one. ``blake3``: the address that the bytes must
-    have.
+    ``policy``: by default the artifact's current one, and ``default`` for a new artifact. ``blake3``: the address that
+    the bytes must have.
     """
 
     data: bytes | None = None
@@ -58,7 +58,7 @@ class ArtifactPutParams(Params, frozen=True, kw_only=True):
 
 
 class ArtifactPutResult(Result, frozen=True, kw_only=True):
-    """The address of the artifact, its size in bytes, and its policy; no ``receipt`` if it was there like that."""
+    """The address of the artifact, its size in bytes, and its policy; no ``receipt`` if nothing had to be written."""
 
     artifact: str
     size: int
@@ -91,10 +91,11 @@ class ArtifactParams(Params, frozen=True, kw_only=True):
 
 
 class ArtifactStatResult(Result, frozen=True, kw_only=True):
-    """One artifact. ``created_at``: milliseconds since 1970, None of one that was not put as an artifact.
+    """One artifact. ``created_at``: milliseconds since 1970, None for bytes that were not put as an artifact.
 
-    ``references``: number of objects, commits and other entities with a version that has its bytes. With one of them, a
-    tag, or the policy ``pin`` it is not collected. ``secrets``: those in what a sandbox put, None without any.
+    ``references``: number of objects, commits and other entities with a version that has these bytes. An artifact with
+    a reference, a tag, or the policy ``pin`` is not collected. ``secrets``: those found in an artifact that a sandbox
+    put, None without any.
     """
 
     artifact: str
@@ -108,7 +109,7 @@ class ArtifactStatResult(Result, frozen=True, kw_only=True):
 
 
 class ArtifactListParams(Params, frozen=True, kw_only=True):
-    """A page of the artifacts that were put, by address."""
+    """A page of the artifacts that were put, in order of address."""
 
     limit: PageSize = 100
     cursor: AddressText | None = None
@@ -132,9 +133,9 @@ class ArtifactListResult(Result, frozen=True, kw_only=True):
 
 
 class ArtifactTagParams(Params, frozen=True, kw_only=True):
-    """A tag, and the artifact that it names from now on; without ``artifact`` the tag is removed.
+    """A tag, and its new artifact; without ``artifact`` the tag is removed.
 
-    ``expected``: the full address that the tag must have, or an empty text if it must not exist; by default any.
+    ``expected``: the full address that the tag must have now, or an empty text if it must not exist; by default any.
     """
 
     tag: TagText
@@ -144,7 +145,7 @@ class ArtifactTagParams(Params, frozen=True, kw_only=True):
 
 
 class ArtifactTagResult(Result, frozen=True, kw_only=True):
-    """The artifact that the tag names, and the one that it named before; no ``receipt`` if both are the same."""
+    """The tag's artifact, and its previous one; no ``receipt`` if both are the same."""
 
     tag: str
     artifact: str | None
@@ -153,10 +154,10 @@ class ArtifactTagResult(Result, frozen=True, kw_only=True):
 
 
 class ArtifactGcParams(Params, frozen=True, kw_only=True):
-    """The extent of a collection: artifacts that nothing refers to, older than ``grace_ms``, ``ephemeral`` ones first,
-    then those that were not used for the longest time.
+    """The extent of a collection: unreferenced artifacts older than ``grace_ms``, ``ephemeral`` ones first, then in
+    order of least recent use.
 
-    ``max_bytes``: only until no more than so many bytes of artifacts are left. ``dry_run``: list them, remove nothing.
+    ``max_bytes``: stop once at most this many bytes of artifacts are left. ``dry_run``: list them, remove nothing.
     """
 
     grace_ms: Milliseconds = 3_600_000
@@ -165,9 +166,9 @@ class ArtifactGcParams(Params, frozen=True, kw_only=True):
 
 
 class ArtifactGcResult(Result, frozen=True, kw_only=True):
-    """Report of a collection: the artifacts that were removed, their bytes, and the bytes of those that are left.
+    """Report of a collection: the removed artifacts, their bytes, and the bytes of the remaining ones.
 
-    ``more``: a call removes a thousand at most; send it again.
+    ``more``: the call removed the maximum of a thousand; send it again.
     """
 
     removed: tuple[str, ...]
@@ -177,22 +178,22 @@ class ArtifactGcResult(Result, frozen=True, kw_only=True):
 
 
 class ArtifactFsckParams(Params, frozen=True, kw_only=True):
-    """The page to check: artifacts are read and compared with their addresses, then each pack, then the index."""
+    """The page to check: artifacts are read and compared with their addresses, then each pack and the index."""
 
     limit: PageSize = 100
     cursor: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None = None
 
 
 class DamagedArtifact(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact that cannot be read as it was put, and the fault."""
+    """An artifact whose bytes are damaged or missing, and the fault."""
 
     artifact: str
     fault: str
 
 
 class ArtifactFsckResult(Result, frozen=True, kw_only=True):
-    """Findings in one page: ``checked`` artifacts, read to their ends, and ``checked_bytes``; those that are
-    ``damaged``; ``faults`` of packs and index. A page reads some 64 MiB."""
+    """Findings in one page: number of ``checked`` artifacts, which were read whole, and their ``checked_bytes``; the
+    ``damaged`` ones; ``faults`` of packs and index. A page reads some 64 MiB."""
 
     checked: int
     checked_bytes: int

@@ -8,10 +8,10 @@ from ctxd_protocol.methods.declaration import SESSION_ERRORS, Method, Millisecon
 
 
 class SessionTurnParams(SessionParams, frozen=True, kw_only=True):
-    """A turn of a session: ``back`` turns before another one.
+    """A turn of a session: ``back`` turns before a reference turn.
 
-    That one is ``turn``, or the turn that was under way at ``valid_time``, or without either the newest. Turns are
-    numbered by user message from 1; turn 0 holds the messages before the first.
+    The reference is ``turn``, or the turn in progress at ``valid_time``, or by default the newest. Turns are numbered
+    by user message from 1; turn 0 has the messages before the first.
     """
 
     turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -20,7 +20,7 @@ class SessionTurnParams(SessionParams, frozen=True, kw_only=True):
 
 
 class SessionTurnResult(Result, frozen=True, kw_only=True):
-    """A turn. ``tx``: the journal sequence at its end, for reads as of then; None for the newest, which has no end."""
+    """A turn. ``tx``: the journal sequence at its end, for reads as of then; None for the newest, which is open."""
 
     session: str
     turn: int
@@ -40,7 +40,7 @@ class ChatResult(Result, frozen=True, kw_only=True):
 class ChatParams(SessionParams, frozen=True, kw_only=True):
     """A range of turns.
 
-    Turn 0 holds the messages before the first user message.
+    Turn 0 has the messages before the first user message.
     """
 
     first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -48,7 +48,7 @@ class ChatParams(SessionParams, frozen=True, kw_only=True):
 
 
 class LoggedEvent(Result, frozen=True, kw_only=True):
-    """One event of the chat: its ``turn``, its number ``place`` within that, from 0, and the sequence of its write.
+    """One event of the chat: its ``turn``, its number ``place`` in that turn, from 0, and the sequence of its write.
 
     ``event`` has the members that ``session.append`` takes.
     """
@@ -69,10 +69,10 @@ class EventLogResult(Result, frozen=True, kw_only=True):
 
 
 class EventLogParams(SessionParams, frozen=True, kw_only=True):
-    """A part of the chat as it is kept: every event, also those that ``session.chat`` does not show.
+    """A part of the chat's event log: every event, including those that ``session.chat`` does not show.
 
-    It begins at ``first_turn``, or goes on at ``cursor``, which this session returned; not both. Turn 0 holds the
-    events before the first prompt.
+    It begins at ``first_turn``, or continues at ``cursor``, which an earlier call for this session returned; not both.
+    Turn 0 has the events before the first prompt.
     """
 
     first_turn: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -90,11 +90,11 @@ class SessionExportParams(SessionParams, frozen=True, kw_only=True):
 class SessionExportResult(Result, frozen=True, kw_only=True):
     """One page of transcript records; no ``next_cursor`` at the end.
 
-    Every secret is replaced by ``[REDACTED:rule:tag]``. Member ``record`` is the kind: ``session`` with its ``entries``
-    first, then ``system_prompt``, then by turn each ``message``, followed by the ``toolcall`` it stands for, and each
-    ``event`` that is no message, then the other objects of the session: ``toolcall``, and ``file`` without content,
-    then the ``usage`` of each request. An ``object`` of state ``unknown`` has no version any more. Messages that
-    arrive after the first page are left out.
+    Every secret is replaced by ``[REDACTED:rule:tag]``. The member ``record`` is the kind of a record. The order is:
+    ``session`` with its ``entries``; ``system_prompt``; by turn, each ``message``, followed by its ``toolcall`` if it
+    is a tool result, and each ``event`` without a message; the other objects of the session, ``toolcall``, and ``file``
+    without content; the ``usage`` of each request. An ``object`` of state ``unknown`` no longer has a version. Messages
+    that arrive after the first page are left out.
     """
 
     records: tuple[dict[str, Any], ...]

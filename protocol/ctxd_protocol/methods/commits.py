@@ -1,7 +1,7 @@
-"""Methods ``commit.*``: an agent's understanding as a chain of commits (spec 3), each with what is new since the last.
+"""Methods ``commit.*``: an agent's understanding as a chain of commits (spec 3), each with the delta to its parent.
 
 A commit and its delta never change; only its summary and its tags do. A connection of a sandbox sees the commits of its
-own sessions, ancestors included; every other one is as if it did not exist.
+own sessions, ancestors included; to it, no other commit exists.
 """
 
 from base64 import b64encode
@@ -16,8 +16,8 @@ from ctxd_protocol.methods.declaration import Method, Milliseconds, PageSize, Pa
 from ctxd_protocol.object_types import Receipt
 
 CommitType = Literal["delta", "compaction", "snapshot"]
-"""Content of a commit. ``delta``: the entries since its parent. ``compaction``: the summary that replaces all before
-it. ``snapshot``: the whole context up to it."""
+"""Content of a commit. ``delta``: the entries since its parent. ``compaction``: a summary that replaces everything
+before it. ``snapshot``: the whole context up to it."""
 
 Checkpoint = Literal["turn_boundary", "tool_call", "compaction", "session_end", "explicit"]
 """Trigger of a commit."""
@@ -30,16 +30,16 @@ SummaryText = Annotated[str, msgspec.Meta(max_length=65_536)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 
 IMPORTED_DELTAS_MAX: Final = 1_000
-"""Deltas of one import: their commits are decided in one go."""
+"""Deltas of one import, which are committed in one write."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """A context commit.
 
-    ``parent``: None for a root. ``artifact_ref``: the BLAKE3 of its content, None once that was purged. ``principal``
-    and ``machine``: where it was made, by the daemon's own knowledge; ``machine`` is shown on the host only.
-    ``created_at``: ISO 8601 in whole seconds, as it is part of the id; ``created_at_ms``: the instant in ms since 1970.
-    ``depth``: the number of its ancestors. ``version``: that of its writer's rules. ``tx``: the journal sequence.
+    ``parent``: None for a root. ``artifact_ref``: the BLAKE3 of its content, None once that is purged. ``principal``
+    and ``machine``: its origin, as determined by the daemon; ``machine`` is shown on the host only. ``created_at``: ISO
+    8601 in whole seconds, as it is part of the id; ``created_at_ms``: the exact instant in ms since 1970. ``depth``:
+    the number of its ancestors. ``version``: that of its writer's rules. ``tx``: the journal sequence.
     """
 
     commit: str
@@ -66,15 +66,15 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointParams(Params, frozen=True, kw_only=True):
-    """A commit: its parent, and what is new since then.
+    """A commit: its parent, and its delta.
 
-    ``parent``: a commit; a root without one. ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` is the address
-    of bytes that ``artifact.put`` has stored, its first digits or ``tag:`` and a tag, of any size, on the host only:
-    one of them is given, in the form of ``format``. An artifact stays as it was put: of a secret in it, the policy
-    ``redact`` keeps a redacted copy.
+    ``parent``: a commit; without it the new commit is a root. Exactly one delta is given, in the form of ``format``:
+    ``delta`` is text, ``delta_base64`` is bytes, ``artifact`` refers to bytes of any size that ``artifact.put`` has
+    stored, by their address, its first digits or ``tag:`` and a tag, on the host only. The artifact itself is not
+    changed: if it contains a secret, the policy ``redact`` keeps a redacted copy.
     ``checkpoint``: the trigger. ``message_count`` and ``token_count``: by default counted and estimated.
-    ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only. Principal,
-    machine and time are the daemon's own knowledge.
+    ``valid_time``: the time at which an imported commit was made, in ms since 1970; on the host only. The daemon itself
+    determines principal, machine and time.
     """
 
     format: FormatText
@@ -98,7 +98,7 @@ class CheckpointParams(Params, frozen=True, kw_only=True):
 class ImportedDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A delta of ``size`` bytes that became known to an agent at ``valid_time``, in ms since 1970; by default now.
 
-    It continues ``parent``, a commit, or ``after``, an earlier delta of the same call by its number from 0; without
+    Its parent is the commit ``parent``, or ``after``, an earlier delta of the same call by its number from 0; without
     either it is a root. The other fields are those of ``commit.checkpoint``.
     """
 
@@ -117,7 +117,7 @@ class ImportedDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class CommitImportParams(Params, frozen=True, kw_only=True):
     """Deltas of a session, at most 1,000, all in the form of ``format``.
 
-    ``content_base64``: the bytes of all of them, one behind the other.
+    ``content_base64``: the concatenated bytes of all of them.
     """
 
     session: SessionIdText
@@ -127,7 +127,7 @@ class CommitImportParams(Params, frozen=True, kw_only=True):
 
 
 class CommitImportResult(Result, frozen=True, kw_only=True):
-    """The commit of each delta, in order, and the number of those that are new; no ``receipt`` if none is."""
+    """The commit of each delta, in order, and the number of new ones; no ``receipt`` without new ones."""
 
     commits: tuple[str, ...]
     made: int
@@ -148,40 +148,40 @@ class CommitParams(Params, frozen=True, kw_only=True):
 
 
 class CommitShowParams(CommitParams, frozen=True, kw_only=True):
-    """A commit, as it was at ``valid_time`` and journal sequence ``tx``; without them as it is."""
+    """A commit as of ``valid_time`` and journal sequence ``tx``, by default as it is now."""
 
     valid_time: Milliseconds | None = None
     tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class CommitShowResult(Result, frozen=True, kw_only=True):
-    """The commit, and the ids of the commits that continue it, oldest first; at most 1,000."""
+    """The commit, and the ids of its children, oldest first; at most 1,000."""
 
     commit: Commit
     children: tuple[str, ...]
 
 
 class CommitHistoryParams(Params, frozen=True, kw_only=True):
-    """A commit, and the number of commits to return: it and its ancestors."""
+    """A commit, and the number of commits to return, from it back through its ancestors."""
 
     commit: CommitIdText
     depth: PageSize = 100
 
 
 class CommitHistoryResult(Result, frozen=True, kw_only=True):
-    """The commits from the requested one back towards the root. ``next_commit``: the parent of the last one, with which
-    the history goes on; None at the root."""
+    """The commits from the requested one back towards the root. ``next_commit``: the parent of the last one, for the
+    next call; None at the root."""
 
     commits: tuple[Commit, ...]
     next_commit: str | None
 
 
 class CommitListParams(Params, frozen=True, kw_only=True):
-    """Conditions, all of which hold for the commits of the result, and a page.
+    """Filters, all of which must hold, and a page.
 
-    ``parent``: only its children. ``tips``: only commits that none continues. ``without_summary``: only commits that
-    have none. ``cursor``: ``next_cursor`` of the page before. ``oldest_first``: the other order, in which every page
-    but an empty one has a ``next_cursor``: commits that are made later are behind it.
+    ``parent``: only its children. ``tips``: only commits without children. ``without_summary``: only commits without
+    one. ``cursor``: ``next_cursor`` of the previous page. ``oldest_first``: the reverse order, in which every page but
+    an empty one has a ``next_cursor``, which leads to later commits.
     """
 
     session: SessionIdText | None = None
@@ -196,7 +196,7 @@ class CommitListParams(Params, frozen=True, kw_only=True):
 
 
 class CommitListResult(Result, frozen=True, kw_only=True):
-    """The commits, newest first unless ``oldest_first`` was given. ``more``: others follow already."""
+    """The commits, newest first unless ``oldest_first`` was given. ``more``: the next page has commits already."""
 
     commits: tuple[Commit, ...]
     next_cursor: str | None
@@ -207,7 +207,7 @@ CommitIds = Annotated[tuple[CommitIdText, ...], msgspec.Meta(min_length=1, max_l
 
 
 class CommitDeltasParams(Params, frozen=True, kw_only=True):
-    """The commits whose deltas are read."""
+    """The commits whose deltas to read."""
 
     commits: CommitIds
 
@@ -215,8 +215,8 @@ class CommitDeltasParams(Params, frozen=True, kw_only=True):
 class CommitDelta(msgspec.Struct, frozen=True, kw_only=True):
     """A commit's own delta: its format, its ``size`` in bytes, and its ``data`` in base64.
 
-    ``artifact_ref``: its address, None if it was purged. ``data`` is also None if it is longer than 4 MiB: then
-    ``artifact.get`` reads it in pieces by its address.
+    ``artifact_ref``: its address, None if it was purged. ``data`` is also None for a delta longer than 4 MiB, which
+    ``artifact.get`` reads in pieces by its address.
     """
 
     commit: str
@@ -227,20 +227,20 @@ class CommitDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitDeltasResult(Result, frozen=True, kw_only=True):
-    """The deltas of the first of the requested commits, in their order: as many as 4 MiB hold, and at least one.
-    Request the others again."""
+    """The deltas of the first of the requested commits, in order: as many as fit in 4 MiB, and at least one. Request
+    the others again."""
 
     deltas: tuple[CommitDelta, ...]
 
 
 class CommitDiscardParams(Params, frozen=True, kw_only=True):
-    """The commits whose deltas and summaries are of no more use."""
+    """The commits whose deltas and summaries to destroy."""
 
     commits: CommitIds
 
 
 class CommitDiscardResult(Result, frozen=True, kw_only=True):
-    """The number of commits that had something to destroy."""
+    """The number of commits that still had content."""
 
     discarded: int
 
@@ -255,8 +255,8 @@ class CommitAnnotateParams(CommitParams, frozen=True, kw_only=True):
 class CommitTagParams(CommitParams, frozen=True, kw_only=True):
     """A commit and a tag.
 
-    ``remove``: take the tag off. ``expected``: the commit that has the tag so far, empty for none; without it, the
-    tag is moved from wherever it is.
+    ``remove``: remove the tag. ``expected``: the commit that must have the tag now, empty if it must not exist; without
+    it, the tag is moved from any commit.
     """
 
     tag: TagText
@@ -269,9 +269,9 @@ class CommitResolveParams(Params, frozen=True, kw_only=True):
     """A principal, and an instant, by default now.
 
     ``principal``: by default the caller; with ``session`` any. ``at``: ISO 8601 with an offset or ``Z``. ``session``
-    and ``template``: only commits that have it. A session that has none by then has the one that it began with.
-    ``turn``: only commits that hold nothing behind this turn of ``session``. ``assembly``: only commits that were made
-    before this assembly of ``session``, by the journal and not by the clock.
+    and ``template``: only their commits. A session without commits at that instant has the commit that it began with.
+    ``turn``: only commits without content after this turn of ``session``. ``assembly``: only commits that precede this
+    assembly of ``session`` in the journal, whatever their times.
     """
 
     principal: NameText | None = None
@@ -283,20 +283,21 @@ class CommitResolveParams(Params, frozen=True, kw_only=True):
 
 
 class CommitResolveResult(Result, frozen=True, kw_only=True):
-    """The newest commit at or before the instant, of equal ones the one written later; None without one."""
+    """The newest commit at or before the instant; of commits at the same time, the one written last. None without
+    one."""
 
     commit: Commit | None
 
 
 class CommitMaterializeParams(Params, frozen=True, kw_only=True):
-    """A commit, and how far back its chain is followed.
+    """A commit, and the end of its chain.
 
-    Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends at the nearest compaction or
-    snapshot, ``root`` at the root, and the id of an ancestor there. ``format``: by default that of the
-    oldest content; others are translated to it, as text to read in ``narrative-v1``. ``content``: False for the counts
-    alone. ``limit``: at most that many bytes of the content, from ``offset`` on; without it the whole content, which is
-    refused if it is too large for one answer. ``descriptor``, which ``ctxd_client`` sets by itself: True if the
-    connection takes a long whole content as a file, whose descriptor comes with the answer.
+    Without ``commit`` the result is the empty context. ``stop``: ``compaction`` ends the chain at the nearest
+    compaction or snapshot, ``root`` at the root, and the id of an ancestor at that commit. ``format``: by default that
+    of the oldest content; content in other formats is translated to it; ``narrative-v1`` is readable text. ``content``:
+    False for the counts alone. ``limit``: at most this many bytes of the content, from ``offset`` on; without it the
+    whole content, which is refused if it is too large for one reply. ``descriptor``, which ``ctxd_client`` sets
+    itself: True if the connection accepts a long whole content as a file, whose descriptor is passed with the reply.
     """
 
     commit: CommitIdText | None = None
@@ -309,11 +310,12 @@ class CommitMaterializeParams(Params, frozen=True, kw_only=True):
 
 
 class StartContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The context that a session goes on from: exactly one of ``commit``, ``session`` and ``principal``.
+    """The context that a session continues: exactly one of ``commit``, ``session`` and ``principal``.
 
-    ``session``: as it is, or as of ``valid_time`` or the journal sequence ``tx``. ``principal``: its newest commit, of
-    the template ``agent`` if that is given, once what is new in its newest session is committed; empty for the caller.
-    ``project``: with ``principal``, an absolute path of the host: only work in listed sessions of the project there.
+    ``session``: as it is now, or as of ``valid_time`` or the journal sequence ``tx``. ``principal``: its newest commit,
+    of the template ``agent`` if that is given, after new content of its newest session has been committed; empty for
+    the caller. ``project``: with ``principal``, an absolute path of the host: only work in listed sessions of the
+    project there.
     """
 
     commit: CommitIdText | None = None
@@ -325,25 +327,25 @@ class StartContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class LostPart(msgspec.Struct, frozen=True):
-    """A part of a conversation that a format has no place for, and the number of times."""
+    """A kind of part of a conversation that a format cannot represent, and the number of its occurrences."""
 
     part: str
     times: int
 
 
 class CommitMaterializeResult(Result, frozen=True, kw_only=True):
-    """A context: what the agent knew at the commit.
+    """A context: the agent's knowledge at the commit.
 
-    ``tier``: ``native``, ``fields`` (translated part by part), ``narrative`` (text to read) or ``raw``, the lowest that
-    any delta needed; ``lost``: what the content lacks. ``format``: that of the content.
+    ``tier``: ``native``, ``fields`` (translated part by part), ``narrative`` (readable text) or ``raw``, the lowest
+    that any delta required; ``lost``: the parts that the content lacks. ``format``: that of the content.
     ``content`` is text, ``content_base64`` is bytes; one of them is set if content was requested. ``artifact_ref``: the
-    BLAKE3 of the content; ``size``: its bytes. ``stop``: the last commit that was followed, None for the empty context.
-    ``commit_count``: the commits from there on; ``message_count`` and ``token_count``: those of the deltas in the
-    content; ``chain_message_count`` those of all these commits. ``cached``: the result of an earlier call.
-    With ``limit`` the piece is in ``content_base64``; ``next_offset``: where the next one begins, None at the end. All
-    pieces are of one content as long as ``artifact_ref`` stays the same. ``descriptor``: the one of the two members
-    whose bytes are not here but in a file, ``size`` of them; its descriptor arrives as ancillary data (SCM_RIGHTS) with
-    the first byte of this line.
+    BLAKE3 of the content; ``size``: its bytes. ``stop``: the oldest commit of the chain, None for the empty context.
+    ``commit_count``: number of commits in the chain; ``message_count`` and ``token_count``: those of the deltas in the
+    content; ``chain_message_count``: that of the whole chain. ``cached``: an earlier call computed the result.
+    With ``limit`` the piece is in ``content_base64``; ``next_offset``: the offset of the next one, None at the end. All
+    pieces are of the same content as long as ``artifact_ref`` is the same. ``descriptor``: the name of the content
+    member that is passed as a file of ``size`` bytes instead; the file's descriptor arrives as ancillary data
+    (SCM_RIGHTS) with the first byte of this line.
     """
 
     commit: str | None

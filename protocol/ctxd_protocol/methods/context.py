@@ -1,4 +1,4 @@
-"""Methods ``context.*``: the assembled context, now and as recorded."""
+"""Methods ``context.*``: the assembled context, current and recorded."""
 
 from typing import Annotated, Final
 
@@ -30,7 +30,7 @@ from ctxd_protocol.session_types import ContextLevel
 
 
 class ContextCurrentParams(Params, frozen=True, kw_only=True):
-    """A session; without ``session`` the connection's own, or the only one there is."""
+    """A session; without ``session`` the connection's own, or the only existing one."""
 
     session: SessionIdText | None = None
 
@@ -38,10 +38,11 @@ class ContextCurrentParams(Params, frozen=True, kw_only=True):
 class AssembleParams(SessionParams, frozen=True, kw_only=True):
     """A session, and the form of the result.
 
-    ``format``: one form only; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
-    request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` go into the request body; by
-    default it is for the model that answered last (``spec`` wants one), and declares no tools. ``dry_run``: nothing is
-    recorded and no epoch begins; a context that is not the one recorded last has ``number`` 0 and no ``context_id``.
+    ``format``: exactly one form; without it, ``text`` and ``blocks`` choose. ``layout``: by default ``append`` for a
+    request body and ``spec`` for blocks and text. ``model``, ``max_tokens`` and ``tools`` are members of the request
+    body; by default it is for the model of the last reply (``spec`` requires ``model``), and declares no tools.
+    ``dry_run``: nothing is recorded and no epoch begins; a context other than the last recorded one has ``number`` 0
+    and no ``context_id``.
     """
 
     text: bool = True
@@ -56,7 +57,7 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
 
 
 class PlanParams(SessionParams, frozen=True, kw_only=True):
-    """A session and a budget. Without ``budget_tokens`` the session's own applies."""
+    """A session and a budget, by default the session's own."""
 
     budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
@@ -70,8 +71,8 @@ class PlanResult(Result, frozen=True, kw_only=True):
 class ShowParams(SessionParams, frozen=True, kw_only=True):
     """A recorded assembly.
 
-    By ``number``, or as the newest request of ``turn``, which is its newest assembly if it has none; as that of the
-    newest turn assembled up to ``at``, in ms since 1970; without any of them the newest of all.
+    It is given by ``number``; or by ``turn``, as the turn's newest request or, without requests, its newest assembly;
+    or by ``at``, in ms since 1970, as that of the newest turn assembled by then. By default it is the newest of all.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -88,7 +89,7 @@ class WhyParams(SessionParams, frozen=True, kw_only=True):
 
 
 class WhySince(msgspec.Struct, frozen=True, kw_only=True):
-    """An assembly: its number, its context, its turn, and when it was made, in ms since 1970."""
+    """An assembly: its number, its context, its turn, and its time in ms since 1970."""
 
     number: int
     context_id: str
@@ -97,11 +98,11 @@ class WhySince(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyResult(Result, frozen=True, kw_only=True):
-    """The look of an object in the session's newest request, in its newest assembly if it has none.
+    """Presence of an object in the session's newest request or, without requests, in its newest assembly.
 
-    ``shown``: the part of it that is there, and ``rule`` the reason; ``detail``: more about it, if there is more.
-    ``since``: the first assembly that showed it so, None if none did. ``layout``: that of the assembly. ``level`` and
-    ``pinned`` are those of now.
+    ``shown``: the part of the object that is included, and ``rule`` the reason; ``detail``: additional information, if
+    any. ``since``: the first assembly that showed the object in this way, None if no assembly did. ``layout``: that of
+    the assembly. ``level`` and ``pinned`` are current.
     """
 
     session: str

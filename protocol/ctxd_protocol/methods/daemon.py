@@ -1,4 +1,4 @@
-"""Methods of the daemon itself: greeting, API description, status; and the notification that cancels a call."""
+"""Methods of the daemon itself: handshake, API description, status; and the notification that cancels a call."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.status import DaemonStatus
 
 PROTOCOL_VERSIONS: Final[tuple[int, ...]] = (1,)
-"""Versions of the wire protocol that this side speaks, oldest first."""
+"""Versions of the wire protocol that this side supports, oldest first."""
 
 SERVER_NAME: Final = "ctxd"
 """The daemon's name in ``hello``."""
@@ -17,8 +17,8 @@ SERVER_NAME: Final = "ctxd"
 class HelloParams(Params, frozen=True, kw_only=True):
     """Identification of the client.
 
-    ``protocol``: the protocol versions that the client speaks. ``last_receipt``: the newest receipt that the client
-    holds, and ``journal`` the journal that it belongs to; the daemon compares them with its own journal.
+    ``protocol``: the protocol versions that the client supports. ``last_receipt``: the newest receipt that the client
+    has, and ``journal`` the journal that it belongs to; the daemon compares them with its own journal.
     """
 
     client: str = ""
@@ -29,10 +29,10 @@ class HelloParams(Params, frozen=True, kw_only=True):
 
 
 class HelloResult(Result, frozen=True, kw_only=True):
-    """Identification of the daemon: the protocol version to speak, and the methods and limits of this connection.
+    """Identification of the daemon: the protocol version to use, and the methods and limits of this connection.
 
-    ``journal`` identifies the journal that receipts belong to: a new state directory or a restored backup has another.
-    ``descriptors``: long contents may be requested as files, whose descriptors come with the answers.
+    ``journal`` identifies the journal of receipts: a new state directory or a restored backup has a different one.
+    ``descriptors``: long contents may be requested as files, whose descriptors are passed with the replies.
     """
 
     server: str

@@ -1,4 +1,4 @@
-"""Declarations of methods, one row each, and the types that all families share."""
+"""Declarations of methods, one row each, and the types shared by all families."""
 
 import inspect
 from typing import Annotated, Any, Final, Literal, get_args
@@ -16,8 +16,8 @@ PageSize = Annotated[int, msgspec.Meta(ge=1, le=PAGE_ITEMS_MAX)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
 
 Capability = Literal["observe", "session", "host"]
-"""Authority of a connection. ``observe``: read the current context. ``session``: work in sessions of its own, as far as
-grants reach. ``host``: everything."""
+"""Permissions of a connection. ``observe``: read the current context. ``session``: work in its own sessions, as its
+grants permit. ``host``: everything."""
 
 COMMON_ERRORS: Final[tuple[ErrorCode, ...]] = (
     "invalid_params",
@@ -81,16 +81,15 @@ class WriteResult(Result, frozen=True, kw_only=True):
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the method table: everything that is declared of a method.
+    """One row of the method table: the declaration of a method.
 
     ``access``: ``observe``, ``host``, or the grant that gives the method to a sandbox. ``errors``: the codes
     besides ``COMMON_ERRORS`` and, for writes, ``WRITE_ERRORS``. ``writes``: changes durable state.
     ``makes_objects``: counts against a sandbox's quota of objects. ``takes_bytes``: counts against its quota of
     written bytes, as writes do. ``resend_safe``: may be sent again after a lost reply. ``handle``: the name of the
     method on a session's handle in the client, empty for none. ``description`` follows the summary in all
-    documentation, before the description of the parameters. ``example``: parameters as JSON has them; ``shows``:
-    the part of the result that the example reads. ``positional``: optional parameters that the client takes by
-    place too.
+    documentation, before the description of the parameters. ``example``: parameters in JSON's types; ``shows``: the
+    part of the result that the example reads. ``positional``: optional parameters that may be positional in the client.
     """
 
     name: str
@@ -111,7 +110,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def capability(self) -> Capability:
-        """The least capability that reaches the method."""
+        """The least capability that permits the method."""
         return "session" if self.grant is not None else "host" if self.access == "host" else "observe"
 
     @property
@@ -128,5 +127,5 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_errors(self) -> tuple[ErrorCode, ...]:
-        """Every code that the method can answer with."""
+        """Every error code that the method can return."""
         return (*self.errors, *(WRITE_ERRORS if self.writes else ()), *COMMON_ERRORS)

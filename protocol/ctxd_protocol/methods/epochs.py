@@ -1,4 +1,4 @@
-"""Methods of context epochs: entries of the system context, and what the model has received of it."""
+"""Methods of context epochs: entries of the system context, and the texts of it that the model has received."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -18,7 +18,7 @@ from ctxd_protocol.methods.declaration import (
 
 class EntrySetParams(SessionParams, frozen=True, kw_only=True):
     """An entry of the system context: ``key``, and ``value``, any JSON of at most 8 KiB. Request bodies have it in the
-    baseline or, set later, as an update. A text is shown as it is, any other value as JSON."""
+    baseline or, if it is set later, as an update. Text is shown unchanged, any other value as JSON."""
 
     key: EntryKeyText
     value: Any
@@ -26,17 +26,17 @@ class EntrySetParams(SessionParams, frozen=True, kw_only=True):
 
 
 class EntryDeleteParams(SessionParams, frozen=True, kw_only=True):
-    """The entry ``key``. If the model has received it, the next request has a line that it no longer applies."""
+    """The entry ``key``. If the model has received it, the next request has a notice that it no longer applies."""
 
     key: EntryKeyText
     op_id: OpIdText | None = None
 
 
 class EpochShowParams(SessionParams, frozen=True, kw_only=True):
-    """A session, and the moment to show: assembly ``number``, the newest assembly of ``turn``, or the newest up to
-    ``at``, in ms since 1970; without any of them the newest of all. Assemblies in the layout ``append`` count.
+    """A session, and the assembly to show: by ``number``, the newest of ``turn``, or the newest up to ``at``, in ms
+    since 1970; by default the newest of all. Only assemblies in the layout ``append`` count.
 
-    ``after``: how many texts to leave out, ``next_after`` of the page before.
+    ``after``: number of texts to skip, ``next_after`` of the previous page.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -47,8 +47,8 @@ class EpochShowParams(SessionParams, frozen=True, kw_only=True):
 
 
 class EpochSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Version of a file, or of an entry, that a text was made from. ``path``: as the agent knows it, or the entry's
-    key; ``object``, ``tx`` and ``content_hash`` name the version, see ``object.get``."""
+    """Version of a file, or of an entry, that a text was made from. ``path``: the agent's path, or the entry's key;
+    ``object``, ``tx`` and ``content_hash`` identify the version, see ``object.get``."""
 
     path: str
     object: str
@@ -57,11 +57,11 @@ class EpochSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochText(msgspec.Struct, frozen=True, kw_only=True):
-    """One text of the system context, in the assembly ``number`` of ``turn``, made ``at``, in ms since 1970.
+    """One text of the system context, added by the assembly ``number`` of ``turn`` ``at`` a time in ms since 1970.
 
     ``key``: the component, such as ``core/date``, ``instructions/{path}``, ``api/{key}``, ``pool`` or ``tools``.
     ``part``: in the baseline, or an update because the component is new, changed, or gone. ``sent``: the model has
-    answered since. ``object``: the id to purge the text by, None for a text of ctxd alone. ``purged``: it is gone.
+    replied since. ``object``: the id with which to purge the text, None for ctxd's own text. ``purged``: it was erased.
     """
 
     key: str
@@ -77,10 +77,10 @@ class EpochText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochShowResult(Result, frozen=True, kw_only=True):
-    """The epoch that assembly ``number`` of ``turn`` belongs to, 0 if what the model had received was not recorded.
+    """The epoch of assembly ``number`` of ``turn``; 0 if the texts that the model had received were not recorded.
 
-    ``begins``: the reason for the epoch. ``texts``: one page, the baseline first, then the updates in order. ``tools``:
-    the names of the declared tools. ``next_after``: None at the end.
+    ``begins``: the reason why the epoch began. ``texts``: one page, the baseline first, then the updates in order.
+    ``tools``: the names of the declared tools. ``next_after``: None at the end.
     """
 
     session: str

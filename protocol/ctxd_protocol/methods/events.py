@@ -9,16 +9,17 @@ from ctxd_protocol.session_types import Notice
 
 
 class SubscribeParams(SessionParams, frozen=True, kw_only=True):
-    """A session and a place in the journal.
+    """A session and a journal sequence.
 
-    Notices with a sequence above ``after`` are sent at once, later ones as they happen; without it only later ones.
+    Existing notices with a sequence above ``after`` are sent at once, and new ones as they happen; without ``after``
+    only new ones are sent.
     """
 
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class SubscribeResult(Result, frozen=True, kw_only=True):
-    """The subscription's number on this connection, and the sequence that its notices start after."""
+    """The subscription's number on this connection, and the sequence after which its notices begin."""
 
     subscription: int
     after: int

@@ -1,4 +1,4 @@
-"""Methods ``file.*``: files as an agent names them."""
+"""Methods ``file.*``: files by their agents' paths."""
 
 from typing import Annotated, Final, Literal
 
@@ -23,11 +23,11 @@ FileOutcome = Literal["created", "updated", "unchanged", "deleted", "orphaned"]
 
 
 class FileIndexParams(SessionParams, frozen=True, kw_only=True):
-    """A file as the agent names it.
+    """A file by the agent's path.
 
-    Without content the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8. ``valid_time``: the
-    past time, in milliseconds since 1970, at which the file held the content: for history that is imported, from the
-    host's own connections only.
+    Without content, the daemon reads the file. ``content_base64`` is for bytes that are not UTF-8. ``valid_time``: the
+    past time, in milliseconds since 1970, at which the file had the content: for imported history, from the host's own
+    connections only.
     """
 
     path: PathText
@@ -50,7 +50,7 @@ class FileIndexResult(Result, frozen=True, kw_only=True):
 
 
 class FileDiscoverParams(SessionParams, frozen=True, kw_only=True):
-    """Paths as the agent names them. ``valid_time``: see ``file.index``."""
+    """Paths of the agent. ``valid_time``: see ``file.index``."""
 
     paths: Annotated[tuple[PathText, ...], msgspec.Meta(max_length=PATHS_MAX)]
     op_id: OpIdText | None = None
@@ -58,13 +58,13 @@ class FileDiscoverParams(SessionParams, frozen=True, kw_only=True):
 
 
 class FileResolveParams(SessionParams, frozen=True, kw_only=True):
-    """A path as the agent names it."""
+    """A path of the agent."""
 
     path: PathText
 
 
 class FileResolveResult(Result, frozen=True, kw_only=True):
-    """The object at the path, ``known`` if it has a version already."""
+    """The object at the path. ``known``: it already has a version."""
 
     object: str
     canonical_path: str

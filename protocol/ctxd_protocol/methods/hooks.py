@@ -11,10 +11,10 @@ from ctxd_protocol.session_types import Harness
 
 
 class SessionHookParams(Params, frozen=True, kw_only=True):
-    """The standard input of a hook of ``harness``, as text, and the time of the event.
+    """The standard input of a hook of ``harness``, as text, and the time of the event in ms since 1970.
 
-    ``shorten_chars``: an output of a tool with more characters is kept whole, and ``output`` of the result makes the
-    harness show the model its beginning, its end and the id of the whole.
+    ``shorten_chars``: a tool's output with more characters is stored whole, but ``output`` of the result makes the
+    harness show the model only its beginning, its end and the id of the stored output.
     """
 
     harness: Harness
@@ -25,8 +25,8 @@ class SessionHookParams(Params, frozen=True, kw_only=True):
 
 
 class SessionHookResult(Result, frozen=True, kw_only=True):
-    """The session that has the event. ``known``: it had the event already; ``ignored``: the hook is of a kind that adds
-    nothing to the conversation. ``output``: the text that the hook prints for the harness."""
+    """The session of the event. ``known``: it had the event already; ``ignored``: hooks of this kind add nothing to the
+    conversation. ``output``: the text that the hook prints for the harness."""
 
     session: str
     outcome: Literal["captured", "known", "ignored"]

@@ -1,4 +1,4 @@
-"""Methods ``session.list`` and ``session.annotate``: the list of sessions, and what it shows of each."""
+"""Methods ``session.list`` and ``session.annotate``: the list of sessions, and the properties that it shows."""
 
 from typing import Annotated, Final
 
@@ -25,10 +25,10 @@ class SessionListParams(Params, frozen=True, kw_only=True):
     """Filters, all of which must hold.
 
     ``label`` is ``name=value``; ``text`` occurs in id, agent, title or preview. Removed sessions are listed with the
-    ``state`` ``removed`` only, archived ones with ``archived`` only. ``harness``: that of the label ``harness``.
-    ``project``: an absolute path of the host for the project that is there, or for the package of it that the path is
-    in; else the address of a remote, the end of one (``owner/name``), the name of a directory, or the first 7 digits
-    or more of a root commit. ``since`` and ``until``: sessions whose last event is not older, and not newer.
+    ``state`` ``removed`` only, archived ones with ``archived`` only. ``harness``: the value of the label ``harness``.
+    ``project``: an absolute path of the host, for the project there or for the package of it that contains the path;
+    else the address of a remote, the end of one (``owner/name``), the name of a directory, or at least the first 7
+    digits of a root commit. ``since`` and ``until``: sessions whose last event is not older, and not newer.
     ``file``: sessions that have read, changed or named the file at an absolute path of the host.
     ``elsewhere``: list the sessions of other hosts instead of this one's, ordered by id; it excludes ``file``.
     """
@@ -51,10 +51,10 @@ class SessionListParams(Params, frozen=True, kw_only=True):
 class SessionListResult(Result, frozen=True, kw_only=True):
     """One page, newest first; no ``next_cursor`` at the end.
 
-    The first page has numbers beside it. ``total``: sessions that are neither archived nor in the trash, whatever the
-    filters. ``archived`` and ``removed``: those that pass the filters and are left out because they are archived, or in
-    the trash; at most 1,000 of each are counted. ``forks``: sessions of forks of the project, which have its root
-    commits and another remote.
+    The counts are on the first page only. ``total``: sessions that are neither archived nor in the trash, regardless of
+    the filters. ``archived`` and ``removed``: those that match the filters but are left out because they are archived,
+    or in the trash; at most 1,000 of each are counted. ``forks``: sessions of forks of the project, which have the same
+    root commits and another remote.
     """
 
     sessions: tuple[SessionSummary, ...]
@@ -66,11 +66,11 @@ class SessionListResult(Result, frozen=True, kw_only=True):
 
 
 class SessionAnnotateParams(SessionParams, frozen=True, kw_only=True):
-    """Properties of a session in a listing, in whatever state it is; those left out stay as they are.
+    """Properties of a session in a listing, in any state; those left out are unchanged.
 
-    ``title``: empty for none, so that the harness's own or the first prompt counts. ``labels``: added to those that
-    there are; None removes one. ``directory``: the place on the host of the project from now on, if it was moved.
-    ``recorded``: what the harness's own record of the session has, replaced as a whole.
+    ``title``: an empty one restores the harness's title or the first prompt. ``labels``: added to the existing ones;
+    None removes one. ``directory``: the new path of the project on the host, if it was moved. ``recorded``: the data of
+    the harness's own record of the session, replaced as a whole.
     """
 
     title: Annotated[str, msgspec.Meta(max_length=TITLE_CHARS_MAX)] | None = None

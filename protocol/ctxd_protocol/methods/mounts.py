@@ -1,4 +1,4 @@
-"""Method ``mount.detect``: mount mappings from the output of container runtimes and kernels."""
+"""Method ``mount.detect``: mount mappings from the output of docker or of the kernel."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ class MountDetectParams(Params, frozen=True, kw_only=True):
 
 
 class MountDetectResult(Result, frozen=True, kw_only=True):
-    """Mappings, the container's own filesystem id if the text has it, and reasons for ignored lines."""
+    """Mappings, the container's own filesystem id if the text has it, and the reasons why mounts were ignored."""
 
     mounts: tuple[Mount, ...]
     filesystem_id: str | None

@@ -15,8 +15,8 @@ from ctxd_protocol.session_types import ContextLevel
 class ObjectGetParams(Params, frozen=True, kw_only=True):
     """An object and a point in time.
 
-    Without ``valid_time`` and ``tx``, the newest version. With ``session``, ``object`` may be a unique prefix of at
-    least 8 characters, and display paths are the session's.
+    Without ``valid_time`` and ``tx``, the newest version is returned. With ``session``, ``object`` may be a unique
+    prefix of at least 8 characters, and display paths are the session's.
     """
 
     object: ObjectIdText
@@ -43,7 +43,7 @@ class ObjectBulkParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectBulkResult(Result, frozen=True, kw_only=True):
-    """The versions found; ``missing`` lists the ids that had none at those times."""
+    """The versions found; ``missing`` lists the ids without a version at those times."""
 
     objects: tuple[ObjectVersion, ...]
     missing: tuple[str, ...]
@@ -116,7 +116,7 @@ class ObjectSessionsParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectSessionsResult(Result, frozen=True, kw_only=True):
-    """The ids of the sessions whose index holds the object."""
+    """The ids of the sessions whose index has the object."""
 
     sessions: tuple[str, ...]
 
@@ -137,13 +137,13 @@ class ObjectPurgeParams(Params, frozen=True, kw_only=True):
 class ObjectPurgeResult(Result, frozen=True, kw_only=True):
     """Report of a purge.
 
-    ``objects``: those purged, the requested one and every other with the same text; of a chat, every message of the
-    requested turns, and every other in it with the same text. With a tool call, messages of its session that hold its
-    text or its arguments are purged; chats of other sessions stay as they are. ``versions``: number of their versions;
-    ``texts``: number of texts and messages. ``complete``: no version, no journal row, no free page, no artifact and no
-    write-ahead log holds them any more. Otherwise ``residue`` names the files that may still hold some, or a chat that
-    another host owns: a program, such as a verification or a backup, reads an older state of the database, and the rest
-    is removed once that ends.
+    ``objects``: the purged objects, which are the requested one and every other with the same text; in a chat, every
+    message of the requested turns, and every other with the same text, is purged. With a tool call, messages of its
+    session that contain its text or its arguments are purged; chats of other sessions are unchanged. ``versions``:
+    number of purged versions; ``texts``: number of purged texts and messages. ``complete``: no version, journal row,
+    free page, artifact or write-ahead log has them any more. Otherwise ``residue`` names the files that may still have
+    some, or a chat that another host owns: a program, such as a verification or a backup, is reading an older snapshot
+    of the database, and the rest is removed once it ends.
     """
 
     objects: tuple[str, ...]
@@ -155,7 +155,7 @@ class ObjectPurgeResult(Result, frozen=True, kw_only=True):
 
 
 class ObjectScanParams(Params, frozen=True, kw_only=True):
-    """A session, by default the whole store, and the page to scan.
+    """The page to scan, of a session or by default of the whole store.
 
     ``history``: also scan earlier versions of files, tool calls and system prompts.
     """
@@ -192,7 +192,7 @@ class ObjectQueryParams(Params, frozen=True, kw_only=True):
     """A Datalog query, as of two times, with its bounds.
 
     ``query``: one map in EDN, without ``:limit`` and ``:timeout``. ``args``: values for its ``:in``. Without
-    ``valid_time`` and ``tx``, the newest documents that the XTDB node has.
+    ``valid_time`` and ``tx``, it runs on the newest documents of the XTDB node.
     """
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=65_536)]
@@ -204,7 +204,8 @@ class ObjectQueryParams(Params, frozen=True, kw_only=True):
 
 
 class ObjectQueryResult(Result, frozen=True, kw_only=True):
-    """Rows in the order of ``:find``. ``complete``: there are no more. ``tx``: the newest transaction they show."""
+    """Rows with columns in the order of ``:find``. ``complete``: there are no more rows. ``tx``: the newest transaction
+    that they reflect."""
 
     rows: tuple[tuple[Any, ...], ...]
     complete: bool

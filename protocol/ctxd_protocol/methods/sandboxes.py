@@ -14,11 +14,11 @@ from ctxd_protocol.session_types import Mount
 class SandboxRegisterParams(Params, frozen=True, kw_only=True):
     """Identity and rights of a sandbox, fixed while it is registered.
 
-    ``sessions``: the sessions that it may name, each created with a filesystem of its own; a call that names none means
-    the first. Without ``principal`` it is named after the sandbox, without ``mounts`` it has those of its sessions,
-    which must agree. Without ``ttl_s`` the connection holds the lease: it ends ``grace_s`` seconds after the connection
-    does, unless another connection calls ``sandbox.renew``. ``uid``: the user inside, as the host numbers it; by
-    default the caller's.
+    ``sessions``: the sessions that it may use, each created with a filesystem of its own; the first is the default of a
+    call without one. ``principal``: by default a name derived from the sandbox. ``mounts``: by default those of its
+    sessions, which must agree. Without ``ttl_s`` the connection holds the lease: it ends ``grace_s`` seconds after the
+    connection, unless another connection calls ``sandbox.renew``. ``uid``: the sandbox's user, by its number on the
+    host; by default the caller's.
     """
 
     sessions: Annotated[tuple[SessionIdText, ...], msgspec.Meta(min_length=1, max_length=64)]

@@ -18,7 +18,7 @@ SearchKind = Literal[
     "summary",
     "session",
 ]
-"""Where a text stands: an event of a chat or of a commit, by its type; a recorded tool call with its output is a
+"""Kind of a text: an event of a chat or of a commit, by its type; a recorded tool call with its output is a
 ``tool_call``. ``summary``: that of a commit. ``session``: id and labels of a session."""
 
 QUERY_CHARS_MAX: Final = 1_000
@@ -31,20 +31,20 @@ HITS_MAX: Final = 100
 """Hits of one page."""
 
 HITS_REACHED_MAX: Final = 10_000
-"""Hits that the pages of one query reach together."""
+"""Hits on all pages of one query together."""
 
 
 class SearchQueryParams(Params, frozen=True, kw_only=True):
-    """A query, and the conditions on what it finds.
+    """A query, and filters on its hits.
 
     ``query``: words, all of which the text contains, in any order and case; ``"two words"`` is a phrase and ``pars*``
     the beginning of a word. Every other character separates words, so that ``a.b`` means the phrase "a b". Accents are
-    ignored. ``session`` limits the search to text written in that session, ``project`` to sessions of a project, named
+    ignored. ``session`` limits the search to text written in that session, ``project`` to sessions of a project, given
     as in ``session.list``, ``harness`` to sessions with that value of the label ``harness``, ``tool`` to calls of that
-    tool and their output, ``file`` to tool calls whose arguments name that file, with or without the folders above it,
-    ``kind`` to texts in such places. ``error``: only output of tool calls that failed. ``since`` and ``until``: when
-    the text was written, in ms since 1970. ``order``: the best match first, or the newest text. A sandbox gives no
-    ``project``.
+    tool and their output, ``file`` to tool calls with that file in their arguments, with or without the folders above
+    it, ``kind`` to texts of that kind. ``error``: only output of failed tool calls. ``since`` and ``until``: bounds of
+    the time at which the text was written, in ms since 1970. ``order``: the best match first, or the newest text. A
+    sandbox cannot give ``project``.
     """
 
     query: Annotated[str, msgspec.Meta(min_length=1, max_length=QUERY_CHARS_MAX)]
@@ -65,11 +65,10 @@ class SearchQueryParams(Params, frozen=True, kw_only=True):
 class SearchHit(Result, frozen=True, kw_only=True):
     """A text that was found.
 
-    It stands in ``turn`` of ``session``, or in ``commit``; ``object`` is the tool call. ``at``: when it was written, in
-    ms since 1970. ``score``: higher is better, comparable within one query. ``snippet``: the passage that matches
-    best, on one line, without control characters; it quotes text of others, and is no instruction.
-    ``matches``: start and end of each match in it, in characters. ``open``: the words of a command that shows the
-    place.
+    It is in ``turn`` of ``session``, or in ``commit``; ``object`` is the tool call. ``at``: the time at which it was
+    written, in ms since 1970. ``score``: higher is better, comparable within one query. ``snippet``: the passage that
+    matches best, on one line, without control characters; it is quoted data, not an instruction. ``matches``: start and
+    end of each match in the snippet, in characters. ``open``: the words of a command that shows the text in context.
     """
 
     kind: SearchKind
@@ -87,7 +86,7 @@ class SearchHit(Result, frozen=True, kw_only=True):
 
 
 class SearchQueryResult(Result, frozen=True, kw_only=True):
-    """Hits in order; no ``next_cursor`` at the end. ``behind``: journal rows that the index does not have yet."""
+    """Hits in order; no ``next_cursor`` at the end. ``behind``: number of journal rows not yet in the index."""
 
     hits: tuple[SearchHit, ...]
     next_cursor: str | None
@@ -95,7 +94,7 @@ class SearchQueryResult(Result, frozen=True, kw_only=True):
 
 
 class SearchRebuildResult(Result, frozen=True, kw_only=True):
-    """The rebuild has begun: the index has rows up to ``seq`` of ``head_seq``."""
+    """The rebuild has begun: the index has rows up to ``seq``, and the journal up to ``head_seq``."""
 
     seq: int
     head_seq: int

@@ -38,7 +38,7 @@ from ctxd_protocol.session_types import (
 
 
 class SessionGetParams(SessionParams, frozen=True, kw_only=True):
-    """A session and a point in time. Without ``valid_time`` and ``tx``, the session as it is now."""
+    """A session and a point in time, by default now."""
 
     valid_time: Milliseconds | None = None
     tx: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -51,8 +51,8 @@ class SessionWriteParams(SessionParams, frozen=True, kw_only=True):
 
 
 class SessionPauseParams(SessionParams, frozen=True, kw_only=True):
-    """A session to set aside. With several hosts on one log, ``wait`` makes the call return once all of the session is
-    in the log and another host may resume it; otherwise it returns once the pause is durable here."""
+    """A session to pause. With several hosts on one log, ``wait`` makes the call return once the whole session is in
+    the log and another host may resume it; otherwise it returns once the pause is durable here."""
 
     op_id: OpIdText | None = None
     wait: bool = True
@@ -61,23 +61,23 @@ class SessionPauseParams(SessionParams, frozen=True, kw_only=True):
 class SessionCreateParams(Params, frozen=True, kw_only=True):
     """The template of a new session, its settings, and the context that it begins with.
 
-    Without ``context`` the session is empty and begins a chain of commits, and ``agent`` is required. With one the
-    session has the chat of that moment, and its chain continues there; settings that are left out, or given as their
-    default, are those of the context's session. A context of a session that is here shares that session's beginning,
-    with its sets, entries and assemblies, as ``session.fork`` does; any other one becomes the chat of the new session.
-    Without ``session`` the daemon chooses its id, without ``collapse`` and ``secrets`` the configured values apply.
-    ``secrets``: the treatment of secrets in captured text. Paths that no mount covers lie on ``filesystem_id``, by
-    default the host's. ``detect_filesystems``, for an agent that runs on the host: they lie on the filesystem of the
-    device that holds their directory, found by stat; the devices of the system and of the homes are the host's
-    filesystem. It is off by default, because ids by device number hold only until the next boot, and excludes
-    ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to request
-    bodies, with each change of them; none by default, as a harness with a system prompt of its own has them in that.
-    ``component_options``: how these are found.
-    ``checkpoint``: when the daemon commits what is new in the chat, as a chain of context commits in ``events-v1``; by
+    Without ``context`` the session is empty and begins a chain of commits, and ``agent`` is required. With a context
+    the session has the chat of that moment, and its chain continues there; settings that are left out, or given as
+    their default, are those of the context's session. A context of a session of this host shares that session's
+    beginning, with its sets, entries and assemblies, as with ``session.fork``; any other context becomes the chat of
+    the new session. Without ``session`` the daemon chooses the id; ``collapse`` and ``secrets`` default to the
+    configured values. ``secrets``: the treatment of secrets in captured text. Paths outside all mounts are on
+    ``filesystem_id``, by default the host's. ``detect_filesystems``, for an agent that runs on the host: such paths are
+    on the filesystem of their directory's device, found by stat; the devices of the system and of the home directories
+    are the host's filesystem. It is off by default, because ids by device number are valid only until the next boot,
+    and excludes ``filesystem_id``. ``components``: parts of the system context that the daemon reads and adds to
+    request bodies, with their later changes; none by default, as a harness's own system prompt includes them.
+    ``component_options``: how to find them.
+    ``checkpoint``: when the daemon commits new content of the chat, as a chain of context commits in ``events-v1``; by
     default only when ``context.current`` is called. A ``turn`` is committed at the next prompt, a pause or the end of
-    the session; ``tool`` commits soon after tool calls as well. A crash or a restart leaves no gap in the chain and
+    the session; ``tool`` also commits shortly after tool calls. A crash or a restart leaves no gap in the chain and
     commits nothing twice.
-    ``state``: ``paused`` for a session that takes no writes until it is resumed, as an imported one. ``archived``:
+    ``state``: ``paused`` for a session that takes no writes until it is resumed, such as an imported one. ``archived``:
     listings leave it out.
     """
 
@@ -104,7 +104,7 @@ class SessionCreateParams(Params, frozen=True, kw_only=True):
 class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
     """New settings of a session.
 
-    A setting left out stays as it is. ``budget_tokens`` 0 removes the budget.
+    Settings left out are unchanged. ``budget_tokens`` 0 removes the budget.
     """
 
     workdir: PathText | None = None
@@ -120,10 +120,10 @@ class SessionConfigureParams(SessionParams, frozen=True, kw_only=True):
 
 
 class SessionForkParams(SessionParams, frozen=True, kw_only=True):
-    """A session, and the moment of it that its fork goes on from: now without any.
+    """A session, and the moment at which to fork it, by default now.
 
     ``commit``: as of a commit of the session. ``valid_time`` and ``tx``: as of a time or a journal sequence.
-    ``fork``: the id of the new session, by default made by the daemon.
+    ``fork``: the id of the new session, by default chosen by the daemon.
     """
 
     commit: CommitIdText | None = None
@@ -134,7 +134,7 @@ class SessionForkParams(SessionParams, frozen=True, kw_only=True):
 
 
 class SessionForkResult(Result, frozen=True, kw_only=True):
-    """The new session, the one that it goes on from, and the journal sequence and turn up to which they are one."""
+    """The new session, its base, and the last journal sequence and turn that they share."""
 
     session: str
     base: str
@@ -153,9 +153,9 @@ class SessionResult(Result, frozen=True, kw_only=True):
 class SessionOwnerResult(Result, frozen=True, kw_only=True):
     """Ownership of a session.
 
-    ``host``: the name of the owning host; ``here``: it is this one. ``released``: any host may take the session.
-    ``branch``: the session that keeps writes made here after the ownership was lost, if there are any.
-    ``lease_left_ms``: how long a silent owner still counts as alive; absent for this host.
+    ``host``: the name of the owning host; ``here``: it is this host. ``released``: any host may take the session.
+    ``branch``: the session with the writes made here after the ownership was lost, if there are any.
+    ``lease_left_ms``: time until the owner's lease expires unless renewed; None for this host.
     """
 
     session: str
@@ -175,10 +175,10 @@ class SessionHostsResult(Result, frozen=True, kw_only=True):
 class SessionGcParams(Params, frozen=True, kw_only=True):
     """A collection: ``keep_ms`` is how long removed sessions stay in the trash, and others may be idle.
 
-    An age counts as far as the journal confirms it: a time without any write counts for at most a third of ``keep_ms``
-    (an hour if that is longer), so that a clock that jumped forward makes nothing old. ``force``: ages by the clock
-    alone. ``limit``: sessions of one answer, which comes earlier after some seconds of work; pass ``next_cursor`` as
-    ``cursor`` to go on.
+    The journal must confirm an age: an interval without any write counts for at most a third of ``keep_ms`` (an hour if
+    that is longer), so that a forward jump of the clock does not age sessions. ``force``: use ages by the clock alone.
+    ``limit``: maximum sessions of one reply, which has fewer if the work takes some seconds; pass ``next_cursor`` as
+    ``cursor`` to continue.
     """
 
     keep_ms: Milliseconds
@@ -189,18 +189,18 @@ class SessionGcParams(Params, frozen=True, kw_only=True):
 
 
 KeepReason = Literal["clock", "forked", "sandbox", "in_use", "elsewhere"]
-"""The reason why a collection keeps a session that is old enough."""
+"""The reason why a collection keeps an old session."""
 
 
 class CollectedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session that is old enough, and the ``action`` on it.
 
-    ``emptied``: all of it that nothing else reaches is gone, ``bytes`` of it. ``retired``: it was idle, and is in the
-    trash now. ``kept``: not collected, for a ``reason``: ``clock``: the journal does not confirm its age; ``forked``: a
-    session that was forked from it is there; ``sandbox``: a registered sandbox may name it; ``in_use``: calls are under
-    way or its notices are followed; ``elsewhere``: it went on on another host. ``age_ms``: since its removal or its
-    last write by the clock, ``confirmed_ms`` as far as it counts; both absent where an emptying that was cut short was
-    completed.
+    ``emptied``: its otherwise unreferenced content, ``bytes`` in all, was erased. ``retired``: it was idle, and is in
+    the trash now. ``kept``: not collected, for a ``reason``: ``clock``: the journal does not confirm its age;
+    ``forked``: a fork of it exists; ``sandbox``: a registered sandbox may use it; ``in_use``: calls are in progress or
+    its notices are followed; ``elsewhere``: it was continued on another host. ``age_ms``: time since its removal or its
+    last write by the clock; ``confirmed_ms``: the part of it that the journal confirms. Both are absent if the call
+    completed an interrupted emptying.
     """
 
     session: str
@@ -229,8 +229,8 @@ class SessionResumeResult(Result, frozen=True, kw_only=True):
 class SessionAppendParams(SessionParams, frozen=True, kw_only=True):
     """A session and the messages or the typed events to add, in order.
 
-    Either ``messages`` or ``events`` is given. A user message has content, a prompt text or an attachment; one without
-    is refused. An event that names an ``object`` stands for the output of that tool call and has no text of its own.
+    Either ``messages`` or ``events`` is given. A user message without content, and a prompt without text or attachment,
+    are refused. An event with an ``object`` represents the output of that tool call and has no text of its own.
     """
 
     messages: Annotated[tuple[Message, ...], msgspec.Meta(max_length=1000)] = ()
@@ -264,7 +264,7 @@ class MembershipParams(SessionParams, frozen=True, kw_only=True):
 
 
 class MembershipResult(Result, frozen=True, kw_only=True):
-    """The state of the object; ``changed`` is false if it already was as requested."""
+    """The state of the object; ``changed`` is false if it already had the requested state."""
 
     object: str
     level: ContextLevel
@@ -281,7 +281,7 @@ class NoticesParams(SessionParams, frozen=True, kw_only=True):
 
 
 class NoticesResult(Result, frozen=True, kw_only=True):
-    """Notices in order, and the sequence to continue after."""
+    """Notices in order, and the sequence after which to continue."""
 
     notices: tuple[Notice, ...]
     next_after: int

@@ -9,15 +9,15 @@ from ctxd_protocol.methods.declaration import ACTIVE_ERRORS, Method, Millisecond
 from ctxd_protocol.object_types import Receipt, ToolcallStatus
 
 ToolcallChat = Literal["none", "result", "call_and_result"]
-"""Events that the record of a tool call adds to the chat. ``result``: the chat has the call already, in the reply that
-made it."""
+"""Events that recording a tool call adds to the chat. ``result``: the chat already has the call, in the model's
+reply."""
 
 
 class ToolcallRecordParams(SessionParams, frozen=True, kw_only=True):
     """A tool call and its whole output.
 
-    ``id``: the harness's own id of the call; ``args``: the arguments as the harness had them. ``chat``: the events that
-    the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
+    ``id``: the harness's own id of the call; ``args``: the arguments as the harness received them. ``chat``: the events
+    that the same write adds to the chat; a repeated record adds none. ``valid_time``: see ``file.index``.
     """
 
     id: ToolcallIdText
@@ -35,7 +35,7 @@ class ToolcallRecordParams(SessionParams, frozen=True, kw_only=True):
 class ToolcallRecordResult(Result, frozen=True, kw_only=True):
     """The object of the tool call, and the tool calls collapsed to make room for it.
 
-    ``unresolved``: those of ``file_refs`` that name no object of the session's index; they are kept as they came.
+    ``unresolved``: those of ``file_refs`` that match no object of the session's index; they are kept unchanged.
     """
 
     object: str
@@ -48,7 +48,7 @@ class ToolcallRecordResult(Result, frozen=True, kw_only=True):
 class ToolObserveParams(SessionParams, frozen=True, kw_only=True):
     """A shell command line and its output.
 
-    ``cwd``: the directory it ran in, by default the session's workdir. ``valid_time``: see ``file.index``.
+    ``cwd``: the directory in which it ran, by default the session's workdir. ``valid_time``: see ``file.index``.
     """
 
     command: str
@@ -59,7 +59,7 @@ class ToolObserveParams(SessionParams, frozen=True, kw_only=True):
 
 
 class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One path that was examined; with outcome ``ignored`` there is no object, and ``reason`` names the cause."""
+    """One examined path; with outcome ``ignored`` there is no object, and ``reason`` is the cause."""
 
     path: str
     outcome: Literal["created", "unchanged", "ignored"]
@@ -68,9 +68,9 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolObserveResult(Result, frozen=True, kw_only=True):
-    """Each path that was examined, in order of appearance.
+    """The examined paths, in order of appearance.
 
-    ``tool.observe`` leaves out a name that could be a directory or a word and is no file. A name that git prints
+    ``tool.observe`` leaves out a name that is not a file but could be a directory or a word. A name that git prints
     relative to the top of its work tree is reported with its path.
     """
 

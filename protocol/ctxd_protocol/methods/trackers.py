@@ -10,7 +10,7 @@ from ctxd_protocol.tracker_types import Tracker, TrackerState, Watching
 class TrackerListParams(Params, frozen=True, kw_only=True):
     """Filters, all of which must hold.
 
-    With ``session``, all files that it has read are listed, without only those being followed.
+    With ``session``, all files that it has read are listed; without it, only followed files.
     """
 
     session: SessionIdText | None = None

@@ -13,12 +13,12 @@ from ctxd_protocol.usage_types import RequestUsage, UsageSum
 class UsageParams(SessionParams, frozen=True, kw_only=True):
     """A session, and the tokens that a provider billed for one of its requests.
 
-    ``usage`` is the provider's object as it is: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI Chat
+    ``usage`` is the provider's unchanged object: ``usage`` of Anthropic Messages, of OpenAI Responses or of OpenAI Chat
     Completions, whose further members are kept; or the members ``input`` (without cached tokens), ``cache_read``,
     ``cache_write`` (a number, or tokens by the cache's lifetime in seconds), ``output`` and ``reasoning``, and no
-    others. ``context_id``: that of the request's assembly; by default of the newest one with a request format among the
-    newest 128, or without one of the newest. ``model``: as the provider names
-    it, by default the one that the request was made for.
+    others. ``context_id``: that of the request's assembly; by default, of the newest one with a request format among
+    the newest 128 or, without one, of the newest assembly. ``model``: the provider's name of it, by default that of the
+    model for which the request was made.
     """
 
     usage: dict[str, Any]
@@ -28,14 +28,14 @@ class UsageParams(SessionParams, frozen=True, kw_only=True):
 
 
 class UsageResult(Result, frozen=True, kw_only=True):
-    """The usage as it is kept; no ``receipt`` if it was kept already."""
+    """The usage as stored; no ``receipt`` if it was stored already."""
 
     usage: RequestUsage
     receipt: Receipt | None
 
 
 class UsageTotalsParams(SessionParams, frozen=True, kw_only=True):
-    """A session, as it was at ``valid_time`` and journal sequence ``tx``; without them as it is.
+    """A session as of ``valid_time`` and journal sequence ``tx``, by default as it is now.
 
     The requests before a fork count in the session that made them, not in the fork.
     """
