@@ -1,1 +1,1 @@
-"""Several hosts on one XTDB log: ownership of sessions, leases, hand-overs, and branches of late writes."""
+"""Several hosts on one XTDB log: ownership of sessions, leases, hand-overs, and branches for late writes."""

@@ -1,7 +1,7 @@
 """Commit rewriting: turns the commits of one journal into commits of another, with their ids.
 
-Pure. A commit keeps its id, by which people, tags and trailers know it, unless another commit has it here: then it gets
-the longer id that it would have got if it had been made here, and the commits that continue it name that one.
+Pure. A commit keeps its id, which people, tags and trailers refer to, unless another commit has it here: it then gets
+the longer id that it would have got here, and its children refer to that one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ _LASTING: Final = tuple(STORED_NAMES.get(name, name) for name in ("at", "princip
 """Members of a commit's payload that are the same on all hosts."""
 
 DELTA_TOKENS_AHEAD: Final = 4096
-"""Tokens of the longest delta that an import fetches before its turn, with others."""
+"""Maximum tokens of a delta that an import prefetches in a batch."""
 
 _MUTABLE: Final = ("summary", "tags")
 _PARENT: Final = STORED_NAMES["parent"]
 
 
 class SourceCommit(NamedTuple):
-    """The newest version of a commit, and the journal sequence that made it."""
+    """The newest version of a commit, and the journal sequence of its creation."""
 
     stored: Stored
     made: int
 
 
 class CommitRewriter:
-    """The commits of an import, as they are to be here."""
+    """The commits of an import in the form that they get here."""
 
     def __init__(self, commits: Sequence[Stored], here: Mapping[str, Stored | None]) -> None:
         """``here``: the newest versions of the entities of ``commits``, and of those in ``ids_instead``.
@@ -43,11 +43,11 @@ class CommitRewriter:
         self._renamed = {stored.document.id: self._free_id(stored) for stored in commits if self._is_taken(stored)}
 
     def id(self, entity: str) -> str:
-        """Return the entity that the commit ``entity`` is here."""
+        """Return the id of the commit ``entity`` here."""
         return self._renamed.get(entity, entity)
 
     def is_wanted(self, stored: Stored) -> bool:
-        """True if the commit ``stored`` is not here, or was changed or purged since."""
+        """True if the commit ``stored`` is not here, or was changed or purged since it was copied."""
         here = self._here.get(self.id(stored.document.id))
         if here is None:
             return True
@@ -94,13 +94,13 @@ def is_large(stored: Stored) -> bool:
 
 
 def is_one_commit(here: Stored, there: Stored) -> bool:
-    """True if two versions are of one commit, perhaps purged on one host."""
+    """True if two versions are of the same commit, which may be purged on one host."""
     if any(here.document.payload.get(name) != there.document.payload.get(name) for name in _LASTING):
         return False
     return is_purged(here.document) or is_purged(there.document) or here.content_ref == there.content_ref
 
 
 def ids_instead(stored: Stored) -> list[str]:
-    """Return the entities that the commit ``stored`` may be where its own is taken, best first."""
+    """Return the alternative entity ids of the commit ``stored``, for when its own is taken, best first."""
     ids = (entity_id(id) for id in ids_of(read_commit(stored), stored.content_ref or ""))
     return [id for id in ids if id != stored.document.id]

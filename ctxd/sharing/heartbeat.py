@@ -1,7 +1,7 @@
 """Heartbeat: renews this host's lease in XTDB, and observes the leases of the other hosts.
 
-A host is alive while its lease or its projection cursor changes: a host that projects rows renews nothing. No two
-clocks are compared: a lease has expired for an observer when, by the observer's own monotonic clock, neither changed
+A host is alive while its lease or its projection cursor changes: a host that projects rows need not renew. No two
+clocks are compared: a lease has expired for an observer if, by the observer's own monotonic clock, neither has changed
 for the lease's length. A host without an active session has nothing to lose and does not renew.
 
 Cost: a renewal is one row of XTDB's transaction log, which is never trimmed. Its document is one of ``BEATS``, which
@@ -24,28 +24,28 @@ from ctxd.observe.logs import LogEvent
 PREFIX: Final = "ctxd/lease/"
 
 RENEWALS: Final = 3
-"""Renewals in the length of a lease: two may fail before others take its holder for dead."""
+"""Renewals per length of a lease: two may fail before other hosts consider its holder dead."""
 
 BEATS: Final = 1_000
-"""Values that a beat takes in turn. An observer would have to miss exactly as many renewals to take one for none."""
+"""Modulus of the beat. An observer fails to see a change only if it misses exactly that many renewals."""
 
 RENEWALS_MAX: Final = 10**8
-"""Renewals of one run that each have a valid time of their own: years of them."""
+"""Renewals of one run with distinct valid times, enough for years."""
 
 LAG_BEATS: Final = 10
-"""Turns after which also a host that projects renews its lease, to publish its lag."""
+"""Turns after which a host that projects rows renews its lease nevertheless, to publish its lag."""
 
 BEAT_S: Final = 2.0
-"""Seconds that a renewal may take, however short the lease: a node that lost the request takes longer."""
+"""Minimum timeout of a renewal in seconds, however short the lease: only a node that lost the request takes longer."""
 
 STEP_S: Final = 10.0
-"""Seconds that a node has to index a transaction; then its outcome is looked up."""
+"""Seconds for which to wait until the node has indexed a transaction; then its outcome is looked up."""
 
 
 class HostLease(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's sign of life. ``host``: the machine's name, for people. ``filesystem``: the id of its own filesystem.
-    ``run`` counts the daemon's starts, ``beat`` the renewals since, modulo ``BEATS``. ``lag``: the journal rows that
-    its node lacked."""
+    """The lease of a host. ``host``: the machine's name, for display. ``filesystem``: the id of its own filesystem.
+    ``run`` counts the daemon's starts, ``beat`` the renewals since then, modulo ``BEATS``. ``lag``: number of journal
+    rows that its node lacked."""
 
     host: str
     filesystem: str
@@ -55,7 +55,7 @@ class HostLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lease_id(writer: str) -> str:
-    """Return the entity that holds the lease of ``writer``."""
+    """Return the id of the entity with the lease of ``writer``."""
     return PREFIX + writer
 
 
@@ -65,29 +65,29 @@ def to_doc(writer: str, lease: HostLease) -> Doc:
 
 
 def from_doc(doc: Doc | None) -> HostLease | None:
-    """Return the lease that ``doc`` holds, ``None`` for ``None``. Raises: ValueError if it holds no lease."""
+    """Return the lease in ``doc``, ``None`` for ``None``. Raises: ValueError if it has no lease."""
     return None if doc is None else msgspec.convert(doc.get("payload"), HostLease)
 
 
 def renewal(writer: str, before: HostLease | None, after: HostLease, number: int) -> list[Op]:
     """Return the transaction from ``before``, ``None`` for no lease, to ``after``, the renewal ``number`` of its run.
 
-    Each one is valid from a time of its own: many versions at one valid time would make every renewal slower than the
-    one before.
+    Each has a distinct valid time: many versions at one valid time would make every renewal slower than the previous
+    one.
     """
     match = Match(lease_id(writer), None if before is None else to_doc(writer, before), NEWEST_VALID_TIME)
     return [match, PutDoc(to_doc(writer, after), FIXED_VALID_TIME + after.run * RENEWALS_MAX + number)]
 
 
 class LeaseObserver:
-    """The signs of life of other hosts, as one host has seen them. Times are of its own monotonic clock, in seconds."""
+    """Signs of life of other hosts, as observed by one host. Times are of its own monotonic clock, in seconds."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._seen: dict[str, tuple[object, float]] = {}
 
     def see(self, signs: Iterable[tuple[str, object]], now: float) -> None:
-        """Note ``signs``, the newest of each writer, read no later than ``now``."""
+        """Record ``signs``, the newest of each writer, read no later than ``now``."""
         for writer, sign in signs:
             known = self._seen.get(writer)
             if known is None or known[0] != sign:
@@ -96,13 +96,13 @@ class LeaseObserver:
     def left_s(self, writer: str, now: float) -> float:
         """Return the seconds until the lease of ``writer`` expires unless it is renewed; 0 or less: it has expired.
 
-        The lease of a writer that was never seen begins with the first call.
+        For an unknown writer, the lease begins with the first call.
         """
         return self._seen.setdefault(writer, (None, now))[1] + self._lease_s - now
 
 
 class Heartbeat:
-    """The leases of all hosts, as the host of ``writer`` sees them. ``run`` while the daemon does."""
+    """The leases of all hosts, as seen by the host of ``writer``. ``run`` it while the daemon runs."""
 
     def __init__(
         self, client: XtdbClient, clock: Clock, *, writer: str, host: str, filesystem: str, lease_s: float,
@@ -130,12 +130,12 @@ class Heartbeat:
         self._observer = LeaseObserver(lease_s)
 
     async def run(self) -> None:
-        """Renew and observe until cancelled. A node that does not answer is tried again at the next turn."""
+        """Renew and observe until cancelled. If the node does not respond, the next turn tries again."""
         while True:
             turn_s, began = self._lease_s / RENEWALS, self._clock.monotonic()
             within_s = max(turn_s, BEAT_S)
             try:
-                # A node that lost one request may answer the next, and the lease has room for that.
+                # A node that lost one request may respond to the next, and the lease is long enough for that.
                 with anyio.fail_after(within_s):
                     await self.beat()
                 self._failing = False
@@ -158,7 +158,7 @@ class Heartbeat:
             self._skipped += 1
 
     async def require_fresh(self) -> None:
-        """Renew this host's lease unless it was renewed within a turn: the host is about to own a session.
+        """Renew this host's lease unless it was renewed within the last turn: the host is about to own a session.
 
         Raises: XtdbFailure, ValueError. Cancel: safe.
         """
@@ -193,18 +193,18 @@ class Heartbeat:
         return from_doc(await self._client.entity(lease_id(self._writer), valid_time=NEWEST_VALID_TIME)) == lease
 
     def left_s(self, writer: str) -> float:
-        """Return the seconds until the lease of ``writer`` expires as seen from here; 0 or less: it has expired."""
+        """Return the seconds until the lease of ``writer`` expires, for this host; 0 or less: it has expired."""
         return self._observer.left_s(writer, self._clock.monotonic())
 
     def host(self, writer: str) -> str:
-        """Return the name of the host of ``writer``, its first digits if it has no lease."""
+        """Return the name of the host of ``writer``; without a lease, the first digits of ``writer``."""
         if writer == self._writer:
             return self._mine.host
         lease = self.leases.get(writer)
         return writer[:8] if lease is None or not lease.host else lease.host
 
     def lag(self, writer: str) -> int:
-        """Return how many rows the node of ``writer`` lacks, of another host as of its newest lease."""
+        """Return the number of rows that the node of ``writer`` lacks; for another host, as of its newest lease."""
         if writer == self._writer:
             return max(0, self._head() - self._projected())
         lease = self.leases.get(writer)
@@ -217,7 +217,7 @@ class Heartbeat:
 
 
 async def is_committed(client: XtdbClient, ops: list[Op]) -> bool:
-    """Return whether ``ops`` took place; false also if that is unknown. Raises: Refused, Unreachable."""
+    """Return True if ``ops`` were committed; False also if that is unknown. Raises: Refused, Unreachable."""
     try:
         return await client.committed(await client.submit(ops), timeout_s=STEP_S)
     except Unknown:

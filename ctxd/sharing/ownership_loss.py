@@ -1,8 +1,7 @@
 """Ownership loss: fences the writes made after another host claimed a session, and saves them as a branch.
 
-The projection finds them: its batch with such a row does not take place. Promise: no acknowledged write of a lost
-session is lost, also if the session returns before its loss was found; a branch that was broken off is completed, not
-begun anew.
+The projection detects them: the node rejects a batch with such a row. Promise: no acknowledged write of a lost session
+is lost, even if the session returns before its loss is detected; an interrupted branch is completed, not restarted.
 """
 
 from collections.abc import Callable
@@ -35,12 +34,12 @@ SETTLE_S: Final = 1.0
 """Seconds between two attempts to write a fence."""
 
 CLAIM_WAIT_S: Final = 5.0
-"""Seconds that a claim waits for rows written here to be projected or fenced."""
+"""Seconds for which a claim waits until the rows written here are projected or fenced."""
 
 _COMMITS_AT_ONCE: Final = 64
 _LOOK_S: Final = 0.05
 _SESSION_CHARS: Final = 96
-"""Characters of a session's id at the start of its branch's id: with the suffix it has to fit an id."""
+"""Characters of a session's id at the start of its branch's id, which with its suffix must fit an id."""
 
 
 class OwnershipLoss:
@@ -50,7 +49,7 @@ class OwnershipLoss:
         self, sessions: Sessions, log: SharedLog, ownership: Ownership, clock: Clock, *,
         projected: Callable[[], int], log_event: LogEvent,
     ) -> None:  # fmt: skip
-        """``projected``: the newest journal row that the node is known to have."""
+        """``projected``: returns the newest journal row that the node is known to have."""
         self._sessions = sessions
         self._store = sessions.store
         self._log = log
@@ -61,9 +60,9 @@ class OwnershipLoss:
         self._imported: dict[str, int] = {}
 
     async def refuse_writes_again(self) -> dict[str, int]:
-        """Refuse writes to each session whose last fence was not followed by its return.
+        """Refuse writes to each session that has not returned since its last fence.
 
-        Returns: by session, the token under which this host was to claim and import it, unless that has ended.
+        Returns: by session, the token of this host's claim, if it was not imported yet.
         """
         fences = self._ownership.fences
         ids = {session: str(session_object_id(session)) for session in fences.sessions}
@@ -82,8 +81,8 @@ class OwnershipLoss:
         return tokens
 
     async def note_claim(self, session: str, host: str, token: int) -> None:
-        """Refuse writes to ``session``, which ``host`` owns, until it is imported under ``token``, also after a
-        restart: a write here to its former state would take the place of everything written elsewhere.
+        """Refuse writes to ``session``, which ``host`` owns, until it is imported under ``token``, even after a
+        restart: a write to its former state here would replace everything written elsewhere.
 
         Raises: CtxdError of the store. Cancel: safe.
         """
@@ -92,9 +91,9 @@ class OwnershipLoss:
         await self._put(Fence(session=session, first=NO_ROW, branch=branch, host=host, token=token))
 
     async def settled(self, session: str) -> None:
-        """Return once every row of ``session`` written here is at the node, or fenced.
+        """Wait until every row of ``session`` written here is at the node, or fenced.
 
-        Raises: CtxdError store_unavailable if that takes long: the node does not keep up. Cancel: safe.
+        Raises: CtxdError store_unavailable after ``CLAIM_WAIT_S``: the node does not keep up. Cancel: safe.
         """
         with anyio.move_on_after(CLAIM_WAIT_S):
             while await self.is_behind(session):
@@ -117,8 +116,8 @@ class OwnershipLoss:
         return max(newest, default=0)
 
     def refuse_writes(self, session: str, host: str) -> None:
-        """Refuse writes to ``session``, which ``host`` owns, from now on. Rows that were written too late are fenced
-        when the projection comes to them."""
+        """Refuse writes to ``session``, which ``host`` owns, from now on. Late rows are fenced when the projection
+        reaches them."""
         if session in self._sessions.catalog and session not in self._sessions.moved_sessions:
             self._sessions.moved_sessions[session] = MovedSession(host, None)
             self._sessions.unload(session)
@@ -130,7 +129,7 @@ class OwnershipLoss:
             raise self._sessions.moved_sessions[session].error(session)
 
     def note_import(self, session: str, seq: int) -> None:
-        """Note that ``session`` was imported up to row ``seq``: rows up to there are copies."""
+        """Record that ``session`` was imported up to row ``seq``: rows up to it are copies."""
         self._imported[session] = seq
 
     def _fenced(self, session: str) -> int:
@@ -168,7 +167,7 @@ class OwnershipLoss:
         self._ownership.fences.add(fence, receipt.seq)
 
     async def _keep_branch(self, session: str, branch: str, first: int) -> bool:
-        """Copy ``session`` to ``branch`` if it was written to here from row ``first`` on. Returns: whether there is a
+        """Copy ``session`` to ``branch`` if it was written to here from row ``first`` on. Returns: True if there is a
         branch."""
         if branch in self._sessions.catalog:
             await self._rebase_forks(session, branch, first)
@@ -190,8 +189,8 @@ class OwnershipLoss:
         return True
 
     async def _move_commits(self, session: str, branch: str, first: int) -> None:
-        """Make the commits of ``session`` that row ``first`` and later ones brought commits of ``branch``: those of
-        other hosts go on from an earlier one."""
+        """Move the commits of ``session`` from row ``first`` on to ``branch``: other hosts continue from an earlier
+        one."""
         source = LocalSession(self._store)
         commits = await source.newest(await source.commits_of(session))
         first = max(first, self._imported.get(session, 0) + 1)
@@ -210,8 +209,8 @@ class OwnershipLoss:
             await self._store.submit(write).wait()
 
     async def _rebase_forks(self, session: str, branch: str, first: int) -> None:
-        """Let the forks of ``session`` that share rows from ``first`` on share those of ``branch``, which are equal:
-        the rows of the session are replaced when it returns."""
+        """Rebase the forks of ``session`` that share rows from ``first`` on to ``branch``, which has equal rows: those
+        of the session are replaced when it returns."""
         source = LocalSession(self._store)
         for fork in self._sessions.catalog.forks(session):
             base = self._sessions.catalog.settings(fork).base
@@ -245,18 +244,18 @@ class OwnershipLoss:
         return now is not None and now.tx >= first and (before is None or _lasting(now) != _lasting(before))
 
     def _branch_id(self, session: str) -> str:
-        """Return the same id for a branch that is begun again after a break, and another after each fence."""
+        """Return the id of the next branch: the same after an interruption, and another one after each fence."""
         return f"{session[:_SESSION_CHARS]}@{self._store.writer[:8]}.{self._ownership.fences.count(session) + 1}"
 
 
 def _of_session(stored: Stored, session: str) -> Document:
     """Return the commit ``stored`` as one of ``session``."""
-    # One with tags, even none, is known to have several versions: see ``dated``.
+    # The member ``tags``, even empty, marks a commit with several versions: see ``dated``.
     payload = {"tags": [], **stored.document.payload, STORED_NAMES["session"]: session}
     hashed = commit_hash(payload, stored.content_ref)
     return msgspec.structs.replace(stored.document, payload=payload, content_hash=hashed)
 
 
 def _lasting(head: Stored) -> SessionSettings:
-    """Return the settings of ``head`` without what a pause or a resume changes."""
+    """Return the settings of ``head`` without those that a pause or a resume changes."""
     return msgspec.structs.replace(read_head(head).settings, state="active", ordinal=0)

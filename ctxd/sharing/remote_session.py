@@ -1,8 +1,8 @@
 """A session of another host: one writer's versions at the node, as of one transaction.
 
-Versions that others wrote to the same entities, before or after, are skipped: tool calls of two hosts may share an id,
-and two hosts may see one file. A purge is the exception, for it evicts every writer's versions at all times: its mark
-is read from what is there now.
+Other writers' versions of the same entities, earlier or later, are skipped: tool calls of two hosts may share an id,
+and two hosts may see one file. A purge is the exception, as it evicts every writer's versions at all times: its mark is
+read from the current state.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -30,8 +30,8 @@ T = TypeVar("T")
 class RemoteSession:
     """The versions that ``writer`` had projected by the node's transaction ``tx_id``.
 
-    All raise CtxdError store_unavailable if the node does not answer, corrupt for a document that no version of this
-    program projects.
+    All methods raise CtxdError store_unavailable if the node does not respond, corrupt for a document that no version
+    of this program projects.
     """
 
     def __init__(self, client: XtdbClient, writer: str, tx_id: int) -> None:
@@ -47,7 +47,7 @@ class RemoteSession:
             stored = self._mine(doc, None)
             if stored is not None:
                 found[id] = stored
-        # The newest version may be another writer's, with this one's before it; or the entity was evicted.
+        # Another writer's version may be newer than this writer's, or the entity was evicted.
         for id, history in (await histories(self, set(ids) - found.keys())).items():
             if history:
                 found[id] = history[-1]
@@ -73,7 +73,7 @@ class RemoteSession:
             return [found[id] for id in sorted(found)]
         numbers = [number_of(id) for id in ids]
         count = max(numbers, default=first) + 1
-        # An earlier version of this program deleted its own versions at the node too, and with them everybody's.
+        # An earlier version of this program deleted its own versions at the node, and with them all writers'.
         ids += [_numbered(prefix, number) for number in sorted({*range(first, count)} - {*numbers})]
         found = await self.newest(ids)
         while further := await self.newest([_numbered(prefix, count)]):
@@ -87,13 +87,13 @@ class RemoteSession:
         by_tx: dict[int, Stored] = {}
         for row in rows:
             if row.doc is not None and (stored := self._mine(row.doc, row.valid_time)) is not None:
-                # A later row of the same write restates it at another valid time.
+                # A later row of the same write repeats it at another valid time.
                 by_tx.setdefault(stored.tx, stored)
         return risen(by_tx.values()) or await self._purged(id)
 
     async def _purged(self, id: str) -> list[Stored]:
-        """Return the versions that a purge put in place of those of ``id``. One that another host put gives no time
-        of its purge here: it counts as older than all others."""
+        """Return the versions with which a purge replaced those of ``id``. One by another host has no time in this
+        writer's journal: it counts as older than all others."""
         rows = await _answered(self._client.history(id, valid_time=NEWEST_VALID_TIME))
         found = [(row.doc, row.valid_time) for row in rows if row.doc is not None]
         mine = [stored for doc, at in found if (stored := self._mine(doc, at)) is not None]
@@ -128,7 +128,7 @@ class RemoteSession:
         )
 
     def _mine(self, doc: Doc, valid_time: int | None) -> Stored | None:
-        """Return the version that ``doc`` holds, ``None`` if another writer's."""
+        """Return the version in ``doc``, ``None`` if it is another writer's."""
         payload = doc.get("payload")
         # Earlier versions of this program kept the writer in the payload.
         writer = doc["writer"] if "writer" in doc else payload.get("writer") if isinstance(payload, dict) else None

@@ -1,14 +1,14 @@
 """Session import: copies a session from another origin into this journal.
 
-The origin is another host's part of XTDB, or this journal under another id. What this journal already has of the
-session, by content, stays as it is: only the rest is written, many segments and objects to a row. Sequences and valid
-times in bundles and records become those of the rows written here; ids of tool calls that are taken here are replaced;
-mounts of "the host" are pinned to the host that was meant.
+The origin is another host's part of XTDB, or this journal under another id. The parts of the session that this journal
+already has, by content, are left unchanged: only the rest is written, many segments and objects per row. Sequences and
+valid times in bundles and records become those of the rows written here; ids of tool calls that are taken here are
+replaced; mounts of "the host" are pinned to the host of origin.
 
 Promise: the imported session folds to the same sets and chat, and each recorded assembly renders to the same bytes as
-of its own row: a row with a record comes directly after the versions of shared files that the record saw. Until the
-last row the session is marked as entering, and is not found; importing it again after a break completes it. Whether a
-host may import a session is decided by ``hosts``.
+of its own row: a row with a record directly follows the versions of shared files that the record saw. Until the last
+row, the session is marked as entering, and is not found; importing it again after an interruption completes it.
+``session_ownership`` decides whether a host may import a session.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -58,17 +58,17 @@ from ctxd_protocol.ids import session_object_id, system_prompt_id
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
 
 TEXTS_AHEAD: Final = 64
-"""Texts fetched together at first. Bounds the memory an import takes."""
+"""Initial number of texts fetched together. It bounds the memory of an import."""
 
 TEXTS_AHEAD_MAX: Final = 2_000
 TEXTS_HELD_CHARS: Final = 1024 * 1024
-"""Characters of texts fetched together up to which four times as many are fetched the next time."""
+"""Maximum characters of texts fetched together for which the next batch has four times as many texts."""
 
 WAITING_MAX: Final = 512
-"""Rows of one import that may wait for the disk. Bounds how long calls of other sessions queue behind them."""
+"""Rows of one import that may wait for the disk. It bounds how long calls of other sessions queue behind them."""
 
 TURN: Final = 4
-"""Rows submitted in a run, some milliseconds; then other tasks run."""
+"""Rows submitted in a row, which takes some milliseconds, before other tasks run."""
 
 HISTORIES_AT_ONCE: Final = 16
 _PAGE: Final = 1_000
@@ -77,27 +77,27 @@ T = TypeVar("T")
 
 
 class SessionSource(Protocol):
-    """One writer's versions, as of the moment in which the session was last its own."""
+    """One writer's versions, as of the last moment at which it owned the session."""
 
     async def newest(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return the newest version of each of ``ids`` that has one, without content."""
+        """Return the newest versions of ``ids``, without content; ids without a version are left out."""
         ...
 
     async def scan(self, prefix: str, *, first: int | None = None) -> list[Stored]:
-        """Return the newest version of each entity with ``prefix``, by id, without content. ``first``: they are
-        numbered from it on, without gaps."""
+        """Return the newest version of each entity with ``prefix``, by id, without content. ``first``: the entities
+        are numbered consecutively from it."""
         ...
 
     async def commits_of(self, session: str) -> list[str]:
-        """Return the ids of the entities of the commits of ``session``, perhaps of others' versions."""
+        """Return the entity ids of the commits of ``session``, possibly with other writers' versions."""
         ...
 
     async def history(self, id: str) -> list[Stored]:
-        """Return every version of ``id`` that was the newest once, oldest first, without content."""
+        """Return every version of ``id`` that was once the newest, oldest first, without content."""
         ...
 
     async def contents(self, refs: Iterable[str]) -> dict[str, Content]:
-        """Return contents by their ``content_ref``, without those that a purge removed.
+        """Return contents by their ``content_ref``; purged ones are left out.
 
         Raises: CtxdError corrupt if one cannot be read or does not match its hash.
         """
@@ -135,9 +135,9 @@ class LocalSession:
 
 
 async def read_history(source: SessionSource, session: str) -> SourceHistory | None:
-    """Read all of ``session`` from ``source``. Returns: ``None`` if it is not there.
+    """Read the whole ``session`` from ``source``. Returns: ``None`` if it does not exist.
 
-    Raises: CtxdError corrupt if it is not whole, and what ``source`` raises. Cancel: safe.
+    Raises: CtxdError corrupt if it is incomplete; the exceptions of ``source``. Cancel: safe.
     """
     if not await source.history(str(session_object_id(session))):
         return None
@@ -165,8 +165,8 @@ async def read_history(source: SessionSource, session: str) -> SourceHistory | N
 
 
 class _Origin(NamedTuple):
-    """A session as far as another one goes on from it: its first ``segments``, its assemblies up to ``assemblies``, and
-    its rows up to ``tx``."""
+    """The part of a session that another one continues: its first ``segments``, its assemblies up to ``assemblies``,
+    and its rows up to ``tx``."""
 
     session: str
     segments: int = SAFE_INTEGER_MAX
@@ -174,7 +174,7 @@ class _Origin(NamedTuple):
     tx: int = SAFE_INTEGER_MAX
 
     def until(self, versions: Iterable[Stored]) -> list[Stored]:
-        """Those of ``versions`` that are part of it."""
+        """The ``versions`` that belong to it."""
         return [stored for stored in versions if stored.tx <= self.tx]
 
 
@@ -192,7 +192,7 @@ async def _line_of(source: SessionSource, session: str) -> list[_Origin]:
 
 
 async def _inner(source: SessionSource, line: Sequence[_Origin]) -> tuple[list[Stored], list[Stored]]:
-    """Return the segments and the records of assemblies of ``line``, by number, wherever they are."""
+    """Return the segments and the assembly records of ``line``, by number, from all its sessions."""
     segments, assemblies = list[Stored](), list[Stored]()
     for origin, before in zip(line, (None, *line), strict=False):
         first, recorded = (0, 0) if before is None else (before.segments, before.assemblies)
@@ -227,7 +227,7 @@ async def _commits(
         if id not in found:
             ancestors[id] = stored
         if fields.session is not None and fields.session not in listed:
-            # Most chains stay within few sessions: their commits are read at once.
+            # Most chains stay within few sessions, so a session's commits are read at once.
             listed.add(fields.session)
             known |= await source.newest(await source.commits_of(fields.session))
         if fields.parent and entity_id(fields.parent) not in found:
@@ -239,9 +239,9 @@ async def _commits(
 async def _tip(
     source: SessionSource, line: Sequence[_Origin], known: Mapping[str, Sequence[SourceCommit]]
 ) -> ContinuedCommit | None:
-    """Return what the next checkpoint of the last session of ``line`` continues: the newest commit of that session, or
-    of the nearest one before it that had any then, and the end of the newest checkpoint. ``known``: commits by their
-    session, as far as they are at hand."""
+    """Return the commit that the next checkpoint of the last session of ``line`` continues: the newest commit of that
+    session, or of the nearest ancestor with commits at the fork, and the end position of the newest checkpoint.
+    ``known``: the commits of sessions that were read already."""
     commit: str | None = None
     position: Position | None = None
     for origin in reversed(line):
@@ -249,7 +249,7 @@ async def _tip(
         if commits is None:
             commits = await dated(source, (await source.newest(await source.commits_of(origin.session))).values())
         had = [(read_commit(each.stored), each) for each in commits]
-        # Equal instants are in the order of the journal.
+        # Commits of the same instant are in the order of the journal.
         had.sort(key=lambda each: (each[0].at, each[1].made), reverse=True)
         had = [each for each in had if each[1].made <= origin.tx]
         commit = commit or next((commit_id(each.stored.document.id) for _, each in had), None)
@@ -264,17 +264,17 @@ async def _tip(
 
 
 async def tip_of(source: SessionSource, fork: str, branch: str) -> ContinuedCommit | None:
-    """Return what the next checkpoint of ``fork`` continues, when ``branch`` has the late commits of the session that
-    it was forked from. Raises: as ``source``."""
+    """Return the commit that the next checkpoint of ``fork`` continues, if ``branch`` has the late commits of the
+    session that it was forked from. Raises: as ``source``."""
     line = await _line_of(source, fork)
     line.insert(-1, line[-2]._replace(session=branch))
     return await _tip(source, line, {})
 
 
 async def dated(source: SessionSource, commits: Iterable[Stored]) -> list[SourceCommit]:
-    """Return ``commits`` with the rows that made them."""
+    """Return ``commits`` with the rows that created them."""
     commits = list(commits)
-    # One without tags and summary has one version.
+    # A commit without tags and summary has one version.
     changed = [
         stored.document.id
         for stored in commits
@@ -288,7 +288,7 @@ async def dated(source: SessionSource, commits: Iterable[Stored]) -> list[Source
 
 
 async def histories(source: SessionSource, ids: Iterable[str]) -> dict[str, list[Stored]]:
-    """Return the versions of each of ``ids``, some read at once. Raises: as ``SessionSource.history``."""
+    """Return the versions of each of ``ids``, reading several at once. Raises: as ``SessionSource.history``."""
     found: dict[str, list[Stored]] = {}
     slots = anyio.Semaphore(HISTORIES_AT_ONCE)
 
@@ -309,7 +309,7 @@ async def read_destination(
     store: VersionStore, history: SourceHistory, session: str, fences: Fences, *, ordinal: int, filesystem: str = "",
     state: Literal["active", "paused"] | None = None,
 ) -> Destination:  # fmt: skip
-    """Read from ``store``, of a journal with ``fences``, what matters when ``history`` becomes its ``session``.
+    """Read the state of ``store``, a journal with ``fences``, that matters for importing ``history`` as ``session``.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -350,11 +350,11 @@ async def read_destination(
 async def purge_as_there(
     store: VersionStore, history: SourceHistory, session: str, keyed: Callable[[str], str], principal: str
 ) -> None:
-    """Purge from ``store`` the commits and the tool calls of ``session`` that are purged in ``history``: an import puts
-    versions behind those that are here, whose texts would stay.
+    """Purge from ``store`` the commits and the tool calls of ``session`` that are purged in ``history``: an import adds
+    versions after the existing ones, whose texts would remain.
 
-    Files are left: other sessions of this host have texts of their own in them. ``keyed``: as in ``PurgeRequest``.
-    Raises: those of the store. Cancel: safe; what is left is purged when the import is repeated.
+    Files are not purged: they have texts of other sessions of this host. ``keyed``: as in ``PurgeRequest``.
+    Raises: those of the store. Cancel: safe; repeating the import purges the rest.
     """
     there = {id: versions[-1] for id, versions in history.objects.items() if versions[-1].document.type == "toolcall"}
     there |= {each.stored.document.id: each.stored for each in history.commits}
@@ -369,7 +369,7 @@ async def purge_as_there(
 
 
 async def _is_same(store: VersionStore, session: str, here: Stored, there: Stored) -> bool:
-    """True if ``here`` is not purged, and is the commit or the tool call of ``session`` that ``there`` is elsewhere."""
+    """True if ``here`` is not purged, and is the same commit, or the same tool call of ``session``, as ``there``."""
     if is_purged(here.document) or here.document.type != there.document.type:
         return False
     if here.document.type == "commit":
@@ -381,8 +381,8 @@ async def import_session(
     store: VersionStore, source: SessionSource, history: SourceHistory, destination: Destination, *, kind: str,
     principal: str,
 ) -> Pending:  # fmt: skip
-    """Write ``history`` to ``store`` as ``destination`` requires. Returns: the write that makes it whole; every write
-    before it was accepted.
+    """Write ``history`` to ``store`` as ``destination`` requires. Returns: the write that completes it; all earlier
+    writes were accepted.
 
     Raises: CtxdError of ``source``, ``toolcall_conflict``, and those of the store. Cancel: safe; see the module.
     """
@@ -413,7 +413,7 @@ class _Import:
             await self._flush(PlannedWrite(deletes))
         for group in rewriter.groups:
             if row.has_commits and any(stored.document.type != "commit" for stored in group):
-                # As of a commit's row, the session has nothing that came after the commit.
+                # As of a commit's row, the session has nothing later than the commit.
                 await self._flush(row)
                 row = PlannedWrite()
             if any(stored.document.type == "assembly" for stored in group):
@@ -443,8 +443,8 @@ class _Import:
             self._waiting.clear()
 
     async def _write_record(self, row: PlannedWrite, group: Sequence[Stored]) -> None:
-        """Submit ``row`` with every shared file as the record in ``group`` saw it, and the row of the record at once:
-        no write of another session comes between."""
+        """Submit ``row`` with every shared file as the record in ``group`` saw it, directly followed by the row of the
+        record: no write of another session comes in between."""
         rewriter = self._rewriter
         rewriter.add_objects(row, group)
         row.objects = {**rewriter.files(), **row.objects}
@@ -463,12 +463,12 @@ class _Import:
         await checkpoint()
 
     async def _restoring(self, restored: Mapping[str, Stored]) -> PlannedWrite:
-        """A row that makes versions of shared files current again that were written over for the sake of a record."""
+        """A row that restores versions of shared files that were replaced for a record."""
         row = PlannedWrite()
         texts = await self._store.contents(stored.content_ref for stored in restored.values() if stored.content_ref)
         for id, stored in restored.items():
             newest = self._store.peek(id)
-            # A version that another session wrote since then is newer than the displaced one.
+            # A version written by another session since then is newer than the displaced one.
             if isinstance(newest, Stored) and self._rewriter.wrote(id, newest.tx):
                 text = texts.get(stored.content_ref or "")
                 if stored.content_ref is None or text is not None:
@@ -477,7 +477,7 @@ class _Import:
         return row
 
     async def _prepare(self, row: PlannedWrite, others: Iterable[str | None] = ()) -> dict[str, Content]:
-        """Return the texts that ``row`` needs and ``others``, with the newest versions of its objects at hand."""
+        """Return the texts that ``row`` needs, and ``others``, after loading the newest versions of its objects."""
         self._heads = await self._store.heads(row.objects)
         while True:
             refs = [*self._refs_of(row), *(ref for ref in others if ref is not None)]
@@ -496,7 +496,7 @@ class _Import:
         return [ref for ref in (*versions, *(ref for _, ref in row.documents.values())) if ref is not None]
 
     def _changed(self, row: PlannedWrite) -> dict[str, Stored]:
-        """The objects of ``row`` whose newest version here is another one, by id."""
+        """The objects of ``row`` whose newest version here is different, by id."""
         hashes = {id: None if (head := self._head(id)) is None else head.document.content_hash for id in row.objects}
         return {id: stored for id, stored in row.objects.items() if hashes[id] != stored.document.content_hash}
 
@@ -505,7 +505,7 @@ class _Import:
         return self._heads.get(id) if isinstance(head, NotCached) else head
 
     def _submit(self, row: PlannedWrite, texts: Mapping[str, Content], *, entering: bool) -> Pending:
-        """Submit ``row``, without an await since its texts were complete."""
+        """Submit ``row``, with no await after its texts were complete."""
         rewriter, changed = self._rewriter, self._changed(row)
         for id in changed:
             if (head := self._head(id)) is not None and not rewriter.wrote(id, head.tx):
@@ -542,12 +542,13 @@ class _Import:
 
 
 async def _in_thread(segments: Sequence[Stored], work: Callable[[], T]) -> T:
-    """Return the result of ``work``, from a thread if there are many ``segments``: other sessions go on meanwhile."""
+    """Return the result of ``work``, run in a thread if there are many ``segments``, so as not to block other
+    sessions."""
     return await in_thread(work) if len(segments) > SEGMENTS_INLINE_MAX else work()
 
 
 class _Texts:
-    """The texts of an import, fetched ahead in the order in which they are needed."""
+    """The texts of an import, prefetched in the order in which they are needed."""
 
     def __init__(self, source: SessionSource, refs: Sequence[str]) -> None:
         self._source = source
@@ -564,7 +565,7 @@ class _Texts:
             requested = dict.fromkeys((*(ref for ref in needed if ref not in kept), *islice(self._coming, self._ahead)))
             found = await self._source.contents(requested)
             self._gone |= requested.keys() - found.keys()
-            # Where texts are small, a trip for each few of them would take longer than everything else.
+            # For small texts, round trips for a few each would take longer than everything else.
             small = sum(map(len, found.values())) <= TEXTS_HELD_CHARS
             self._ahead = min(TEXTS_AHEAD_MAX, 4 * self._ahead) if small else TEXTS_AHEAD
             self._have = {**kept, **found}
@@ -573,7 +574,7 @@ class _Texts:
 
 def _with_text(document: Document, text: Content | None, artifact: Artifact | None) -> Document:
     if document.type == "assembly":
-        # Its payload is another than in the source.
+        # Its payload differs from the source's.
         digest = content_hash(document.payload, text)
         return msgspec.structs.replace(document, content=text, artifact=artifact, content_hash=digest)
     if document.type == "commit" and (text is not None or is_purged(document)):

@@ -1,12 +1,12 @@
 """Several hosts on one log: acquires, releases and lists sessions for one of them.
 
 Decides whether a host may acquire a session, and in which order. Promise: a host that has resumed a session may write
-to it, or learns from the first refusal which host owns it and which branch keeps the late writes; no acknowledged
-write is lost, and no state older than this journal is imported over it.
+to it, or the first refusal names the host that owns it and the branch with the late writes; no acknowledged write is
+lost, and no state older than this journal is imported over it.
 
-A claim is written to the journal before it takes place, as a fence without rows. So a claim that breaks off, by a
-cancelled call, a node that is away or the end of the daemon, is known afterwards: the session takes no writes here, and
-``run`` completes the import and pauses the session, so that any host may resume it.
+A claim is written to the journal before it takes place, as a fence without rows. A claim that is interrupted, by a
+cancelled call, an unavailable node or the end of the daemon, is therefore known afterwards: the session takes no writes
+here, and ``run`` completes the import and pauses the session, so that any host may resume it.
 """
 
 from collections import Counter
@@ -39,47 +39,49 @@ from ctxd_protocol.methods.sessions import SessionOwnerResult
 from ctxd_protocol.session_types import SessionSummary, SharingHost
 
 ACQUIRE_S: Final = 60.0
-"""Seconds that a call waits for a session to become this host's, with its import. ``run`` completes a longer one."""
+"""Seconds for which a call waits until this host owns a session and has imported it. ``run`` completes a longer
+import."""
 
 RELEASE_S: Final = 20.0
-"""Seconds that a pause waits for the node: less than a client's deadline."""
+"""Seconds for which a pause waits for the node: less than a client's deadline."""
 
 _LOOK_S: Final = 0.05
-"""Seconds between two looks at an owner that changes."""
+"""Poll interval in seconds while an owner changes."""
 
 UNKNOWN_S: Final = 1.0
-"""Seconds that creating a session waits for the node, which knows the ids of other hosts."""
+"""Seconds for which creating a session waits for the node, which knows the ids of other hosts."""
 
 COMPLETE_RETRY_S: Final = 5.0
-"""Seconds until a claim that could not be completed is tried again."""
+"""Seconds until the next attempt at a claim that could not be completed."""
 
 COMPLETED_AT_ONCE: Final = 4
-"""Claims that are completed in the background at a time: one that takes long to read delays no other."""
+"""Claims that are completed concurrently in the background, so that a slow one does not delay the others."""
 
 CLAIM_LATE_S: Final = 60.0
-"""Seconds after which a claim that is not in the log never took place: its request was given up long before."""
+"""Seconds after which a claim that is not in the log did not take place: its request timed out long before."""
 
 TIDY_S: Final = 1.0
-"""Seconds between two looks for sessions without an owner, and for those to be released."""
+"""Seconds between two checks for sessions without an owner, and for sessions to release."""
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """A claim that may have taken place under ``token``, made at ``since`` or known since then (monotonic seconds)."""
+    """A claim that may have taken place under ``token``, made or found at ``since`` (monotonic seconds)."""
 
     token: int
     since: float
 
 
 class Hosts:
-    """The hosts on one log, as one of them sees them. ``start``, then ``run`` while anything else is called."""
+    """The hosts on one log, as seen by one of them. ``start`` it first; ``run`` must be running during all other
+    calls."""
 
     def __init__(
         self, url: str, sessions: Sessions, ownership: Ownership, clock: Clock, *, host: str, lease_s: float,
         filesystem: str, projected: Callable[[], int], log_event: LogEvent,
     ) -> None:  # fmt: skip
-        """The log is behind the node at ``url``. The others call this one ``host``, and may take over after ``lease_s``
-        of its silence. ``filesystem``: the id of its own filesystem; ``projected``: the newest journal row that the
-        node is known to have."""
+        """The log is behind the node at ``url``. ``host``: this host's name for the others, which may take over after
+        ``lease_s`` seconds without a sign of life. ``filesystem``: the id of its own filesystem; ``projected``: returns
+        the newest journal row that the node is known to have."""
         self._sessions = sessions
         self._store = store = sessions.store
         client = XtdbClient(url, clock=clock)
@@ -97,9 +99,9 @@ class Hosts:
         self._imported: dict[str, int] = {}
         """The token under which each session was imported in this run of the daemon."""
         self._claimed: dict[str, _Claim] = {}
-        """The sessions that this host claimed, or was about to, and has not imported."""
+        """The sessions that this host has claimed, or was about to claim, and has not imported."""
         self._completing: set[str] = set()
-        """Those that are completed in the background, or wait there for another attempt."""
+        """The claimed sessions that are being completed in the background, or wait there for another attempt."""
 
     @property
     def _writer(self) -> str:
@@ -112,7 +114,7 @@ class Hosts:
         return 0 if newest is None else newest.seq
 
     async def start(self) -> None:
-        """Load the fences, and let the projection begin. Raises: CtxdError corrupt, store_failed."""
+        """Load the fences, and allow the projection to begin. Raises: CtxdError corrupt, store_failed."""
         self._sessions.shared = True
         self._ownership.open(await self._store.scan(FENCES), self._loss.settle)
         now = self._clock.monotonic()
@@ -120,7 +122,7 @@ class Hosts:
             self._claimed[session] = _Claim(token, now)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep the lease and watch the others' until cancelled; started once the rest may be called."""
+        """Renew the lease and observe the others' until cancelled; started once other calls are possible."""
         async with anyio.create_task_group() as group:
             await group.start(self._log.run)
             group.start_soon(self._tidy)
@@ -131,11 +133,11 @@ class Hosts:
 
     @asynccontextmanager
     async def acquire(self, session: str, principal: str) -> AsyncIterator[None]:
-        """Context manager: acquire ownership of ``session`` and have it whole in this journal, to resume it inside.
+        """Context manager: acquire ownership of ``session`` and complete it in this journal, to resume it inside.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere (also if it takes longer than ``ACQUIRE_S``),
-        store_unavailable, session_closed, corrupt and those of the store. Cancel: safe; ``run`` completes an import
-        that was broken off, as does the next attempt.
+        store_unavailable, session_closed, corrupt and those of the store. Cancel: safe; ``run`` or the next attempt
+        completes an interrupted import.
         """
         async with AsyncExitStack() as stack:
             try:
@@ -149,7 +151,7 @@ class Hosts:
 
     @asynccontextmanager
     async def _alone(self, session: str) -> AsyncIterator[None]:
-        """Context manager: nothing else acquires ``session`` inside, and its batches wait."""
+        """Context manager: no other task acquires ``session`` inside, and its batches wait."""
         lock = self._acquiring.setdefault(session, SessionLock())
         try:
             async with lock:
@@ -170,14 +172,14 @@ class Hosts:
         return CtxdError("session_owned_elsewhere", message, hint=hint, retry_after_ms=1_000, outcome="not_applied")
 
     def _is_whole(self, session: str) -> bool:
-        """True if all of ``session`` is here, as it was when it was here last."""
+        """True if the whole ``session`` is here, and other hosts have not claimed it."""
         return session in self._sessions.catalog and session not in self._sessions.moved_sessions
 
     async def _acquire(self, session: str, principal: str, state: Literal["active", "paused"]) -> None:
-        """Acquire ``session``; if it is imported, in ``state``. Without a bound in time: every request to the node has
-        one, so that it ends or goes on."""
+        """Acquire ``session``; if it is imported, in ``state``. There is no overall timeout, but every request to the
+        node has one."""
         try:
-            # Each step matches the owner before it, so a change by another host means another look.
+            # Each step is conditional on the owner before it, so a change by another host requires another look.
             while (owner := await self._step(session)) is None:
                 await self._clock.sleep(_LOOK_S)
             if owner.source is not None and self._imported.get(session) != owner.token:
@@ -187,7 +189,7 @@ class Hosts:
                 raise
 
     def _is_unprojected(self, session: str) -> bool:
-        """True if ``session`` is here and this host has not given it up: without its node it goes on."""
+        """True if ``session`` is here and this host has not released it: it can then continue without the node."""
         owner = self._ownership.believed(session)
         if not self._is_whole(session):
             return False
@@ -196,12 +198,12 @@ class Hosts:
         return owners.standing(owner, self._writer) == "mine"
 
     async def _step(self, session: str) -> Owner | None:
-        """Acquire ``session`` by one step from its owner in the log. Returns: the owner then; ``None`` if it changed
-        meanwhile, or may have.
+        """Acquire ``session`` by one step from its owner in the log. Returns: the new owner; ``None`` if the owner has,
+        or may have, changed meanwhile.
 
         Raises: CtxdError session_not_found, session_owned_elsewhere, session_closed, store_unavailable.
         """
-        # This first question finds a node that is away sooner than the sync does.
+        # This first request detects an unavailable node sooner than the sync does.
         await self._log.owner(session)
         owner = await self._log.owner(session, newest=True)
         if owner is None:
@@ -213,7 +215,7 @@ class Hosts:
                 return await self._resume_import(session, owner)
             case "mine" if self._is_whole(session):
                 believed = self._ownership.believed(session)
-                # A batch that releases it may be under way: its outcome shows at the next look.
+                # A batch that releases it may be in flight: the next look shows its outcome.
                 if believed is not None and believed.token == owner.token and believed.released:
                     return None
                 return owner
@@ -228,15 +230,16 @@ class Hosts:
         return after
 
     async def _resume_import(self, session: str, owner: Owner) -> Owner | None:
-        """Return ``owner`` if ``session``, which it claimed, has to be imported or was; ``None`` to look again."""
+        """Return ``owner`` if ``session``, which it claimed, must be or was imported; ``None`` to look again."""
         if self._imported.get(session) == owner.token or not await self._loss.is_behind(session):
             return owner
-        # The import may be complete here and on its way to the node, with later writes, which an import would undo.
+        # The import may be complete here, but not yet at the node, with later writes that another import would undo.
         await self._loss.settled(session)
         return None
 
     async def _claim(self, session: str, owner: Owner) -> Owner:
-        """Return ``owner`` once this host has claimed ``session``, of which nothing written here is then unsettled.
+        """Return the owner that claims ``session`` for this host, once all rows written here are settled and the claim
+        is in the journal.
 
         Raises: CtxdError session_owned_elsewhere, session_closed, store_unavailable.
         """
@@ -257,7 +260,7 @@ class Hosts:
         return after
 
     async def _left_s(self, owner: Owner) -> float:
-        """Seconds until ``owner`` counts as dead; 0 for this host."""
+        """Seconds until the lease of ``owner`` expires; 0 for this host."""
         if owner.writer == self._writer:
             return 0.0
         return await self._log.left_s_for_certain(owner.writer)
@@ -307,10 +310,10 @@ class Hosts:
         self._log_event("sharing.taken_in", {"session": session, "from": self._log.heartbeat.host(source), **figures})
 
     async def release(self, session: str) -> None:
-        """Return once other hosts may take up ``session``, which was paused here: all of it is at the node, and this
-        host has given it up. A session that is active again is not waited for.
+        """Wait until other hosts may resume ``session``, which was paused here: the whole session is at the node, and
+        this host has released it. Return early if it becomes active again.
 
-        Raises: CtxdError session_not_released if that takes long; it is paused all the same. Cancel: safe.
+        Raises: CtxdError session_not_released after ``RELEASE_S``; it is paused nevertheless. Cancel: safe.
         """
         with anyio.move_on_after(RELEASE_S):
             while not await self._is_released(session):
@@ -333,8 +336,8 @@ class Hosts:
         return owner.released or owners.standing(owner, self._writer) == "elsewhere"
 
     async def require_own(self, session: str) -> None:
-        """Raises: CtxdError session_owned_elsewhere if another host has ``session``, as far as the node answers at
-        once. Cancel: safe."""
+        """Raises: CtxdError session_owned_elsewhere if another host has ``session``, unless the node takes longer than
+        ``UNKNOWN_S`` to respond. Cancel: safe."""
         with anyio.move_on_after(UNKNOWN_S), suppress(CtxdError):
             owner = await self._log.owner(session)
             if owners.standing(owner, self._writer) == "elsewhere" and owner is not None:
@@ -343,8 +346,8 @@ class Hosts:
             raise moved.error(session)
 
     async def require_unknown(self, session: str) -> None:
-        """Raises: CtxdError session_exists if another host has ``session``, as far as the node answers at once: if it
-        does not, the session created here becomes a branch. Cancel: safe."""
+        """Raises: CtxdError session_exists if another host has ``session``, unless the node takes longer than
+        ``UNKNOWN_S`` to respond: the session created here then becomes a branch. Cancel: safe."""
         if session in self._sessions.catalog:
             return
         owner: Owner | None = None
@@ -365,7 +368,7 @@ class Hosts:
     # --- keep in order ---
 
     async def _complete_claims(self) -> None:
-        """Import every session whose claim broke off, and pause it then: no client knows it as active here."""
+        """Import every session whose claim was interrupted, as a paused one: no client knows it as active here."""
         slots, reasons = anyio.Semaphore(COMPLETED_AT_ONCE), dict[str, str]()
         wait_s = TIDY_S
         async with anyio.create_task_group() as group:
@@ -375,7 +378,7 @@ class Hosts:
                 try:
                     sessions = await self._claims_to_complete()
                 except CtxdError:
-                    # The heartbeat logs a node that is away.
+                    # The heartbeat logs that the node is unavailable.
                     wait_s = COMPLETE_RETRY_S
                     continue
                 for session in sessions:
@@ -383,7 +386,8 @@ class Hosts:
                     group.start_soon(self._complete, session, slots, reasons)
 
     async def _complete(self, session: str, slots: anyio.Semaphore, reasons: dict[str, str]) -> None:
-        """Complete the claim of ``session`` unless a call does. ``reasons``: the last logged failure by session."""
+        """Complete the claim of ``session`` unless a call is doing so. ``reasons``: the last logged failure by
+        session."""
         try:
             async with slots:
                 if session not in self._claimed or session in self._acquiring:
@@ -395,14 +399,14 @@ class Hosts:
             if error.code != "store_unavailable" and reasons.get(session) != error.message:
                 reasons[session] = error.message
                 self._log_event("sharing.claim_not_completed", {"session": session, "reason": error.message})
-            # A session that cannot be read costs a look at all of it each time.
+            # Each attempt at an unreadable session reads the whole session.
             await self._clock.sleep(COMPLETE_RETRY_S)
         finally:
             self._completing.discard(session)
 
     async def _claims_to_complete(self) -> list[str]:
-        """Return the sessions whose claims took place and were not imported. Forget the claims that another host
-        followed, and those that never took place.
+        """Return the sessions whose claims took place but were not imported. Forget claims that another host has
+        superseded, and those that did not take place.
 
         Raises: CtxdError store_unavailable.
         """
@@ -420,7 +424,7 @@ class Hosts:
                 continue
             owner = owner_of.get(session)
             if owner is None or owner.token < claim.token:
-                # The claim may yet take place, if the node did not answer in time.
+                # The claim may still take place, if the node did not respond in time.
                 if session in overdue:
                     del self._claimed[session]
                     self._log_event("sharing.claim_ended", {"session": session, "token": claim.token})
@@ -431,13 +435,13 @@ class Hosts:
         return found
 
     async def _tidy(self) -> None:
-        """Give an owner to sessions older than the sharing of the log, and release those that were set aside."""
+        """Give an owner to sessions without one in the log, and release sessions that are not active."""
         while True:
             await self._clock.sleep(TIDY_S)
             try:
                 await self._tidy_once()
             except CtxdError as error:
-                # The heartbeat logs a node that is away.
+                # The heartbeat logs that the node is unavailable.
                 if error.code != "store_unavailable":
                     self._log_event("sharing.not_tidied", {"reason": error.message})
                 await self._clock.sleep(TIDY_S)
@@ -510,7 +514,7 @@ class Hosts:
         return tuple(sorted(found, key=lambda each: each.host))
 
     async def elsewhere(self) -> list[SessionSummary]:
-        """The sessions that other hosts wrote last, by id. Raises: CtxdError store_unavailable. Cancel: safe."""
+        """The sessions that other hosts own, by id. Raises: CtxdError store_unavailable. Cancel: safe."""
         others = {s: owner for s, owner in (await self._log.owners()).items() if owner.writer != self._writer}
         for writer in {owner.writer for owner in others.values()}:
             await self._log.learn_lease(writer)

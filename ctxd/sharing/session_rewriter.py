@@ -1,7 +1,7 @@
 """Session rewriting: turns the rows of one journal that make a session into rows of another.
 
-Pure. Decides what of a session is here already, which versions share a row, and what changes on the way: sequences and
-valid times in bundles and records, ids of tool calls that are taken, mounts of "the host". ``session_import`` reads
+Pure. Decides which parts of a session are here already, which versions share a row, and which values change: sequences
+and valid times in bundles and records, ids of tool calls that are taken, mounts of "the host". ``session_import`` reads
 the source and writes the rows.
 """
 
@@ -40,26 +40,26 @@ from ctxd_protocol.object_types import source_label
 from ctxd_protocol.session_types import Mount
 
 DELETES_MAX: Final = 1_000
-"""Entities deleted by one row. More would hold up other sessions' commits."""
+"""Maximum entities deleted by one row. More would delay other sessions' commits."""
 
 ROW_DOCUMENTS_MAX: Final = 64
 ROW_CHARS_MAX: Final = 256 * 1024
-"""Documents of one row, and characters of text after which a row takes no further group. More would hold up other
+"""Maximum documents of one row, and characters of text above which a row takes no further group. More would delay other
 sessions' commits."""
 
 ALIASES_TRIED: Final = 4
-"""Aliases tried for one tool call. A second is needed only where two sessions of one id met before."""
+"""Aliases tried for one tool call. A second is needed only if two sessions with one id met before."""
 
 Place = tuple[int, int]
 """Valid time and journal sequence of a version."""
 
 
 class SourceHistory(msgspec.Struct, frozen=True):
-    """A session as one journal has it, without text. What a fork shares with its ancestors has their ids.
+    """A session in one journal, without text. Entities that a fork shares with its ancestors have the ancestors' ids.
 
     ``heads`` and ``prompts``: every version, oldest first. ``segments``, ``assemblies``: the newest of each, by number.
-    ``objects``: the versions of each object of its index, oldest first, that matter since it entered. ``parts``: the
-    newest of its component texts and entries. ``commits``: those of the session and their ancestors, parents first;
+    ``objects``: the relevant versions of each object since it entered the index, oldest first. ``parts``: the newest of
+    its component texts and entries. ``commits``: those of the session and their ancestors, parents first;
     ``continues``: the one that its next checkpoint continues.
     """
 
@@ -75,14 +75,14 @@ class SourceHistory(msgspec.Struct, frozen=True):
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the journal that a session is imported into, and the id and settings the session gets there.
+    """The state of the journal that a session is imported into, and the id and settings of the session there.
 
-    ``objects``: the newest versions of the objects of the source. ``aliases``: those of the ids that its tool calls may
-    get instead. ``segments``, ``assemblies``, ``prompt``: those of an earlier life of the session; those that are not
-    the beginning of the source are deleted, and so are those ``fenced``, which the node lacks. ``filesystem``: the id
-    of the filesystem of the host that the session comes from. ``state``: that of the session in the end, ``None`` for
-    the source's; a closed session stays closed. ``base``: that of the earlier life, which is in ``segments`` and
-    ``assemblies`` too. ``commits``: the newest versions of those of the source, and of the ids they may get instead.
+    ``objects``: the newest versions of the source's objects. ``aliases``: those of the alternative ids of its tool
+    calls. ``segments``, ``assemblies``, ``prompt``: those of an earlier copy of the session; those that do not match
+    the beginning of the source are deleted, and so are ``fenced`` ones, which the node lacks. ``filesystem``: the id of
+    the filesystem of the session's host of origin. ``state``: the final state of the session, ``None`` for the
+    source's; a closed session stays closed. ``base``: that of the earlier copy, included in ``segments`` and
+    ``assemblies``. ``commits``: the newest versions of the source's commits, and of their alternative ids.
     """
 
     session: str
@@ -103,8 +103,8 @@ class PlannedWrite:
     """One row in preparation.
 
     ``documents``: segments, prompts and records, each with the hash of its text, ``None`` for no text. ``objects``:
-    versions by the id that the object gets; one is written only if the newest version here differs when the row is
-    submitted. ``prompts``: the versions of the system prompt in it; ``head``: the newest head of its groups.
+    versions by the object's id here; one is written only if the newest version here differs when the row is submitted.
+    ``prompts``: the versions of the system prompt in the row; ``head``: the newest head of its groups.
     """
 
     def __init__(self, deletes: tuple[str, ...] = ()) -> None:
@@ -120,7 +120,7 @@ class PlannedWrite:
 
 
 def entered(segments: Sequence[Stored]) -> dict[str, int]:
-    """Return the objects of the index that ``segments`` make, in order, with the sequence of the row each came in."""
+    """Return the objects that ``segments`` add to the index, in order, each with the sequence of its row."""
     index: dict[str, int] = {}
     for stored in segments:
         for id in entering(read_segment(stored.document)):
@@ -129,7 +129,7 @@ def entered(segments: Sequence[Stored]) -> dict[str, int]:
 
 
 def relevant(versions: Sequence[Stored], since: int) -> tuple[Stored, ...]:
-    """Return those of ``versions``, oldest first, that an object had at sequence ``since`` or later."""
+    """Return the ``versions``, oldest first, that an object had at sequence ``since`` or later."""
     before = [stored for stored in versions if stored.tx <= since]
     return (*before[-1:], *(stored for stored in versions if stored.tx > since))
 
@@ -140,11 +140,11 @@ INNER: Final = ("session", PROMPT, "segment", "assembly", *PARTS, "commit")
 
 
 class SessionRewriter:
-    """Turns the rows of one journal into rows of another. Pure: ``add`` fills a row, ``landed`` reports its place
-    before the next row is filled."""
+    """Turns the rows of one journal into rows of another. Pure: ``add`` fills a row, and ``landed`` must record its
+    place before the next row is filled."""
 
     def __init__(self, history: SourceHistory, destination: Destination) -> None:
-        """Raises: CtxdError corrupt if ``history`` is no whole session."""
+        """Raises: CtxdError corrupt if ``history`` is not a complete session."""
         if not history.heads:
             raise CtxdError("corrupt", f"session {history.session} has no head")
         for number, stored in enumerate(history.segments):
@@ -180,11 +180,11 @@ class SessionRewriter:
 
     @property
     def floor_vt(self) -> int:
-        """The least valid time of what is written: above all of the source's."""
+        """The minimum valid time of the rows to write: above all of the source's."""
         return self._newest_vt + 1
 
     def stale(self) -> Iterator[tuple[str, ...]]:
-        """Yield, some at a time, the segments and records of an earlier life that are not part of the session."""
+        """Yield, in batches, the segments and records of an earlier copy that are not part of the session."""
         kept = {self._id(stored) for stored in self._reused}
         here = (*self._destination.segments, *self._destination.assemblies)
         ids = [id for stored in here if (id := stored.document.id) not in kept and session_of(id) == self.session]
@@ -192,7 +192,7 @@ class SessionRewriter:
             yield tuple(ids[start : start + DELETES_MAX])
 
     def refs(self) -> list[str]:
-        """Return the texts that the destination may lack, by the row that they are of."""
+        """Return the texts that the destination may lack, in the order of their rows."""
         hashes = {id: stored.document.content_hash for id, stored in self._destination.objects.items() if stored}
         # Large deltas are fetched one by one.
         groups = ((stored for stored in group if not is_large(stored)) for group in self.groups)
@@ -206,11 +206,11 @@ class SessionRewriter:
     # --- filling rows ---
 
     def fits(self, row: PlannedWrite, group: Sequence[Stored]) -> bool:
-        """True if ``group`` may be written with what is in ``row``: one row has one version of an entity, and a bundle
-        names the rows of the segments before it."""
+        """True if ``group`` may be added to ``row``: a row has one version per entity, and a bundle refers to the rows
+        of the segments before it."""
         ids = [self._id(stored) for stored in group if stored.document.type != "session"]
         size = len(row.documents) + len(row.objects) + len(ids)
-        # Too large a group alone fits no row; an empty row before it is not written.
+        # A group that is too large fits no row; the empty row before it is not written.
         if row.deletes or size > ROW_DOCUMENTS_MAX or row.chars > ROW_CHARS_MAX:
             return False
         segments = [stored for stored in group if stored.document.type == "segment"]
@@ -253,8 +253,8 @@ class SessionRewriter:
         return {id: stored for id, stored in self._expected.items() if stored.document.type == "file"}
 
     def landed(self, row: PlannedWrite, places: Mapping[str, Place], written: Place | None) -> None:
-        """Take note of the ``places`` of the objects of ``row``, and of the place that was ``written``; ``None``:
-        nothing of it had to be written."""
+        """Record the ``places`` of the objects of ``row``, and the place at which it was ``written``; ``None``: nothing
+        had to be written."""
         seq = None if written is None else written[1]
         for id, place in places.items():
             stored = row.objects[id]
@@ -271,16 +271,16 @@ class SessionRewriter:
         return tx in self._wrote.get(id, ())
 
     def is_restored(self, id: str, displaced: Stored) -> bool:
-        """True if the version ``displaced`` of a file is to be current again: it came in since the import began, or
-        the session has learned nothing of the file since it was here, or was here all the time."""
+        """True if the version ``displaced`` of a file must be restored: it was written since the import began, or the
+        session is imported under another id, or has not seen a newer version since it was here."""
         known = self._destination.objects.get(id)
         if known is None or known.tx != displaced.tx or self._history.session != self.session:
             return True
         return id in self._expected and self._expected[id].tx <= self._boundary
 
     def require_expected(self, id: str, stored: Stored, head: Stored) -> None:
-        """Raises: CtxdError toolcall_conflict if another session has taken the id ``id``, which ``stored`` gets, since
-        the import began."""
+        """Raises: CtxdError toolcall_conflict if another session has taken ``id``, which is for ``stored``, since the
+        import began."""
         known = self._destination.objects.get(id) or self._destination.aliases.get(id)
         if _are_files(stored, head) or (known is not None and known.tx == head.tx) or id in self._settled:
             return
@@ -291,8 +291,8 @@ class SessionRewriter:
     # --- the beginning that is here already ---
 
     def _reuse(self) -> list[Stored]:
-        """Return the segments and records of the source that are here already, from the first to the first that is
-        not, and fold them."""
+        """Return the segments and records of the source that are here already, up to the first that is not, and fold
+        them."""
         here = _in_order(self._destination.segments, self._destination.assemblies)
         there = _in_order(self._history.segments, self._history.assemblies)
         reused: list[tuple[Stored, Stored]] = []
@@ -302,7 +302,7 @@ class SessionRewriter:
             reused.append((mine, theirs))
         shared = [mine for mine in here if session_of(mine.document.id) != self.session]
         if not {mine.document.id for mine in shared} <= {mine.document.id for mine, _ in reused}:
-            # The beginning is another one than that of the session which it was shared with.
+            # The beginning differs from that of the session with which it was shared.
             return []
         self._base = self._destination.base if shared else None
         for mine, theirs in reused:
@@ -323,8 +323,8 @@ class SessionRewriter:
         return read_segment(mine.document) == self._delta(original) and all(map(self._has_object, entering(original)))
 
     def _has_object(self, id: str) -> bool:
-        """True if the object ``id`` of the source is here as the session has it; a file may be here as others have
-        it."""
+        """True if the object ``id`` of the source is here with the session's content; a file may have another
+        content."""
         target = self.renamed.get(id, id)
         here = self._destination.objects.get(id) if target == id else self._destination.aliases.get(target)
         if here is None:
@@ -334,14 +334,14 @@ class SessionRewriter:
     # --- which version goes where ---
 
     def _grouped(self) -> dict[int, list[Stored]]:
-        """Return all versions by the row that they were of, objects first; one that is older than its object's entry
-        goes with that."""
+        """Return all versions by their row, objects first; a version older than its object's entry is in the row of the
+        entry."""
         history = self._history
         groups: dict[int, list[Stored]] = {}
         for id, versions in history.objects.items():
             since = self._entered[id]
             for number, stored in enumerate(self._seen(relevant(versions, since))):
-                # A purge may have left only a version that is newer than the entry.
+                # A purge may have left only a version newer than the entry.
                 groups.setdefault(max(stored.tx, since) if number else since, []).append(stored)
         first = min((stored.tx for stored in (*history.segments, *history.assemblies)), default=history.heads[-1].tx)
         for versions in (history.prompts, history.heads):
@@ -351,15 +351,15 @@ class SessionRewriter:
             groups.setdefault(stored.tx, []).append(stored)
         for each in history.commits:
             if self._commits.is_wanted(each.stored):
-                # Where it was made, so that a fork at it has what was there then.
+                # In the row of its creation, so that a fork at the commit has the content of that time.
                 groups.setdefault(each.made, []).append(each.stored)
         return groups
 
     def _seen(self, versions: Sequence[Stored]) -> Sequence[Stored]:
-        """Return those of ``versions`` that the session's records saw, with the first and the last; all of a tool call.
+        """Return the ``versions`` that the session's records saw, with the first and the last; all of a tool call.
 
-        Other sessions write the rest of a shared file's, and imports of these do: copied, each import would add as many
-        as all before it."""
+        The others of a shared file are written by other sessions and their imports: if they were copied, each import
+        would double them."""
         if len(versions) <= 2 or versions[0].document.type != "file":
             return versions
         rows = sorted({stored.tx for stored in versions})
@@ -370,7 +370,7 @@ class SessionRewriter:
         return [stored for stored in versions if stored.tx in seen]
 
     def _pending(self, groups: Mapping[int, list[Stored]]) -> list[list[Stored]]:
-        """Return what has to be written, in order, and take note of what is reused."""
+        """Return the groups to write, in order, and record the state of the reused ones."""
         reused = {stored.document.id for stored in self._reused}
         pending: list[list[Stored]] = []
         prompt: Stored | None = None
@@ -388,12 +388,12 @@ class SessionRewriter:
                 elif stored.document.type not in INNER:
                     self._expected[self._id(stored)] = stored
             if rest:
-                # A row that is here in part: the objects that the rest of it brought may be missing.
+                # A row that is partly here: objects added by the rest of it may be missing.
                 segments = [stored for stored in rest if stored.document.type == "segment"]
                 new = {id for stored in segments for id in entering(read_segment(stored.document))}
                 objects = [stored for stored in group if stored.document.id in new]
                 pending.append([*objects, *rest])
-        # Their entry is here already, and their purge may not be.
+        # Their entry is here already, but their purge may be missing.
         purged = [
             versions[-1]
             for id, versions in self._history.objects.items()
@@ -406,10 +406,10 @@ class SessionRewriter:
             pending.insert(0, [prompt])
         return pending
 
-    # --- what each becomes ---
+    # --- the new form of each version ---
 
     def _id(self, stored: Stored) -> str:
-        """Return the id that the entity of ``stored`` gets."""
+        """Return the new id of the entity of ``stored``."""
         id = stored.document.id
         match stored.document.type:
             case "session":
@@ -429,11 +429,11 @@ class SessionRewriter:
                 return self.renamed.get(id, id)
 
     def restated(self, stored: Stored, id: str) -> Document:
-        """Return the document of a version of an object under the ``id`` it gets."""
+        """Return the document of a version of an object under its new ``id``."""
         return renamed(stored.document, id)
 
     def head(self, stored: Stored | None, *, entering: bool) -> Document:
-        """Return the head of a row; ``stored`` ``None``: that of the row before. The last one is not ``entering``."""
+        """Return the head of a row; ``stored`` ``None``: the previous row's. The last head is not ``entering``."""
         head, destination = read_head(stored or self._head if entering else self._history.heads[-1]), self._destination
         settings, names = head.settings, {**head.settings.renamed}
         for id, alias in self.renamed.items():
@@ -487,7 +487,7 @@ class SessionRewriter:
         return tuple([self.renamed.get(id, id) for id in ids])
 
     def _assembly(self, document: Document) -> Document:
-        """Return the record with the versions of this journal. Fields that only the assembly knows stay as they are."""
+        """Return the record with the versions of this journal. Other fields of the assembly are unchanged."""
         payload, origin = dict(document.payload), session_of(document.id) or self._history.session
         if "active" in payload:
             payload["active"] = [self._shown(*shown) for shown in payload["active"]]
@@ -517,7 +517,7 @@ class SessionRewriter:
         return made
 
     def _keyed(self, part: dict[str, Any], origin: str) -> dict[str, Any]:
-        """Return ``part`` of a record with the cache key of its request, which is the id that the session had then."""
+        """Return ``part`` of a record with the cache key of its request, which is the session's id at that time."""
         return part if self.session == origin or "format" not in part else {"cache_key": origin, **part}
 
     def _reference(self, ref: dict[str, Any]) -> dict[str, Any]:
@@ -525,7 +525,7 @@ class SessionRewriter:
             return ref
         id, valid_time, tx = self._shown(ref["object"], ref["valid_time"], ref["tx"])
         made = {**ref, "object": id, "valid_time": valid_time, "tx": tx}
-        # The window's texts name the object as they were sent.
+        # The window's texts have the id under which the object was sent.
         return {"name": ref["object"], **made} if ref["object"] in self.renamed else made
 
     def _noted(self, noted: list[Any]) -> list[Any]:
@@ -542,7 +542,7 @@ class SessionRewriter:
         return [target, *self._places.get((id, tx), fallback)]
 
     def _renamings(self) -> dict[str, str]:
-        """Return the tool calls whose ids are here other objects' of other content, with the ids they get instead."""
+        """Return the tool calls whose ids belong to different objects here, with their new ids."""
         renamed: dict[str, str] = {}
         for id, versions in self._history.objects.items():
             here = self._destination.objects.get(id)
@@ -557,11 +557,11 @@ class SessionRewriter:
 
 
 _RECORD: Final = ("number", "segments", "sha256")
-"""The members by which two records of one session are the same: equal text of equally many segments."""
+"""The members that identify a record of a session: equal text, from the same number of segments."""
 
 
 def _is_one(here: Stored, there: Stored) -> bool:
-    """True if two versions of one id are of the same file, or the same tool call, perhaps purged on one host."""
+    """True if two versions with one id are of the same file or tool call, which may be purged on one host."""
     if here.document.type != there.document.type:
         return False
     if _are_files(here, there) or is_purged(here.document) or is_purged(there.document):
@@ -578,7 +578,7 @@ def _in_order(segments: Sequence[Stored], assemblies: Sequence[Stored]) -> list[
 
 
 def aliases_of(session: str, id: str) -> list[str]:
-    """Return the ids that the tool call ``id`` of ``session`` may get where its own is taken, best first."""
+    """Return the alternative ids of the tool call ``id`` of ``session``, for when its own is taken, best first."""
     return [str(toolcall_alias(session, id + "~" * extra)) for extra in range(ALIASES_TRIED)]
 
 

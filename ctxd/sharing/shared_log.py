@@ -1,6 +1,6 @@
-"""The log that several hosts share, as one of them reads and writes it: owners, leases, and sessions of other hosts.
+"""One host's access to the log that several hosts share: owners, leases, and sessions of other hosts.
 
-Failures of the node become ``store_unavailable`` here and nowhere above.
+This module, and none above it, turns failures of the node into ``store_unavailable``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,22 +23,22 @@ from ctxd.store.reads import to_stored
 from ctxd_protocol.ids import session_object_id
 
 ANSWER_S: Final = 3.0
-"""Seconds that the node may take for one question or step, before it counts as away."""
+"""Timeout in seconds of one query or step, after which the node counts as unavailable."""
 
 LEVEL_S: Final = 20.0
-"""Seconds that a resume waits for a node that is behind the log."""
+"""Seconds for which a resume waits for a node that is behind the log."""
 
 
 class SharedLog:
-    """The log behind one node. ``run`` while anything else is called. All calls raise CtxdError ``store_unavailable``
-    if the node does not answer in time; all may be cancelled."""
+    """The log behind one node. ``run`` must be running during all other calls. All calls raise CtxdError
+    ``store_unavailable`` if the node does not respond in time; all may be cancelled."""
 
     def __init__(self, client: XtdbClient, heartbeat: Heartbeat) -> None:
         self._client = client
         self.heartbeat = heartbeat
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep this host's lease and observe the others' until cancelled; started once the rest may be called."""
+        """Renew this host's lease and observe the others' until cancelled; started once other calls are possible."""
         async with self._client:
             task_status.started()
             await self.heartbeat.run()
@@ -46,8 +46,8 @@ class SharedLog:
     # --- hosts ---
 
     async def left_s_for_certain(self, writer: str) -> float:
-        """Return the seconds until the lease of ``writer`` expires. An expired one is judged by what is in the log
-        now: renewals may have gone unseen while this host or its node stood still."""
+        """Return the seconds until the lease of ``writer`` expires. Before an expired lease is reported, it is checked
+        against the current log: this host or its node may have been stalled and missed renewals."""
         await self.learn_lease(writer)
         if self.heartbeat.left_s(writer) <= 0:
             with _requesting("which hosts are alive", within_s=LEVEL_S):
@@ -68,16 +68,16 @@ class SharedLog:
     # --- owners ---
 
     async def owner(self, session: str, *, newest: bool = False) -> Owner | None:
-        """Return the owner of ``session``; ``None`` if it has none. ``newest``: once this host's node has everything
-        that was in the log at the call."""
+        """Return the owner of ``session``; ``None`` if it has none. ``newest``: wait until this host's node has
+        everything that was in the log at the call."""
         with _requesting(f"the owner of session {session}", within_s=LEVEL_S if newest else ANSWER_S):
             if newest:
                 await self._client.sync(LEVEL_S)
             return await self._owner(session)
 
     async def owners(self, sessions: Iterable[str] | None = None, *, newest: bool = False) -> dict[str, Owner]:
-        """Return the owner of each of ``sessions`` that has one, by session; ``None``: of all sessions. ``newest``: as
-        for ``owner``."""
+        """Return the owner of each of ``sessions`` (``None``: of all) that has one, by session. ``newest``: as for
+        ``owner``."""
         with _requesting("the owners of sessions", within_s=LEVEL_S if newest else ANSWER_S):
             if newest:
                 await self._client.sync(LEVEL_S)
@@ -90,8 +90,8 @@ class SharedLog:
             return {session: owner for session, owner in sorted(found.items()) if owner is not None}
 
     async def step(self, session: str, before: Owner | None, after: Owner) -> bool:
-        """Put ``after`` if the owner still is ``before``, with this host's lease renewed before it. Returns: whether
-        the owner is ``after`` now. Taking the same step again is safe."""
+        """Renew this host's lease, then replace the owner by ``after`` if it still is ``before``. Returns: True if the
+        owner is now ``after``. Repeating a step is safe."""
         with _requesting(f"whether session {session} changed hands"):
             await self.heartbeat.require_fresh()
             if await is_committed(self._client, owners.change(session, before, after)):
@@ -113,7 +113,7 @@ class SharedLog:
         return {session: stored for session, stored in found.items() if stored is not None}
 
     async def remote_session(self, session: str, source: str) -> RemoteSession:
-        """Return ``session`` as of the transaction in which ``source`` last had it whole: the first claim since."""
+        """Return ``session`` as of the transaction in which ``source`` last had it whole: the first claim after it."""
         with _requesting(f"when session {session} was claimed"):
             rows = await self._client.history(owners.owner_id(session))
             claim: int | None = None
