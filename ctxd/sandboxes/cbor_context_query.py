@@ -1,7 +1,7 @@
-"""A sandbox's connection: as any other, or one question in CBOR by a tool that knows no JSON-RPC.
+"""A sandbox's connection: JSON-RPC, or one query in CBOR by a tool without JSON-RPC.
 
-The first byte distinguishes them: a CBOR map begins with one that begins no text.
-The form of question and answer is that of Bureau's context socket, so that its tools find the current context here.
+The first byte distinguishes them: no text begins with the first byte of a CBOR map.
+Query and reply have the form of Bureau's context socket, so that its tools find the current context here.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ _MAPS: Final = range(0xA0, 0xC0)
 """The first bytes of CBOR maps."""
 
 _QUESTION_BYTES_MAX: Final = 1024
-"""Bytes of a question: an action and nothing else."""
+"""Maximum bytes of a query, which has only an action."""
 
 _ACTION: Final = "current-context"
 
 
 class SandboxConnection(Connection):
-    """One accepted connection of a sandbox. ``current`` calls its argument with the context of the sandbox."""
+    """One accepted connection of a sandbox. ``current`` passes the context of the sandbox to its argument."""
 
     __slots__ = ("_current", "_question", "_timer", "_undecided")
 

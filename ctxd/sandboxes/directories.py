@@ -1,8 +1,8 @@
 """Directories of sandboxes: their paths, access for another user, and the file with the current context.
 
-A sandbox has its directory mounted as a directory: a bind-mounted socket stops working when the daemon restarts, and so
-does a bind-mounted ``current.json``, which is a new file each time. Promise: a reader of ``current.json`` gets one
-answer whole, the newest. ``lifecycle`` uses the same path after a restart.
+A sandbox mounts its directory, not the files in it: a bind-mounted socket stops working when the daemon restarts, and
+so does a bind-mounted ``current.json``, which is replaced by each write. Promise: a reader of ``current.json`` always
+gets the newest context, whole. ``lifecycle`` uses the same path after a restart.
 """
 
 import errno
@@ -23,7 +23,7 @@ from ctxd_protocol.default_paths import CONTEXT_FILE_NAME, SOCKET_NAME
 from ctxd_protocol.limits import SOCKET_PATH_BYTES_MAX
 
 _PASSABLE: Final = 0o711
-"""Mode of the directories: their names, which are secrets, are not listed to other users."""
+"""Mode of the directories: other users cannot list their names, which are secrets."""
 
 _FILE_MODE: Final = 0o600
 _ID_CHARS: Final = 16
@@ -31,7 +31,7 @@ _READ_WRITE: Final = 6
 
 
 class Directories:
-    """The directories below ``root``, which is made when the first sandbox is."""
+    """The directories below ``root``, which is created with the first sandbox."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -64,7 +64,8 @@ class Directories:
                 place.chmod(_PASSABLE)
 
     def write_context(self, sandbox: str, current: CurrentContext, uid: int | None) -> None:
-        """Replace the context file of ``sandbox`` atomically, readable by user ``uid`` too. Two writes and a rename.
+        """Replace the context file of ``sandbox`` atomically, readable by user ``uid`` too. Cost: two writes and a
+        rename.
 
         Raises: OSError.
         """
@@ -83,7 +84,7 @@ class Directories:
         grant(self.socket(sandbox), uid)
 
     def remove(self, sandbox: str) -> None:
-        """Remove the directory of ``sandbox``. Blocks briefly. Raises: OSError, unless it is gone already."""
+        """Remove the directory of ``sandbox``, if it exists. Blocks briefly. Raises: OSError."""
         directory = self.directory(sandbox)
         with suppress(FileNotFoundError):
             for name in os.listdir(directory):
@@ -93,11 +94,12 @@ class Directories:
     def remove_strays(self, known: Container[str]) -> list[str]:
         """Remove the directories of sandboxes not ``known`` that a killed daemon left. Blocks briefly.
 
-        A directory whose socket answers belongs to another daemon, and stays. Returns: the ids. Raises: OSError.
+        A directory whose socket accepts connections belongs to another daemon, and is kept. Returns: the removed ids.
+        Raises: OSError.
         """
         try:
             found = sorted(os.listdir(self.root))
-        except (FileNotFoundError, NotADirectoryError):  # The socket of another daemon may have that name.
+        except (FileNotFoundError, NotADirectoryError):  # Another daemon's socket may have that name.
             return []
         strays = [name for name in found if len(name) == _ID_CHARS and name not in known]
         removed = [name for name in strays if not _answers(self.socket(name))]
@@ -113,11 +115,12 @@ def _answers(path: Path) -> bool:
 
 
 def grant(file: int | os.PathLike[str], uid: int | None) -> None:
-    """Let user ``uid`` read and write ``file``, a path or a descriptor, besides the daemon; two calls at most.
+    """Allow user ``uid`` to read and write ``file``, a path or a descriptor, besides the daemon. Cost: two system calls
+    at most.
 
-    ``None`` or the daemon's own user: no change. A service may not give files away, but the owner of a file may name
-    others in its access control list; a daemon that is root gives it away instead.
-    Raises: OSError, EOPNOTSUPP on a file system without access control lists.
+    ``None`` or the daemon's own user: no change. A daemon that runs as root changes the owner; another one, which may
+    not, adds the user to the file's access control list.
+    Raises: OSError, with EOPNOTSUPP on a file system without access control lists.
     """
     if uid is None or uid == os.geteuid():
         return

@@ -1,8 +1,8 @@
-"""Redaction of everything that goes into a sandbox: results, notifications and errors.
+"""Redaction of everything that is sent to a sandbox: results, notifications and errors.
 
-Redaction goes by type, not by method: wherever a result holds a mount, a source, an object's version or a notice, the
-paths of the host and the sessions of others are replaced. So a new method needs nothing here. Which versions a sandbox
-may see is decided in ``ctxd.sessions.sandbox_file_visibility``.
+Redaction depends on the type, not on the method: host paths and other sessions are removed from every mount, source,
+object version and notice in a result, so a new method needs no change here. ``ctxd.sessions.sandbox_file_visibility``
+decides which versions a sandbox may see.
 """
 
 import re
@@ -22,13 +22,13 @@ from ctxd_protocol.object_types import FilesystemSource, ObjectVersion, Source
 from ctxd_protocol.session_types import Mount, Notice, Project, SessionOrigin
 
 _PATH: Final = re.compile(r"(?<![\w/<])/[^\s'\":,;()<>]+")
-"""An absolute path in the text of an error."""
+"""Pattern of an absolute path in the text of an error."""
 
 _MOUNTS: Final = "mounts"
 
 
 def viewed(handlers: Mapping[str, Handler], mounts_of: Callable[[str], Sequence[Mount]]) -> dict[str, Handler]:
-    """``handlers`` for sandboxes. ``mounts_of`` returns the mounts of a session, to translate paths in errors."""
+    """``handlers`` with redaction. ``mounts_of`` returns the mounts of a session, to translate paths in errors."""
     return {name: _viewed(handler, mounts_of) for name, handler in handlers.items()}
 
 
@@ -60,7 +60,7 @@ def _viewed(handler: Handler, mounts_of: Callable[[str], Sequence[Mount]]) -> Ha
 
 
 def redacted(value: Any) -> Any:  # noqa: ANN401 - any result
-    """``value``, a result or a part of one, without paths of the host and without sessions of others."""
+    """``value``, a result or a part of one, without host paths and other sessions."""
     if isinstance(value, msgspec.Struct):
         redact = _REDACTORS.get(type(value))
         if redact is not None:
@@ -73,7 +73,7 @@ def redacted(value: Any) -> Any:  # noqa: ANN401 - any result
 
 
 def redacted_text(text: str, mounts: Sequence[Mount], params: msgspec.Struct) -> str:
-    """``text`` of an error with the agent's paths in place of the host's. Paths that the caller wrote stay."""
+    """``text`` of an error with the agent's paths in place of the host's. Paths that the caller sent are kept."""
     for mount in sorted(mounts, key=lambda mount: -len(mount.canonical_prefix)):
         canonical = normalise(mount.canonical_prefix)
         if canonical != "/":
@@ -98,7 +98,7 @@ def _source(source: FilesystemSource) -> FilesystemSource:
 
 
 def _at(source: Source, shown: str) -> Source:
-    """``source`` with ``shown`` for everything in it that names a place of the host."""
+    """``source`` with ``shown`` in place of its host path."""
     match source:
         case FilesystemSource():
             return msgspec.structs.replace(source, path=shown)
@@ -125,11 +125,11 @@ def _notice(notice: Notice) -> Notice:
 
 
 def _no_project(_: Project) -> None:
-    """Nothing: where a project lies on the host, and at which addresses, is not a sandbox's to know."""
+    """Return None: a sandbox must not learn a project's path on the host, or its remotes."""
 
 
 def _no_origin(_: SessionOrigin) -> None:
-    """Nothing: other sessions are not a sandbox's to know."""
+    """Return None: a sandbox must not learn of other sessions."""
 
 
 _REDACTORS: Final[dict[type, Callable[[Any], Any]]] = {
@@ -145,7 +145,7 @@ _REDACTORS: Final[dict[type, Callable[[Any], Any]]] = {
 
 @cache
 def _carrying(struct: type) -> tuple[str, ...]:
-    """The fields of ``struct`` that can hold something to redact."""
+    """The fields of ``struct`` whose values may need redaction."""
     return tuple(name for name, hint in get_type_hints(struct).items() if _is_carrier(hint))
 
 

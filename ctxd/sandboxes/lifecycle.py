@@ -1,8 +1,8 @@
 """Lifecycle of sandboxes, from registration to the end of their lease.
 
 Owns the registrations, their leases and the file with each sandbox's current context; the listeners serve the sockets.
-Promises: what was acknowledged is there after a restart, at the same path; a sandbox whose lease ended has no socket
-and no connection any more; the file holds what ``context.current`` answers.
+Promises: acknowledged registrations survive a restart, at the same path; once its lease has ended, a sandbox has no
+socket and no connections; the file has the result of ``context.current``.
 """
 
 import math
@@ -38,19 +38,19 @@ from ctxd_protocol.session_types import Mount
 from ctxd_protocol.status import SandboxesStatus
 
 SANDBOXES_MAX: Final = 4096
-"""Registered sandboxes. Each takes a descriptor, and some 10 KB without connections."""
+"""Maximum registered sandboxes. Each takes a descriptor, and some 10 KB without connections."""
 
 ROOTS_S: Final = 5.0
-"""Deadline in seconds of the look-up of mount roots."""
+"""Timeout in seconds of the look-up of mount roots."""
 
 ROOTS_AT_ONCE: Final = 16
-"""Such look-ups at once, those that hang included."""
+"""Maximum concurrent look-ups, including hanging ones."""
 
 RESTART_GRACE_S: Final = 30.0
-"""Least duration in seconds of a lease after the daemon's start: without a daemon it could not be renewed."""
+"""Minimum duration in seconds of a lease after the daemon's start: without a daemon it could not be renewed."""
 
 RETRY_S: Final = 10.0
-"""Seconds until another attempt to end a sandbox whose end could not be written."""
+"""Seconds until the next attempt to end a sandbox whose end could not be written."""
 
 
 class Lease:
@@ -83,15 +83,15 @@ class Lease:
             return None
         ends = clock.wall_ms() + round(1000 * (self.ends - clock.monotonic()))
         written = registration.expires_at
-        # The time that was acknowledged, to the millisecond; a restart may have put it off.
+        # Exactly the acknowledged time, unless a restart has postponed it.
         return ends if written is None or ends > written + 1000 else written
 
     def hold(self, connection: int) -> None:
-        """Let the lease last as long as ``connection``."""
+        """Make the lease last as long as ``connection``."""
         self.holder, self.ends = connection, math.inf
 
     def let_go(self, ends: float) -> None:
-        """Let the lease end at ``ends``, held by no connection."""
+        """Make the lease end at ``ends``, without a connection that holds it."""
         self.holder, self.ends = None, ends
 
 
@@ -110,8 +110,8 @@ class Sandboxes:
         *,
         not_mounted: Sequence[Path],
     ) -> None:
-        """``confinement`` limits what is read of the host for sandboxes. ``not_mounted``: directories with what
-        the daemon keeps, which no sandbox is given."""
+        """``confinement`` limits reads of the host for sandboxes. ``not_mounted``: the daemon's own directories, which
+        no sandbox may mount."""
         self._store = sessions.store
         self._sessions = sessions
         self._checkpoints = checkpoints
@@ -133,7 +133,7 @@ class Sandboxes:
         self._listens = False
 
     async def start(self) -> None:
-        """Open the sockets of all registered sandboxes, at the paths they had.
+        """Open the sockets of all registered sandboxes, at their previous paths.
 
         Raises: CtxdError corrupt, store_failed. A socket that cannot be opened is logged, and the others are opened.
         """
@@ -152,7 +152,7 @@ class Sandboxes:
                 self._log.error("sandbox.not_opened", sandbox=one.id, error=str(error))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """End each sandbox whose lease ends. Cancel: safe; sandboxes stay registered."""
+        """End sandboxes when their leases end, until cancelled. Cancel: safe; sandboxes stay registered."""
         task_status.started()
         while True:
             self._wake = anyio.Event()
@@ -164,9 +164,9 @@ class Sandboxes:
                 await self._wake.wait()
 
     async def register(self, wanted: Registration, mounts: tuple[Mount, ...] | None, write: Write) -> Pending:
-        """Register ``wanted`` and open its socket, under ``write``, which puts nothing else.
+        """Register ``wanted`` and open its socket, with ``write``, which must have no other puts.
 
-        ``mounts`` is ``None`` for those of its sessions; an empty tuple is no mount at all.
+        ``mounts``: ``None`` for those of its sessions; an empty tuple for no mounts.
         Raises: CtxdError session_not_found, invalid_params, invalid_path, source_unreachable, principal_exists,
         too_large, unsupported, and those of the store. Cancel: safe; nothing is registered then.
         """
@@ -175,7 +175,7 @@ class Sandboxes:
         self._directories.require_room()
         try:
             await self._open(made)
-            # No await from here to the registration: no session gets other mounts in between.
+            # No await from here to the registration, so that the mounts of sessions cannot change in between.
             self._require_mounts(made)
             pending = self._store.submit(msgspec.structs.replace(write, puts=(registration.document(made),)))
         except BaseException as error:
@@ -192,7 +192,7 @@ class Sandboxes:
         return pending
 
     def hold(self, sandbox: str, connection: int, on_close: Callable[[Callable[[], None]], None]) -> None:
-        """Give the lease of ``sandbox`` to ``connection``, unless it ends by time."""
+        """Give the lease of ``sandbox`` to ``connection``, unless the lease is timed."""
         lease = self._leases[sandbox]
         if lease.by_time:
             return
@@ -201,9 +201,9 @@ class Sandboxes:
         self._wake.set()
 
     def renew(self, sandbox: str, write: Write) -> Pending | None:
-        """Extend the lease of ``sandbox`` from now on; ``None`` if it does not end by time.
+        """Renew the lease of ``sandbox`` from now on. Returns: the write; ``None`` if the lease is not timed.
 
-        Raises: CtxdError sandbox_not_found, and those of the store; the lease is then as before.
+        Raises: CtxdError sandbox_not_found, and those of the store; the lease is then unchanged.
         """
         known, lease = self._named(sandbox), self._leases[sandbox]
         if (ending := self._ending.get(sandbox)) is not None and ending.locked():
@@ -224,8 +224,8 @@ class Sandboxes:
     async def release(self, sandbox: str, write: Write) -> Pending:
         """End ``sandbox``: its socket, connections and directory are removed once its end is durable.
 
-        Its sessions stay. Raises: CtxdError sandbox_not_found, and those of the store; the sandbox is then as before.
-        Cancel: takes effect when the sandbox has ended or is as before.
+        Its sessions stay. Raises: CtxdError sandbox_not_found, and those of the store; the sandbox is then unchanged.
+        Cancel: deferred until the sandbox has ended, or the attempt has failed.
         """
         self._named(sandbox)
         with anyio.CancelScope(shield=True):
@@ -266,7 +266,7 @@ class Sandboxes:
         return [self.view(id) for id in sorted(self._known, key=lambda id: (self._known[id].created_at, id))]
 
     def status(self) -> SandboxesStatus:
-        """Figures over all sandboxes."""
+        """Totals of all sandboxes."""
         views = self.all()
         return SandboxesStatus(
             registered=len(views),
@@ -278,9 +278,9 @@ class Sandboxes:
         )
 
     def tracking_room(self, session: str, count: Callable[[str], int]) -> int:
-        """Number of further files that may be tracked for ``session`` by the quotas of the sandboxes that may name it.
+        """Number of further files that may be tracked for ``session`` by the quotas of the sandboxes that may use it.
 
-        ``count`` returns how many are tracked for a session.
+        ``count`` returns the number of files tracked for a session.
         """
         sharing = [self._known[id] for id in self._of_session.get(session, ())]
         rooms = (one.quota.tracked_files - sum(map(count, one.sessions)) for one in sharing)
@@ -307,7 +307,8 @@ class Sandboxes:
             raise CtxdError("invalid_params", "a session is named twice", outcome="not_applied")
 
     async def _mounts(self, wanted: Registration, given: tuple[Mount, ...] | None) -> tuple[Mount, ...]:
-        """The mounts of the sessions of ``wanted``, which must be the same in all. Raises: CtxdError."""
+        """The mounts of the sessions of ``wanted``, which must agree with each other and with ``given``. Raises:
+        CtxdError."""
         mounts = self._settings(wanted.sessions[0]).mounts if given is None else given
         self._require_mounts(msgspec.structs.replace(wanted, mounts=mounts))
         try:
@@ -323,7 +324,7 @@ class Sandboxes:
         return mounts
 
     def _require_mounts(self, wanted: Registration) -> None:
-        """Raises: CtxdError invalid_params unless the sessions have the mounts, and files of their own."""
+        """Raises: CtxdError invalid_params unless the sessions have the mounts, and a filesystem of their own."""
         host = self._sessions.host_filesystem_id
         for session in wanted.sessions:
             settings = self._settings(session)
@@ -352,7 +353,7 @@ class Sandboxes:
 
     async def _open(self, known: Registration) -> None:
         """Open the socket. Raises: OSError, StateDirError, CtxdError."""
-        # The limits first: they hold for all who read below the mounts, even if the socket cannot be opened.
+        # The limits first: they apply to every read below the mounts, even if the socket cannot be opened.
         await in_thread(self._limit, known)
         await in_thread(self._directories.make, known.id)
         await self._checkpoints.load(known.sessions[0])
@@ -361,7 +362,7 @@ class Sandboxes:
         self._directories.grant_socket(known.id, known.uid)
 
     def _limit(self, known: Registration) -> None:
-        """Read nothing below the mounts that the user of the sandbox may not. Blocks briefly."""
+        """Limit reads below the mounts to files that the user of the sandbox may read. Blocks briefly."""
         if known.uid is None or known.uid == os.geteuid():
             return
         host = (None, self._sessions.host_filesystem_id)
@@ -374,7 +375,7 @@ class Sandboxes:
         await self._close(sandbox)
 
     async def _close(self, sandbox: str) -> None:
-        # The socket first: a connection must not outlast the limits of what is read for it.
+        # The socket first: a connection must not outlast the limits on its reads.
         await self._listeners.close(sandbox)
         self._confinement.lift(sandbox)
         try:
@@ -398,7 +399,7 @@ class Sandboxes:
             self._wake.set()
 
     def _restore(self, known: Registration, lease: Lease) -> None:
-        """Put back the lease of a sandbox whose renewal was not written."""
+        """Restore the lease of a sandbox whose renewal was not written."""
         if known.id in self._known:
             self._known[known.id], self._leases[known.id] = known, lease
             self._wake.set()
@@ -428,7 +429,7 @@ class Sandboxes:
         self._sessions.visibility.restrict(one.id, one.sessions, seq)
         self._known[one.id], self._versions[one.id] = one, valid_time
         if not self._listens:
-            # From the first sandbox on: most hosts have none.
+            # Only from the first sandbox on, as most hosts have no sandboxes.
             self._listens = True
             self._store.on_durable(self._note, types=("session", "commit"))
         for session in one.sessions:
@@ -452,8 +453,8 @@ class Sandboxes:
     def _note(self, landed: Sequence[tuple[Write, Pending]]) -> None:
         """Update the context files that changed.
 
-        On the loop, so that a client that receives an answer finds the same in the file: two calls to a file system in
-        memory, and only when the context changed.
+        It runs on the event loop, so that a client that has received a reply finds the same context in the file. The
+        cost is two calls to an in-memory file system, and only if the context changed.
         """
         written = {write.session for write, _ in landed}
         written |= {each.payload.get("in") for write, _ in landed for each in write.puts if each.type == "commit"}

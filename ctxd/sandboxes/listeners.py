@@ -1,7 +1,7 @@
 """The listeners of sandboxes: one each, opened and closed while the daemon runs.
 
-Owns their servers and what those share. Promise: once ``close`` returns,
-nothing of that sandbox's listener is left.
+Owns their servers and the state that these share. Promise: once ``close`` returns, the sandbox's listener and its
+connections are gone.
 """
 
 import socket
@@ -35,11 +35,11 @@ from ctxd_protocol.limits import FRAME_BYTES_SANDBOX_MAX, Limits
 from ctxd_protocol.session_types import Mount
 
 _WRITE_BUFFER_BYTES: Final = 256 * 1024
-"""Bytes of answers that wait for a sandbox that does not read, before it is read from no further."""
+"""Bytes of unsent replies to a sandbox above which the daemon stops reading from it."""
 
 
 class SocketFigures(msgspec.Struct, frozen=True):
-    """Figures of one sandbox's socket: open connections, calls since it was opened, and those beyond the quota."""
+    """Figures of one sandbox's socket: open connections, calls since it was opened, and calls refused for the quota."""
 
     connections: int = 0
     requests: int = 0
@@ -72,8 +72,8 @@ class SandboxListeners:
         timing: Timing,
         service_manager: ServiceManager,
     ) -> None:
-        """``limits`` and ``timing`` are the host's; a sandbox has shorter lines. ``service_manager`` keeps the
-        sockets while no daemon runs."""
+        """``limits`` and ``timing`` are the host's; a sandbox's lines and write buffer are smaller. ``service_manager``
+        keeps the sockets while no daemon runs."""
         self._service_manager = service_manager
         self._clock = clock
         self._log = log
@@ -89,17 +89,17 @@ class SandboxListeners:
         self._open: dict[str, _Open] = {}
 
     def serve(self, handlers: Mapping[str, Handler], shared: SharedState) -> None:
-        """Answer with ``handlers``, and share ``shared`` with the host's listener."""
+        """Serve calls with ``handlers``, and share ``shared`` with the host's listener."""
         self._handlers, self._shared = viewed(handlers, self._mounts_of), shared
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep listeners until cancelled. Cancel: safe; every connection is closed at once."""
+        """Run the listeners until cancelled. Cancel: safe; every connection is closed at once."""
         async with anyio.create_task_group() as self._group:
             task_status.started()
             await anyio.sleep_forever()
 
     def _ask(self, session: str, answer: Callable[[CurrentContext | CtxdError], None]) -> None:
-        """Call ``answer`` with the current context of ``session``, at once or from a task."""
+        """Pass the current context of ``session`` to ``answer``, at once or from a task."""
         try:
             found = self._checkpoints.current(session)
         except CtxdError as error:
@@ -120,7 +120,7 @@ class SandboxListeners:
             answer(error)
 
     async def open(self, registration: Registration, path: Path) -> None:
-        """Listen at ``path`` for the sandbox. Raises: StateDirError."""
+        """Listen at ``path`` for the sandbox. Raises: StateDirError; CtxdError rate_limited without descriptors."""
         assert self._group is not None and self._shared is not None, "run and serve come first"
         if not self._shared.has_descriptor(on_host=False):
             raise CtxdError(
@@ -161,7 +161,7 @@ class SandboxListeners:
         await self._group.start(keep)
 
     async def _bound(self, server: Server, sandbox: str, path: Path) -> socket.socket:
-        """The socket of an earlier run, with those who connected since, or a new one.
+        """The socket of an earlier run, with the connections waiting on it, or a new one.
 
         Raises: StateDirError.
         """
@@ -172,23 +172,23 @@ class SandboxListeners:
         return bound
 
     async def close_others(self, sandboxes: Container[str]) -> None:
-        """Close the sockets that were kept from an earlier run for any but ``sandboxes``."""
+        """Close the sockets kept from an earlier run, except those of ``sandboxes``."""
         for name in self._service_manager.unclaimed():
             if name.removeprefix(KEPT_PREFIX) not in sandboxes:
                 await self._service_manager.forget(name)
 
     def retime(self, timing: Timing) -> None:
-        """Go by ``timing`` from the next call on."""
+        """Apply ``timing`` from the next call on."""
         self._timing = _of_a_sandbox(timing)
         for made in self._open.values():
             made.server.retime(self._timing, made.connections_max)
 
     async def close(self, sandbox: str) -> None:
-        """Stop listening for ``sandbox``, and end its connections; nothing if it has none."""
+        """Stop listening for ``sandbox``, and end its connections; do nothing if it has no listener."""
         made = self._open.pop(sandbox, None)
         if made is not None:
             if self._service_manager.present:
-                # Who connects before the service manager has let go too is refused, and not left waiting.
+                # Clients that connect before the service manager closes its copy are refused instead of left waiting.
                 with suppress(OSError):
                     made.bound.shutdown(socket.SHUT_RDWR)
             made.scope.cancel()
@@ -223,7 +223,7 @@ class SandboxListeners:
 
 
 def kept_as(sandbox: str) -> str:
-    """The name under which the socket of ``sandbox`` is kept by a service manager."""
+    """The name under which a service manager keeps the socket of ``sandbox``."""
     return KEPT_PREFIX + sandbox
 
 

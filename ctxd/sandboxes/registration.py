@@ -1,8 +1,8 @@
-"""Registration of a sandbox and its stored form: everything that holds for its whole life. Pure but for randomness.
+"""Registration of a sandbox and its stored form: the properties fixed for its lifetime. Pure but for randomness.
 
-A registration is an entity of the store: a row of the journal, flushed before the harness is answered. So one that was
-acknowledged is there after a kill, it is in every backup with the sessions it names, and no second file has to agree
-with the journal about what exists.
+A registration is an entity of the store: a row of the journal, flushed before the harness receives the reply. An
+acknowledged one therefore survives a kill and is in every backup with its sessions, and no second file has to agree
+with the journal about the existing sandboxes.
 """
 
 import base64
@@ -21,18 +21,18 @@ from ctxd_protocol.sandbox_types import Grant, Quota
 from ctxd_protocol.session_types import Mount
 
 PREFIX: Final = "sandbox:"
-"""How the ids of registrations begin in the store."""
+"""Prefix of the ids of registrations in the store."""
 
 _ID_BYTES: Final = 10
-"""Random bytes of an id: 80 bits cannot be guessed, and their 16 letters leave room in a socket's path."""
+"""Random bytes of an id: 80 bits cannot be guessed, and 16 characters leave room in a socket's path."""
 
 _FORBIDDEN_ROOTS: Final = ("/proc", "/sys", "/dev", "/run")
-"""Directories of the host that hold no project: kernel files, devices and sockets."""
+"""Directories of the host without projects: kernel files, devices and sockets."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sandbox, as it was registered. ``expires_at`` (ms since 1970) is that of the newest renewal; ``None`` without
-    ``ttl_s``: the lease is then a connection's, and ends ``grace_s`` after it."""
+    """One sandbox, as registered. ``expires_at`` (ms since 1970) is that of the newest renewal; ``None`` without
+    ``ttl_s``: a connection then holds the lease, which ends ``grace_s`` seconds after the connection."""
 
     id: str
     principal: str
@@ -48,7 +48,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def methods(self) -> frozenset[str]:
-        """The methods that it may call besides those of every connection."""
+        """The methods that it may call in addition to those of every connection."""
         return frozenset(name for grant in self.grants for name in GRANTS[grant])
 
 
@@ -63,7 +63,7 @@ def entity_id(sandbox: str) -> str:
 
 
 def document(registration: Registration) -> Document:
-    """The registration as it is stored."""
+    """The stored form of the registration."""
     return sourceless(entity_id(registration.id), "sandbox", msgspec.to_builtins(registration))
 
 
@@ -79,7 +79,7 @@ def _led_to(named: str) -> str:
     try:
         return os.path.realpath(named)
     except OSError:
-        return "/"  # A link that the daemon may not read may lead anywhere.
+        return "/"  # A link that the daemon may not read could point anywhere.
 
 
 def _is_kept_away(root: str, kept: Sequence[str]) -> bool:
@@ -89,11 +89,11 @@ def _is_kept_away(root: str, kept: Sequence[str]) -> bool:
 
 
 def require_plain_roots(mounts: tuple[Mount, ...], kept: Sequence[str]) -> None:
-    """Refuse mounts that would show a sandbox more of the host than a project, however they are written. Looks at
-    symlinks; may block.
+    """Refuse mounts that would show a sandbox more of the host than a project, in any spelling. Resolves symlinks; may
+    block.
 
-    Raises: CtxdError invalid_path for the root, kernel and device directories, and whatever holds one of
-        ``kept``, the directories with what the daemon keeps.
+    Raises: CtxdError invalid_path for the root, kernel and device directories, and for directories that contain, or are
+        in, one of ``kept``, the daemon's own directories.
     """
     for mount in mounts:
         named = normalise(mount.canonical_prefix)

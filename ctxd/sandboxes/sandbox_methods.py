@@ -1,4 +1,4 @@
-"""Handlers of ``sandbox.*``, for harnesses. None of them exists on a sandbox's own socket: sandboxes do not nest."""
+"""Handlers of ``sandbox.*``, for harnesses. They do not exist on a sandbox's own socket: sandboxes do not nest."""
 
 import os
 from typing import Final
@@ -18,11 +18,11 @@ from ctxd_protocol.methods import sandboxes as wire
 from ctxd_protocol.methods.declaration import Nothing, WriteResult
 
 _USER: Final = "uid:"
-"""Prefix of the principals of the host's users; their number follows."""
+"""Prefix of the principals of the host's users, followed by the user's number."""
 
 
 class _KeptSandbox(msgspec.Struct, frozen=True):
-    """Stored result of a write for a resend: the rest of the answer is as of the resend."""
+    """Stored result of a write for a resend: the rest of the reply is as of the resend."""
 
     sandbox: str
 
@@ -39,7 +39,7 @@ class SandboxCalls:
     async def sandbox_register(
         self, caller: Caller, params: wire.SandboxRegisterParams, call: WriteRequest
     ) -> Accepted:
-        # One after the other: of two that ask for one principal, or resend one call, the second must see the first.
+        # Sequentially: of two calls for one principal, or two sends of one call, the second must see the first.
         async with self._registering:
             return await self._register(caller, params, call)
 
