@@ -1,7 +1,7 @@
 """Service manager notifications (sd_notify(3)).
 
-Owns the socket they go through. Without ``NOTIFY_SOCKET`` nothing is sent. A manager that has no room keeps the sender
-waiting; one that is gone is no reason to stop.
+Owns the notification socket. Without ``NOTIFY_SOCKET`` nothing is sent. If the manager's queue is full, the sender
+waits; if the manager is gone, notifications are dropped.
 """
 
 import array
@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 
 _TEXT_MAX: Final = 500
-"""Characters of a value: a state is a line that a person reads."""
+"""Maximum characters of a value: a status is a line for people."""
 
 
 class Notify:
@@ -29,7 +29,8 @@ class Notify:
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> "Notify":
-        """Return the notifier that ``environ`` names, and remove it there: no child may notify for the daemon."""
+        """Return the notifier for the address in ``environ``, and remove the variable: no child may notify for the
+        daemon."""
         address = environ.pop("NOTIFY_SOCKET", "")
         return cls(address if address[:1] in ("/", "@") else None)
 
@@ -39,7 +40,7 @@ class Notify:
         return self._socket is not None
 
     async def send(self, descriptors: Sequence[int] = (), **fields: str | int) -> None:
-        """Send ``fields`` in one datagram, with ``descriptors``. Cancel: safe; it was sent or not."""
+        """Send ``fields`` in one datagram, with ``descriptors``. Cancel: safe; all or nothing is sent."""
         if self._socket is None or self._address is None:
             return
         lines = "".join(f"{name}={str(value).translate(_ONE_LINE)[:_TEXT_MAX]}\n" for name, value in fields.items())
@@ -54,7 +55,7 @@ class Notify:
                 return
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Close the socket; later notifications are dropped."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,7 +1,7 @@
-"""The daemon's side of a service manager: systemd, or another that speaks its protocol.
+"""Client of the service manager: systemd, or another one with its protocol.
 
-Owns the passed sockets and the notifications: ready, reloading, stopping and status. ``watchdog.py`` decides when the
-watchdog is pinged. A held socket accepts connections while no daemon runs.
+Owns the passed sockets and the notifications: ready, reloading, stopping and status. ``watchdog.py`` decides when to
+ping the watchdog. Connections to a held socket wait in its queue while no daemon runs.
 """
 
 import os
@@ -30,7 +30,7 @@ class ServiceManager:
         self._status = ""
         kept = {name: found for name, found in listening.items() if name.startswith(KEPT_PREFIX)}
         self._kept = {name: found[0] for name, found in kept.items() if len(found) == 1}
-        # Of several under one name, none is known to be the one at the path: a new one takes their place.
+        # Of several sockets with one name, the one at the path cannot be identified: a new one replaces them all.
         self._stale = {name for name, found in kept.items() if len(found) > 1}
         for name in self._stale:
             for listener in kept[name]:
@@ -39,7 +39,7 @@ class ServiceManager:
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> "ServiceManager":
-        """Return the service manager described by ``environ``, and remove its variables there."""
+        """Return the service manager described by ``environ``, and remove its variables."""
         return cls(Notify.of(environ), socket_activation.take(environ), _watchdog_s(environ))
 
     # --- sockets
@@ -50,15 +50,15 @@ class ServiceManager:
         return self._notify.wanted
 
     def host_path(self) -> str:
-        """Return the path of the passed host socket; empty if the daemon has to create it."""
+        """Return the path of the passed host socket; empty if the daemon has to create one."""
         return socket_activation.path_of(self._host[0]) if self._host else ""
 
     def listening(self) -> socket.socket | None:
-        """Return the host's listening socket, once; None if the daemon has to create it."""
+        """Return the host's listening socket, once; None if the daemon has to create one."""
         return self._host.pop(0) if self._host else None
 
     def kept(self, name: str, path: str) -> socket.socket | None:
-        """The socket kept as ``name``, once, if it is still the one at ``path``."""
+        """The socket kept as ``name``, once; None without one, or if it is no longer the one at ``path``."""
         found = self._kept.pop(name, None)
         if found is not None and (socket_activation.path_of(found) != path or not os.path.exists(path)):
             refuse(found)
@@ -88,16 +88,16 @@ class ServiceManager:
     # --- how it goes
 
     async def ready(self, text: str) -> None:
-        """Report that the daemon serves; ``text`` is the status text. Also ends ``reloading``."""
+        """Report that the daemon is ready, with the status ``text``. Also ends ``reloading``."""
         self._status = text
         await self._notify.send(READY=1, STATUS=text)
 
     async def reloading(self, now: float) -> None:
-        """The settings are being read again, from second ``now`` of the monotonic clock until ``ready``."""
+        """Report that the settings are being reloaded, from second ``now`` of the monotonic clock until ``ready``."""
         await self._notify.send(RELOADING=1, MONOTONIC_USEC=int(now * 1e6))
 
     async def stopping(self) -> None:
-        """The daemon finishes what it has begun, and ends."""
+        """Report that the daemon finishes its calls and stops."""
         await self._notify.send(STOPPING=1, STATUS="stopping")
 
     @property
@@ -115,7 +115,7 @@ class ServiceManager:
             await self._notify.send(**fields)
 
     def close(self) -> None:
-        """Close the passed sockets that were not taken over, and the notification socket."""
+        """Close the unclaimed passed sockets, and the notification socket."""
         for listener in (*self._host, *self._kept.values()):
             listener.close()
         self._notify.close()
@@ -127,7 +127,7 @@ def alone() -> ServiceManager:
 
 
 def refuse(listener: socket.socket) -> None:
-    """Close ``listener`` for all who hold it: who connects from now on is refused, and so is who waits."""
+    """Shut ``listener`` down in all processes that hold it: new and waiting connections are refused."""
     try:
         listener.shutdown(socket.SHUT_RDWR)
     finally:

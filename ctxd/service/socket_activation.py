@@ -1,7 +1,7 @@
 """Socket activation: listening sockets that the service manager passes, the host's and those held over a restart.
 
-Separate because it runs before anything else opens a descriptor. Passed sockets are closed at an ``exec``, and the
-variables that name them are removed, so that no child takes them for its own.
+Separate because it runs before anything else opens a descriptor. Passed sockets are closed on ``exec``, and the
+variables that describe them are removed, so that no child process uses them.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from typing import Final
 
 FIRST_FD: Final = 3
-"""The first descriptor that is handed over; the others follow."""
+"""The first passed descriptor; the others follow."""
 
 _NAMELESS: Final = "unknown"
 
@@ -19,7 +19,7 @@ _NAMELESS: Final = "unknown"
 def take(environ: MutableMapping[str, str], pid: int | None = None) -> dict[str, list[socket.socket]]:
     """Return the passed listening Unix sockets for process ``pid`` (None: this one) by name.
 
-    What is handed over and is no such socket is closed.
+    Other passed descriptors are closed.
     """
     meant, count, names = (environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
     if not (meant.isdecimal() and count.isdecimal()) or int(meant) != (os.getpid() if pid is None else pid):

@@ -1,7 +1,7 @@
 """The service manager's watchdog: pings that prove that the event loop runs and that the store commits.
 
-Separate because it decides when a daemon counts as stuck, which the service manager then kills and starts again. A
-daemon that is frozen, or whose disk hangs, does not ping.
+Separate because it decides when the daemon counts as stuck; the service manager then kills and restarts it. A frozen
+daemon, or one whose disk hangs, does not ping.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,8 +21,9 @@ async def ping_watchdog(
     works: Callable[[], Awaitable[None]],
     status: Callable[[], str],
 ) -> None:
-    """Ping the watchdog of ``manager`` twice per interval if ``works`` returns within a quarter, and send ``status()``
-    when it changes. Without a service manager, return at once; otherwise run until cancelled, which is safe.
+    """Ping the watchdog of ``manager`` twice per interval if ``works`` returns within a quarter of it, and send
+    ``status()`` when it changes. Without a service manager, return at once; otherwise run until cancelled. Cancel:
+    safe.
 
     The ping proves that the event loop runs, ``works`` that the store commits.
     """
