@@ -1,4 +1,4 @@
-"""``ctxd backup``: the state, copied while a daemon may be running."""
+"""``ctxd backup``: copy the state; a daemon may be running."""
 
 from pathlib import Path
 

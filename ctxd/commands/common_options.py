@@ -29,7 +29,7 @@ _REMEDIES: Final = {
 
 
 class AbsolutePath(click.Path):
-    """A path on the command line; a relative one is meant from the current directory."""
+    """A path on the command line; a relative one is relative to the current directory."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -67,7 +67,7 @@ def end_verified(as_json: bool, report: Any, before: str = "", **more: Any) -> N
 
 
 def document_of(report: Any) -> dict[str, Any]:  # noqa: ANN401 - a Report or a Comparison
-    """Return a report as JSON shows it: without its progress, with its worst finding."""
+    """Return a report for JSON output: without its progress, with its worst finding."""
     found: dict[str, Any] = {**msgspec.to_builtins(report), "worst": report.worst}
     return {name: value for name, value in found.items() if name not in ("phase", "done")}
 
@@ -95,7 +95,7 @@ def stepped(phase: str, done: int) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Remove the progress line at the end. A file that cannot be read or written ends the program with one line."""
+    """Remove the progress line at the end. An OSError of the body ends the program with one error line."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def working() -> Iterator[None]:
 
 
 def stop_for(error: Exception) -> Stop | None:
-    """Convert a wrong setting, or a state directory that is refused, to the exit code and the error line."""
+    """Convert a ConfigError or StateDirError to an exit code and an error line; None for other exceptions."""
     from ctxd.config import ConfigError
 
     if isinstance(error, ConfigError):

@@ -1,4 +1,4 @@
-"""``ctxd gc``: the trash emptied and idle sessions retired, by the daemon that runs."""
+"""``ctxd gc``: empty the trash and retire idle sessions, through the running daemon."""
 
 import os
 import re
@@ -29,7 +29,7 @@ class _Length(click.ParamType):  # type: ignore[type-arg]  # older releases of c
     name = "length of time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
-        """Return the milliseconds of a number with its unit."""
+        """Return a length of time, given as a number with a unit, in milliseconds."""
         found = _LENGTH.fullmatch(str(value))
         if found is None:
             self.fail(f"{value!r} is no length of time: write 90d, 12h, 30m.", param, ctx)
@@ -76,7 +76,7 @@ def _reason(kept: CollectedSession) -> str:
 
 
 def _socket(given: Path | None, config: Path | None) -> str | None:
-    """The socket named by the flags, the environment or a configuration file; None for the default places."""
+    """The socket given by the flags or a configuration file; None to use the environment or the default places."""
     if given is not None:
         return str(given)
     if os.environ.get("CTXD_SOCKET") and config is None:

@@ -62,6 +62,6 @@ def _options(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Escape what troff would interpret: backslashes, hyphens, and a control character at the start of a line."""
+    """Escape characters that troff interprets: backslashes, hyphens, and a control character at the start of a line."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,4 +1,4 @@
-"""``ctxd rebuild-xtdb`` and ``requeue``: commands on a projection, and the output that all of them share."""
+"""``ctxd rebuild-xtdb`` and ``requeue``: commands for a projection, and their common output."""
 
 import sys
 from collections.abc import Callable, Coroutine
@@ -23,7 +23,7 @@ from ctxd.formatting import count
 from ctxd_protocol.status import ProjectionStatus
 
 if TYPE_CHECKING:
-    # Loaded by those commands only that compare.
+    # Loaded only by commands that compare.
     from ctxd.projection.comparison import Comparison
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def place(state_dir: Path | None, store_url: str | None, config: Path | None) -> Place:
-    """Return the state directory and the node from flags and configuration; exit if that is invalid."""
+    """Return the state directory and the node from flags and configuration; exit if they are invalid."""
     from ctxd.config import load
 
     found = load({"state_dir": state_dir, "store.url": store_url}, file=config)
@@ -49,7 +49,7 @@ def place(state_dir: Path | None, store_url: str | None, config: Path | None) ->
 
 
 def perform(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of ``work``; exit with its error."""
+    """Return the result of ``work``; exit if it fails."""
     from ctxd.projection.node_maintenance import GivenUp
 
     try:

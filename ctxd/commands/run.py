@@ -44,7 +44,7 @@ def run(
       ctxd run --ephemeral
       ctxd run --state-dir ~/ctxd-state --log-format json
     """
-    # Freezing what is imported saves several collector passes over it: a twentieth of the start.
+    # Freezing imported objects saves several passes of the garbage collector: a twentieth of the start-up time.
     spare_the_collector()
     from ctxd.config import load as load_config
     from ctxd.daemon import serve
@@ -72,6 +72,6 @@ def run(
 
 
 def _ctx() -> str:
-    """``ctx`` as a shell runs it: by its name where the PATH has it, else by the path beside this Python."""
+    """The shell command for ``ctx``: its name if it is on the PATH, else its path beside this Python."""
     beside = Path(sys.executable).with_name("ctx")
     return "ctx" if which("ctx") or not beside.exists() else shlex.quote(str(beside))

@@ -38,7 +38,7 @@ _NEXT_SYSTEM: Final = (
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """Installed files: path below the root to SHA-256 of the content as installed."""
+    """Installed files: path below the root to SHA-256 of the installed content."""
 
     files: dict[str, str]
 
@@ -134,7 +134,7 @@ def uninstall(system: bool, root: Path, as_json: bool) -> None:
 
 def _contents(system: bool, root: Path, program: str) -> Iterator[tuple[Path, str]]:
     """Yield the path and the text of every file."""
-    # In the wheel the units are beside the code, in a checkout at its top.
+    # The units are beside the code in a wheel, and at the top level of a checkout.
     packaged = files("ctxd.service") / "units"
     units = packaged if packaged.is_dir() else files("ctxd") / ".." / "systemd"
     if system:
@@ -158,7 +158,7 @@ def _contents(system: bool, root: Path, program: str) -> Iterator[tuple[Path, st
 
 
 def _this_program() -> str:
-    """Return the path of the executable ``ctxd`` that runs, also if it was started as ``python -m ctxd``."""
+    """Return the path of the running ``ctxd`` executable, even if it was started as ``python -m ctxd``."""
     started = Path(sys.argv[0]).absolute()
     return str(started if started.name == "ctxd" else Path(sys.executable).with_name("ctxd"))
 

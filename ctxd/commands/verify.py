@@ -1,4 +1,4 @@
-"""``ctxd verify``: every hash, the chain and every table, recomputed."""
+"""``ctxd verify``: recompute every hash, the chain and every table."""
 
 from pathlib import Path
 from typing import IO, NoReturn

@@ -163,7 +163,7 @@ def _config() -> "Config":
 
 
 def _default_socket() -> Path:
-    """Socket on which the daemon expects its node; the default one if it is configured for TCP."""
+    """Socket at which the daemon expects its node; the default one if the daemon is configured for TCP."""
     from ctxd.config import store_url_beside
 
     config = _config()
