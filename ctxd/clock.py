@@ -1,7 +1,7 @@
 """Clocks: the host's, and the hybrid clock of valid times.
 
-``SystemClock`` is the only reader of the host's clocks. Every other part is handed one, so that tests can hand in their
-own.
+``SystemClock`` is the only reader of the host's clocks. All other parts receive a ``Clock``, so that tests can pass
+their own.
 """
 
 import time
@@ -15,7 +15,7 @@ class Clock(Protocol):
     """Wall time, monotonic time and sleep."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 in UTC, as the host believes; may jump either way."""
+        """Milliseconds since 1970 in UTC by the host's clock, which may jump either way."""
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never goes back."""
@@ -42,19 +42,19 @@ class SystemClock:
 class ValidTimes:
     """Valid times in ms since 1970: never decreasing over all writes, and at least 1 ms apart for each entity.
 
-    A hybrid of the host's clock and a counter that never goes back. Pure; what is persisted is the journal itself, from
-    whose newest row it starts.
+    A hybrid of the host's clock and a counter that never goes back. Pure: its only persistent state is the journal,
+    from whose newest row it starts.
     """
 
     def __init__(self, newest: int = 0) -> None:
-        """``newest`` is the valid time of the newest row there is; every time given out is above it."""
+        """``newest`` is the valid time of the newest existing row; every returned time is above it."""
         self._newest = newest
-        # Entities written at the newest time. Null: unknown, as after a start, when any might have been.
+        # Entities written at the newest time. None: unknown, as after a start, so it might be any.
         self._written: set[str] | None = None
 
     @property
     def newest(self) -> int:
-        """The newest time given out."""
+        """The newest time returned so far."""
         return self._newest
 
     def next(self, wall_ms: int, floor: int, ids: Iterable[str]) -> int:
@@ -70,5 +70,5 @@ class ValidTimes:
         return time
 
     def lead_ms(self, wall_ms: int) -> int:
-        """By how many ms the newest time is ahead of the host's clock; negative when behind."""
+        """Milliseconds by which the newest time is ahead of the host's clock; negative if it is behind."""
         return self._newest - wall_ms

@@ -17,15 +17,15 @@ REMEDIES: Final[dict[ErrorCode, str]] = {
     "store_failed": "Check the disk of the state directory; then send it again with the same op_id.",
     "data_loss": "Run ctxd verify; restore a backup.",
 }
-"""What helps against a fault of the store, wherever it is met; by code."""
+"""Default hints for faults of the store, by code."""
 
 
 class CtxdError(Exception):
-    """Something a caller has to know about.
+    """A fault that is reported to the caller.
 
     ``code`` is a key of ``ctxd_protocol.errors.ERRORS``; ``message`` names cause and place; ``hint`` names the remedy,
-    that of ``REMEDIES`` if left out.
-    ``outcome`` is the fate of a write, None for a read.
+    by default that of ``REMEDIES``.
+    ``outcome``: whether a write was applied, None for a read.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CtxdError(Exception):
 class StateDirError(Exception):
     """Refused state directory, backup or socket. ``exit_code`` is the exit code of the process.
 
-    ``remedy``: empty for the one of the exit code.
+    ``remedy``: empty for the default of the exit code.
     """
 
     def __init__(self, message: str, *, exit_code: int, remedy: str = "") -> None:

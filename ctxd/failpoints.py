@@ -1,5 +1,5 @@
-"""Places where a test may stop, slow down or fail the process. Unarmed, a place costs one look at an empty dict:
-``if ARMED: hit(name)`` where every call passes, ``hit(name)`` elsewhere.
+"""Failpoints: places where a test may stop, slow down or fail the process. Unarmed, each costs one check of an empty
+dict: ``if ARMED: hit(name)`` on hot paths, ``hit(name)`` elsewhere.
 
 Armed by ``CTXD_FAILPOINTS`` at start or ``armed`` in a test: ``name=action`` entries, separated by ``;``. Actions:
 ``kill`` (SIGKILL to itself), ``sleep:2ms``, ``hold:/path`` (waits while that file exists), ``error:ENOSPC`` (an
@@ -26,7 +26,7 @@ NAMES: Final = frozenset(
         "search.rewrite", "search.rewritten", "project.submit", "project.sent", "project.committed",
     }
 )  # fmt: skip
-"""Every place there is."""
+"""All failpoints."""
 
 _ENTRY: Final = re.compile(r"([a-z.]+)=(kill|sleep|hold|error|count)(?::([^*@;]+))?(?:\*(\d+))?(?:@(\d+))?")
 _DURATION: Final = re.compile(r"(\d+)(us|ms|s)")
@@ -84,11 +84,11 @@ def _parse(entry: str) -> tuple[str, _Point]:
 
 
 ARMED: Final[dict[str, _Point]] = dict(map(_parse, filter(None, os.environ.get("CTXD_FAILPOINTS", "").split(";"))))
-"""The armed places by name; empty outside of tests."""
+"""The armed failpoints by name; empty outside tests."""
 
 
 def hit(name: str) -> None:
-    """Pass the place ``name``: do what is armed there, nothing otherwise.
+    """Pass the failpoint ``name``: perform its action if it is armed, else do nothing.
 
     Raises: OSError if ``error`` is armed.
     """
@@ -100,7 +100,7 @@ def hit(name: str) -> None:
 def armed(spec: str) -> Iterator[None]:
     """Arm the failpoints of ``spec``, in the form of ``CTXD_FAILPOINTS``, and restore them at the end.
 
-    Raises: ValueError for a place or an action that does not exist, and for a ``spec`` that arms nothing.
+    Raises: ValueError for an unknown failpoint or action, and for a ``spec`` that arms nothing.
     """
     points = dict(map(_parse, filter(None, spec.split(";"))))
     if not points:

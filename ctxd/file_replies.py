@@ -1,8 +1,8 @@
-"""Answers whose content leaves as a file: its descriptor is passed beside the line (SCM_RIGHTS, see unix(7)).
+"""Replies whose content is passed as a file: its descriptor accompanies the line (SCM_RIGHTS, see unix(7)).
 
-The transport of the event loop cannot send descriptors, so an answer with one is sent past it, and only while the
-client has read all that was sent before. So at most one descriptor waits for a client, however many it requests, and
-none outlives its connection unread: the kernel closes it.
+The transport of the event loop cannot send descriptors, so such a reply bypasses it, and is sent only if the client has
+read everything sent before. So at most one descriptor waits for a client, however many it requests, and none outlives
+its connection unread: the kernel closes it.
 """
 
 import fcntl
@@ -18,8 +18,8 @@ _COUNT = struct.Struct("i")
 
 
 class PassedFile:
-    """An answer in two forms: ``brief`` with the file ``descriptor``, which this object closes, and ``whole`` for a
-    client to which the file cannot be sent. ``whole`` raises what the handler would."""
+    """A reply in two forms: ``brief`` with the file ``descriptor``, which this object closes, and ``whole`` for a
+    client to which the file cannot be sent. ``whole`` raises the exceptions of the handler."""
 
     __slots__ = ("brief", "descriptor", "whole")
 

@@ -1,4 +1,4 @@
-"""Numbers, sizes, times, ids and remedies as people read them. Pure."""
+"""Numbers, sizes, times, ids and remedies as text for people. Pure."""
 
 import re
 from datetime import UTC, datetime
@@ -8,9 +8,9 @@ _LAST_MS: Final = 253_402_300_799_000
 
 
 def count(number: int | None, noun: str = "") -> str:
-    """Return an integer with thousands separators, and ``noun`` behind it in its number; empty for None.
+    """Return an integer with thousands separators, followed by ``noun`` in singular or plural; empty for None.
 
-    ``noun`` is a regular noun in the singular, alone or at the end of several words.
+    ``noun`` is one or several words that end in a regular noun in the singular.
     """
     if number is None:
         return ""
@@ -23,7 +23,7 @@ def count(number: int | None, noun: str = "") -> str:
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since 1970 as UTC to the millisecond; beyond the year 9999 the number itself."""
+    """Milliseconds since 1970 as UTC to the millisecond; after the year 9999 the number itself."""
     if ms > _LAST_MS:
         return f"{ms} ms after 1970"
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
@@ -47,7 +47,7 @@ def span(seconds: float) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes in the largest unit that leaves a whole part."""
+    """Bytes in the largest unit, up to GiB, in which the number is at least 1."""
     value = float(number)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
@@ -57,11 +57,11 @@ def size(number: int) -> str:
 
 
 def short(id: str) -> str:
-    """An id as a table shows it: long hexadecimal ids by their first 12 digits, which any command takes."""
+    """An id for a table: a long hexadecimal id is cut to its first 12 digits, which any command accepts."""
     return id[:12] if len(id) == 64 and not id.strip("0123456789abcdef") else id
 
 
 def clause(sentence: str) -> str:
-    """``sentence`` as it goes on behind a semicolon: without capital and full stop, a name's own capitals kept."""
+    """``sentence`` for use after a semicolon: without initial capital and full stop; acronyms keep their capitals."""
     text = sentence.removesuffix(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text

@@ -1,7 +1,7 @@
 """Table of models: prices, prompt caches and limits, from ``models.toml`` and from a file of the operator.
 
-``assembly/pricing.py`` computes the price of a request from it. The operator's file changes single fields of known
-models and adds models. All of it is checked before any of it is in force.
+``assembly/pricing.py`` computes the price of a request from it. The operator's file overrides single fields of known
+models and adds models. The whole table is validated before it takes effect.
 """
 
 import re
@@ -15,27 +15,27 @@ import msgspec
 from ctxd.errors import CtxdError
 
 BUILT_IN: Final = Path(__file__).with_suffix(".toml")
-"""File of the models that ctxd knows by itself."""
+"""File of the built-in models."""
 
 _DATE: Final = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2})\Z")
 
 _RETIRED: Final = frozenset({"cache_breakpoints", "cache_lookback"})
-"""Fields in files of earlier versions, which nothing read."""
+"""Unused fields that files of earlier versions may have."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 
 
 class ModelsRefused(Exception):
-    """A file of models that cannot be used. The message names the file, the model, and the fault."""
+    """An invalid file of models. The message names the file, the model, and the fault."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model. Prices are integers: micro-dollars per million tokens.
 
-    ``cache_write`` is the price of a token written to the prompt cache by the cache's lifetime in seconds, never empty.
+    ``cache_write`` is the price of writing to the prompt cache, by the cache's lifetime in seconds; it is never empty.
     ``context_tokens``: input and output together.
-    ``system_updates``: the model takes system messages in the conversation.
+    ``system_updates``: the model accepts system messages within the conversation.
     """
 
     provider: Literal["anthropic", "openai"]
@@ -50,7 +50,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def lifetime_s(self) -> int:
-        """The shortest lifetime of the cache, which providers use where a request names none."""
+        """The shortest lifetime of the cache, which is the provider's default."""
         return min(self.cache_write)
 
     def __post_init__(self) -> None:
@@ -61,16 +61,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Models:
-    """Models by name. ``files``: those that the table was read from, the built-in one first."""
+    """Models by name. ``files``: the files that the table was read from, the built-in one first."""
 
     def __init__(self, models: Mapping[str, Model], files: tuple[Path, ...]) -> None:
         self._models = dict(sorted(models.items()))
         self._files = files
 
     def get(self, name: str) -> Model:
-        """The model ``name``; a dated name without an entry of its own is the model without the date.
+        """The model ``name``; a dated name without an entry of its own stands for the name without the date.
 
-        Raises: CtxdError invalid_params for a model that the table does not have.
+        Raises: CtxdError invalid_params for a model that is not in the table.
         """
         model = self.find(name)
         if model is None:
@@ -84,7 +84,7 @@ class Models:
         return model
 
     def find(self, name: str) -> Model | None:
-        """The model ``name`` as ``get`` finds it, None for a model that the table does not have."""
+        """The model ``name``, found as by ``get``; None for a model that is not in the table."""
         return self._models.get(name) or self._models.get(_DATE.sub("", name))
 
     def names(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Models:
 
 
 def read_models(path: Path | None = None) -> Models:
-    """The built-in models, changed and extended by the file at ``path``, None for none. Blocks.
+    """The built-in models, with the changes and additions of the file at ``path``, if given. Blocks.
 
     Raises: ModelsRefused.
     """

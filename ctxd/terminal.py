@@ -1,7 +1,7 @@
 """Terminal output: data on standard output, the rest on standard error, colour only for people.
 
-Owns the decision about colour and the rule that no control character of anyone's content reaches a terminal as it is:
-it could move the cursor, set the title, or hide text. Into a pipe, content goes as it is, byte for byte.
+Owns the decision about colour and the rule that control characters in content are escaped on a terminal: they could
+move the cursor, set the title, or hide text. Content for a pipe is unchanged, byte for byte.
 """
 
 import json
@@ -28,11 +28,11 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e007f]"
 )
-"""Control characters but tab and line feed, marks that reorder or hide text, and halves of pairs."""
+"""Control characters except tab and line feed, marks that reorder or hide text, and lone surrogates."""
 
 
 class ReaderGone(Exception):
-    """The reader of standard output closed it: end quietly."""
+    """The reader of standard output closed it: the program should end without a message."""
 
 
 class OutputFailed(Exception):
@@ -43,7 +43,7 @@ class OutputFailed(Exception):
 
 
 def visible(text: str) -> str:
-    """``text`` with every character that a terminal would obey written as an escape; tabs and line feeds stay."""
+    """``text`` with every character that a terminal would interpret escaped, except tabs and line feeds."""
     return _UNSAFE.sub(_escape, text)
 
 
@@ -53,7 +53,7 @@ def cell(text: str) -> str:
 
 
 def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
-    """Return True for colour: ``NO_COLOR`` forbids it, ``FORCE_COLOR`` forces it, else a capable terminal has it."""
+    """Return True for colour: ``NO_COLOR`` disables it, ``FORCE_COLOR`` forces it, else a capable terminal gets it."""
     if environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR", "0") not in ("", "0"):
@@ -72,17 +72,17 @@ class Screen:
         self.colour = wants_colour(os.environ, terminal=self.terminal)
 
     def paint(self, text: str, *colours: Colour) -> str:
-        """``text`` in colours, where they are wanted."""
+        """``text`` in colours, if they are enabled."""
         if not (self.colour and colours and text):
             return text
         return f"\x1b[{';'.join(_SGR[colour] for colour in colours)}m{text}\x1b[0m"
 
     def line(self, text: str = "") -> None:
-        """One line of data, made by ``paint``, ``cell`` and the like."""
+        """Write one line of data, which must be safe for a terminal: see ``paint`` and ``cell``."""
         self._write(text + "\n")
 
     def content(self, text: str) -> None:
-        """Foreign content: as it is into a pipe; made harmless, and with a closing line feed, on a terminal."""
+        """Write untrusted content: unchanged into a pipe; on a terminal escaped, and with a trailing line feed."""
         if not self.terminal:
             self._write(text)
             return
@@ -90,15 +90,16 @@ class Screen:
         self._write(shown if shown.endswith("\n") or not shown else shown + "\n")
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - anything that msgspec encodes
-        """One JSON document: indented on a terminal, on one line in a pipe."""
+        """Write one JSON document: indented on a terminal, on one line in a pipe."""
         self._json(value, indent=2 if self.terminal else None)
 
     def record(self, value: Any) -> None:  # noqa: ANN401 - anything that msgspec encodes
-        """One JSON document of many, on one line."""
+        """Write one of several JSON documents, on one line."""
         self._json(value, indent=None)
 
     def listing(self, items: Sequence[Any], ids: Sequence[str], **more: Any) -> bool:  # noqa: ANN401
-        """A listing as ``{"items": [...]}`` or as ids alone. False: neither was asked for, the caller shows a table."""
+        """Write a listing as ``{"items": [...]}`` or as ids alone, as the options require. Returns: False if the caller
+        must show a table instead."""
         if self.as_json:
             self.document({"items": items, **more})
         elif self.quiet:
@@ -107,8 +108,7 @@ class Screen:
         return self.quiet or self.as_json
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-        """Columns under a header; those in ``right`` are set to the right. The last column ends at the terminal's
-        edge."""
+        """Write columns under a header; those in ``right`` are right-aligned. Lines are cut at the terminal's edge."""
         shown = [[cell(text) for text in row] for row in rows]
         widths = [max(len(text) for text in column) for column in zip(header, *shown, strict=True)]
         for number, row in enumerate([header, *shown]):
@@ -120,18 +120,18 @@ class Screen:
             self.line(self.paint(line, "bold") if number == 0 else line)
 
     def note(self, text: str) -> None:
-        """A remark for a person, on standard error."""
+        """Write a message for people to standard error."""
         print(cell(text), file=sys.stderr, flush=True)  # noqa: T201 - this is where the program speaks
 
     def _json(self, value: Any, *, indent: int | None) -> None:  # noqa: ANN401 - anything that msgspec encodes
         import msgspec
 
-        # Escapes for all but ASCII on a terminal: there are marks in Unicode that it would obey.
+        # All but ASCII is escaped on a terminal, which would interpret some Unicode marks.
         text = json.dumps(msgspec.to_builtins(value), ensure_ascii=self.terminal, indent=indent)
         self._write((text.replace("\x7f", "\\u007f") if self.terminal else text) + "\n")
 
     def clipped(self, text: str) -> str:
-        """``text``, which has no colours yet, up to the terminal's edge."""
+        """``text``, which must not have colours yet, cut at the terminal's edge."""
         edge = self._size()[0]
         return text if not edge or len(text) <= edge else text[: edge - 1] + "…"
 
