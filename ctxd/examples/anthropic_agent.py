@@ -1,7 +1,7 @@
 """A complete agent on Anthropic's Messages API: ctxd makes each request, the model works and arranges its context.
 
-Needs a running daemon, ``pip install anthropic`` and ``$ANTHROPIC_API_KEY``: ``python -m ctxd.examples.anthropic_agent
-"Why does the test fail?"``
+Needs a running daemon, ``pip install anthropic`` and ``$ANTHROPIC_API_KEY``:
+``python -m ctxd.examples.anthropic_agent "Why does the test fail?"``
 """
 
 import os

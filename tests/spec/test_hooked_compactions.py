@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ctxd.hook.kept_messages import with_kept
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import CompactionEvent
@@ -153,3 +154,11 @@ def test_a_compaction_of_which_nothing_is_known_is_recorded_as_it_was(harness: C
     with connect_sync(harness.daemon.socket) as client:
         text = context(client, harness.session)
     assert "The summary." in text and "answer b" in text and "answer a" not in text
+
+
+@pytest.mark.requirement("HOK-19")
+def test_a_compaction_of_pi_which_names_what_stays_waits_for_no_record(tmp_path: Path) -> None:
+    transcript = tmp_path / "session.jsonl"
+    transcript.touch()
+    text = json.dumps({"hook_event_name": "PostCompact", "compact_summary": "Short.", "kept_from": "a1b2"})
+    assert with_kept(text.encode(), text, str(transcript), lambda: pytest.fail("it waits")) == text.encode()
