@@ -6,6 +6,7 @@ no task, socket or open connection behind.
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,10 @@ from ctxd_protocol.methods.declaration import Capability
 
 CONNECTIONS_MAX: Final = 4096
 """Maximum connections per listener. More are refused with an error; each takes a descriptor and about 10 KB."""
+
+_KEEPS_PATH: Final[dict[str, bool]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""Option of ``create_unix_server``. From Python 3.13 on, closing a server removes its path by default, even if the
+service manager keeps the socket."""
 
 
 class Server:
@@ -122,7 +127,7 @@ class Server:
                 loop: Any = asyncio.get_running_loop()
                 try:
                     self._listener = await loop.create_unix_server(
-                        lambda: self._accept(context), sock=bound, backlog=1024
+                        lambda: self._accept(context), sock=bound, backlog=1024, **_KEEPS_PATH
                     )
                     task_status.started()
                     await anyio.sleep_forever()

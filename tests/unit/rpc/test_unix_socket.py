@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -129,6 +130,18 @@ def test_a_socket_is_removed_only_by_whom_it_belongs_to(tmp_path):
         remove_socket(path, mine)
         assert not path.exists()
         remove_socket(path, mine)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("SVC-1")
+@pytest.mark.parametrize("lasting", [False, True])
+async def test_a_socket_that_the_service_manager_keeps_stays_where_it_is(tmp_path, lasting):
+    path = tmp_path / "one.sock"
+    async with anyio.create_task_group() as group:
+        server = Server(path, Services().handlers(), log=structlog.get_logger())
+        await group.start(partial(server.run, lasting=lasting))
+        group.cancel_scope.cancel()
+    assert path.exists() == lasting
 
 
 @pytest.mark.anyio
