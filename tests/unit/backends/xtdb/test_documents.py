@@ -203,7 +203,7 @@ def test_a_document_of_somebody_else_is_an_error(damage):
 @pytest.mark.parametrize("order", [{}, {"order": []}])
 def test_a_document_without_a_bottom_is_an_error(order):
     fields: dict[str, Any] = {}
-    for _ in range(5_000):
+    for _ in range(50_000):
         fields = {"a": fields}
     doc = xtdb_documents.to_doc(Version("a", 1, 1, 1, body_of({"a": 1})), WRITER)
     doc["payload"] |= {"fields": fields, **order}
