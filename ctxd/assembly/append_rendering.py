@@ -1,6 +1,7 @@
 """Windows of the layout ``append`` in memory: rendered as text or as a request, and as the reply to clients."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,9 @@ from ctxd.assembly.window_references import Material
 from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestCost, SectionSize
 from ctxd_protocol.ids import chat_id, system_prompt_id
+
+_WIDE_BYTES_MIN: Final = 1024 * 1024
+"""Bytes of a window above which the width of its characters counts."""
 
 
 class Rendering(msgspec.Struct, frozen=True):
@@ -45,11 +49,12 @@ class KeptWindow(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Approximate size in bytes: items, the newest rendering and the blocks of its answer hold the text once
-        each."""
+        """Approximate bytes in memory: items, the newest rendering and the blocks of its answer hold the text once
+        each. In a large window, all text counts as wide if some is: a character takes up to four bytes then."""
+        plain = b"" if self.rendering is None else self.rendering.plain
+        width = 4 if len(plain) > _WIDE_BYTES_MIN and not plain.isascii() else 1
         blocks = () if self.answer is None else self.answer.context.sections
-        plain = 0 if self.rendering is None else len(self.rendering.plain)
-        return 2 * plain + sum(section.bytes for section in blocks)
+        return (1 + width) * len(plain) + width * sum(section.bytes for section in blocks)
 
 
 def render(

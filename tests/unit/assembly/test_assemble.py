@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from ctxd.assembly import assemble, render_cache
+from ctxd.assembly.append_planner import AppendWindow
+from ctxd.assembly.append_rendering import KeptWindow, Rendering
 from ctxd.assembly.assembly_record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents
@@ -404,3 +406,14 @@ async def test_many_sessions_are_assembled_in_turns_although_few_are_kept(
             home.append(await home.create(f"s{n}"), USER)
         firsts = [await home.assemble(f"s{n}") for n in range(5)]
         assert [await home.assemble(f"s{n}") for n in range(5)] == firsts
+
+
+@pytest.mark.requirement("RPC-11")
+def test_a_large_window_with_wide_characters_counts_as_the_memory_that_it_takes() -> None:
+    def size(text: str) -> int:
+        return KeptWindow(AppendWindow(), rendering=Rendering(None, text, None)).size
+
+    small, large = 1000, 2 * 1024 * 1024
+    assert size("x" * large) == 2 * large
+    assert size("\N{SNOWMAN}" + "x" * large) > 5 * large, "its bytes, and the text with four bytes a character"
+    assert size("\N{SNOWMAN}" + "x" * small) < 3 * small, "in a small one the difference is not worth a look"
