@@ -285,7 +285,6 @@ class Hosts:
         if past is None:
             raise CtxdError("corrupt", f"session {session} has an owner, but is not at the node", outcome="not_applied")
         await purge_as_there(self._store, past, session, self._sessions.guard.keyed_hash, principal)
-        await purge_as_there(self._store, past, session, self._sessions.guard.keyed_hash, principal)
         here = await read_destination(
             self._store,
             past,
