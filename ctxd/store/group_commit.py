@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
+from traceback import clear_frames
 from typing import Any, Final, Literal, TypeVar
 
 import anyio
@@ -66,6 +67,9 @@ class CommitThread:
                 self._result = work()
             except BaseException as error:  # noqa: BLE001 - the caller raises it
                 self._raised = error
+                # From Python 3.12 on, the frames of a context manager form a cycle with the exception that it
+                # translates. It would keep the failed writes, whose content stays on the disk as long as they exist.
+                clear_frames(None if error.__cause__ is None else error.__cause__.__traceback__)
             # The loop waits for this thread to end, so it is still running.
             loop.schedule(ended.set)
             del given, work
