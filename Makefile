@@ -53,8 +53,8 @@ slow: setup
 
 # What other versions of Python could break: the programs, the client, the protocol, start and durability.
 compat: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not nightly" tests/client tests/unit/cli tests/unit/protocol tests/unit/rpc tests/unit/store \
-		tests/unit/test_ctxd_commands.py tests/spec/test_operation.py tests/spec/test_durability.py
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not nightly" tests/client tests/unit/cli tests/unit/protocol tests/unit/rpc \
+		tests/unit/store tests/unit/test_ctxd_commands.py tests/spec/test_operation.py tests/spec/test_durability.py
 
 nightly: setup
 	$(BIN)/python -m pytest $(REPORTED) -m nightly
