@@ -40,7 +40,7 @@ def with_kept(raw: bytes, text: str, path: str, go_apart: "Callable[[], None]") 
 
     ``go_apart`` lets the harness go on. Raises: OSError if that fails.
     """
-    # The extension of pi says itself what stays, and its transcript never has such a record.
+    # The event of pi has the place from which messages stay, and its transcript never has such a record.
     if '"compact_summary"' not in text or '"kept_from"' in text:
         return raw
     try:
