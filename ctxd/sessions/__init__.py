@@ -1,1 +1,1 @@
-"""The sets a session keeps, its chat, and the sessions that are live."""
+"""Sessions: their sets, their chat, and the registry of those in memory."""

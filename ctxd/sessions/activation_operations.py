@@ -28,7 +28,8 @@ Decision = Callable[[SessionState, str], SessionDelta]
 
 
 def _membership(kind: str, decide: Decision) -> Operation:
-    """The operation ``kind``, which changes the sets as ``decide`` does. Raises: what ``decide`` raises."""
+    """Return the operation ``kind``, which makes the change that ``decide`` returns. It raises the errors of
+    ``decide``."""
 
     @admitted(kind, session_methods.MembershipResult)
     async def body(_: OperationGroup, tx: Transaction, params: session_methods.MembershipParams) -> Accepted:
@@ -39,48 +40,49 @@ def _membership(kind: str, decide: Decision) -> Operation:
 
 
 def activate_delta(state: SessionState, id: str) -> SessionDelta:
-    """``id`` is active, by request, also where it was active because it was read: a tool call counts as recent from
-    this turn on. One only indexed is shown first."""
+    """Return the change that makes ``id`` active by request, even if it is active because it was read: a tool call
+    then counts as recent from this turn on. An object outside the pool is added to it."""
     if id in state.active and id in state.chosen and (state.is_file(id) or state.chosen[id] == state.turn):
         return NOTHING
     return (ActivateObjects((id,)),)
 
 
 def deactivate_delta(state: SessionState, id: str) -> SessionDelta:
-    """``id`` is not active any more. Raises: CtxdError not_active."""
+    """Return the change that makes ``id`` inactive. Raises: CtxdError not_active."""
     if id not in state.active:
         raise CtxdError("not_active", f"{id} is not active", hint="object.list with level active names what is.")
     return (DeactivateObjects((id,)),)
 
 
 def pin_delta(state: SessionState, id: str) -> SessionDelta:
-    """``id`` is exempt from the window and from budget drops. Raises: CtxdError not_in_pool."""
+    """Return the change that exempts ``id`` from auto-collapse and the token budget. Raises: CtxdError not_in_pool."""
     if id not in state.pool:
         raise _not_in_pool(id)
     return NOTHING if id in state.pinned else (PinObjects((id,)),)
 
 
 def unpin_delta(state: SessionState, id: str) -> SessionDelta:
-    """``id`` is pinned no more. Raises: CtxdError not_pinned."""
+    """Return the change that unpins ``id``. Raises: CtxdError not_pinned."""
     if id not in state.pinned:
         raise CtxdError("not_pinned", f"{id} is not pinned", hint="session.get names what is.")
     return (UnpinObjects((id,)),)
 
 
 def show_delta(state: SessionState, id: str) -> SessionDelta:
-    """``id`` is shown as metadata."""
+    """Return the change that adds ``id`` to the pool."""
     return NOTHING if id in state.pool else (ShowObjects((id,)),)
 
 
 def hide_delta(state: SessionState, id: str) -> SessionDelta:
-    """``id`` is not shown, active or pinned any more; it stays in the index. Raises: CtxdError not_in_pool."""
+    """Return the change that removes ``id`` from pool, active and pinned; it stays in the index.
+    Raises: CtxdError not_in_pool."""
     if id not in state.pool:
         raise _not_in_pool(id)
     return (HideObjects((id,)),)
 
 
 def outcome(state: SessionState, id: str, delta: SessionDelta) -> tuple[ContextLevel, bool]:
-    """The level of ``id`` and whether it is pinned, once ``delta``, a request for ``id`` alone, is made."""
+    """Return the level of ``id`` and whether it is pinned, after ``delta``, which changes ``id`` alone."""
     level, pinned = state.level(id), id in state.pinned
     for operation in delta:
         match operation:
@@ -100,7 +102,7 @@ def _not_in_pool(id: str) -> CtxdError:
 
 
 class ActivationOperations(OperationGroup):
-    """Changes of what an object of the index is to its session."""
+    """Operations that change the level or the pin of an indexed object."""
 
     @admitted("session.activate", session_methods.MembershipResult)
     async def activate(self, tx: Transaction, params: session_methods.MembershipParams) -> Accepted:
@@ -127,7 +129,7 @@ class ActivationOperations(OperationGroup):
         return _moved(tx, id, delta)
 
     async def _read_for_activation(self, live: LiveSession, known: Stored) -> Indexed:
-        """Read a file that is known by name only, or was deleted. The caller writes it before its next await."""
+        """Read a file that is unread or was deleted. The caller writes the result before its next await."""
         id = known.document.id
         try:
             indexed = await self.indexer.index_object(live.mounts, id, cause="read", policy=live.settings.secrets)
@@ -153,7 +155,7 @@ class ActivationOperations(OperationGroup):
 
 
 def _moved(tx: Transaction, id: str, delta: SessionDelta, **writes: Any) -> Accepted:  # noqa: ANN401
-    """Write a change of membership. The result's ``changed`` is true if the object's level or pin is another."""
+    """Write a change of membership. The result's ``changed`` is true if the object's level or pin differs."""
     state = tx.live.state
     before = (state.level(id), id in state.pinned)
     after = outcome(state, id, delta)

@@ -1,13 +1,13 @@
-"""Auto-collapse (spec 1 §4.3): the tool calls that leave the window, as newer ones or later turns come in. Pure."""
+"""Auto-collapse (spec 1 §4.3): the tool calls that newer calls or turns push out of the window. Pure."""
 
 from ctxd.sessions.session_state import SessionState
 from ctxd_protocol.session_types import Collapse
 
 
 def overdue(state: SessionState, window: Collapse, *, turn: int, arriving: str | None = None) -> tuple[str, ...]:
-    """The active tool calls that fall out of the window once ``turn`` is current and ``arriving`` has come in.
+    """Return the active tool calls that leave the window once ``turn`` is current and ``arriving`` is recorded.
 
-    The order is that of activation within each kind: those left over from their turn first, then those chosen.
+    Recorded calls come first, then those activated by request, each in the order of activation.
     """
     oldest = turn - window.turns + 1
     counts = state.calls

@@ -1,11 +1,12 @@
 """Notices of changed objects to every session that has read them, except the one that made the change.
 
-Notices are not stored: they are derived from the journal, so they can be read from any sequence on, also after a
-restart and for sessions that are not live. A subscription gets the same ones as they become durable. The promise: from
-the requested sequence, a subscriber gets each notice once and in order. A change without a reporter is reported
-again once its author has (``ctxd.sessions.reconciliation``); of what is read afterwards only the latter is part.
+Notices are not stored: they are derived from the journal, so they can be read from any sequence, even after a restart
+and for sessions that are not live. A subscription sends the same notices as they become durable: from the requested
+sequence, each one once and in order. A change that a tracker found has a notice without an author; once a session
+reports the change as its own (``ctxd.sessions.reconciliation``), a second notice names it, and later reads return only
+the second.
 
-Cost: what a session has read and what became of that; nothing depends on how many other sessions there are.
+Cost: proportional to the objects that the session has read and their versions, whatever the number of sessions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from ctxd_protocol.methods.events import NoticeEvent
 from ctxd_protocol.session_types import Notice
 
 HELD_MAX: Final = 1_000
-"""Notices kept for a subscriber until its subscription is answered; further ones count as dropped."""
+"""Notices held for a subscriber until the reply to its subscription is sent; further ones are dropped."""
 
 PAGE: Final = 1_000
 """Notices of the backlog read at a time."""
@@ -34,8 +35,8 @@ _VERSIONS: Final = 100
 class Subscription:
     """Subscription of a connection to the notices of one session. Created by ``NoticeFeeds.subscribe``.
 
-    ``after``: the sequence up to which the backlog was read. Notices are held until ``release``. One that the
-    connection has no room for is dropped; the newest one dropped is sent with ``missed`` once there is room.
+    ``after``: the sequence up to which the backlog was read. Notices are held until ``release``. A notice is dropped
+    if the connection has no room for it; the newest dropped one is sent with ``missed`` once there is room.
     """
 
     __slots__ = ("_contents", "_dropped", "_held", "_notify", "after", "confined", "live", "number")
@@ -43,8 +44,8 @@ class Subscription:
     def __init__(
         self, number: int, live: LiveSession, after: int, notify: Callable[[str, NoticeEvent], bool], *, confined: bool
     ) -> None:
-        """``notify``: see ``Caller``. ``confined``: for a sandbox, which is not notified of who changed a file, nor
-        twice of one change."""
+        """``notify``: see ``Caller``. ``confined``: for a sandbox, which gets one notice of each change, without its
+        author."""
         self.number = number
         self.live = live
         self.after = after
@@ -55,7 +56,7 @@ class Subscription:
         self._held: list[Notice] | None = []
 
     def take(self, notice: Notice) -> None:
-        """Send a ``notice`` that has just become durable, or hold it; nothing if the backlog contained it."""
+        """Send or hold a ``notice`` that has just become durable; skip it if the backlog contained it."""
         if notice.seq <= self.after:
             return
         if self._held is None:
@@ -66,7 +67,7 @@ class Subscription:
             self._dropped = notice
 
     def precede(self, backlog: Sequence[Notice], after: int) -> None:
-        """Hold ``backlog``, which was read up to sequence ``after``, before what was taken since."""
+        """Hold ``backlog``, which was read up to sequence ``after``, ahead of later notices."""
         self.after = after
         held = [*backlog, *(notice for notice in self._held or () if notice.seq > after)]
         self._held = held[:HELD_MAX]
@@ -74,7 +75,7 @@ class Subscription:
             self._dropped = held[-1]
 
     def release(self) -> None:
-        """Send what was held: the client knows the number of the subscription now."""
+        """Send the held notices: the client now knows the number of the subscription."""
         held, self._held = self._held or (), None
         dropped, self._dropped = self._dropped, None
         for notice in held:
@@ -83,7 +84,7 @@ class Subscription:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Send the newest dropped notice, marked as following missed ones, now that there is room."""
+        """Send the newest dropped notice with ``missed``: the connection has room again."""
         if self._held is None and self._dropped is not None:
             self._send(self._dropped)
 
@@ -105,7 +106,7 @@ class Subscription:
 
 
 class _Readers:
-    """Subscribed sessions by object read, with the sequence of the read, and the inverse."""
+    """The objects that each subscribed session has read, with the sequence of the first read, and the inverse."""
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[str, int]] = {}
@@ -128,14 +129,14 @@ class _Readers:
             self._unlink(session, id)
 
     def forget_after(self, session: str, seq: int) -> None:
-        """Reads of ``session`` beyond ``seq`` never happened."""
+        """Remove the reads of ``session`` after ``seq``, whose writes were lost."""
         read = self._by_session[session]
         for id in [id for id, at in read.items() if at > seq]:
             del read[id]
             self._unlink(session, id)
 
     def of(self, id: str, seq: int, by: str | None) -> list[str]:
-        """The sessions that read ``id`` before ``seq``, without ``by``."""
+        """Return the sessions other than ``by`` that read ``id`` before ``seq``."""
         return [s for s in self._by_object.get(id, ()) if s != by and self._by_session[s][id] < seq]
 
     def _unlink(self, session: str, id: str) -> None:
@@ -146,7 +147,7 @@ class _Readers:
 
 
 class NoticeFeeds:
-    """Reads and subscriptions of notices over the sessions of one store."""
+    """Reads of notices, and subscriptions to them, for the sessions of one store."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -158,11 +159,11 @@ class NoticeFeeds:
         self._store.on_lost(self._lose)
 
     async def since(self, session: str, after: int, limit: int, *, confined: bool) -> tuple[list[Notice], int]:
-        """Durable notices to ``session`` beyond sequence ``after``, in order, and where to go on.
+        """Return the durable notices to ``session`` after sequence ``after``, in order, and the sequence to go on from.
 
         ``confined``: for a sandbox, only of versions that it may see, without their authors.
 
-        A page has about ``limit``: the notices of one write stay together. One that has fewer is the last.
+        A page has about ``limit`` notices: those of one write stay together. A page with fewer is the last.
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
         live = await self._sessions.live(session)
@@ -179,15 +180,15 @@ class NoticeFeeds:
             again = restated.get((stored.document.id, stored.tx))
             claimed_by = None if again is None else await self._author(again, authors)
             if confined:
-                # The author is not part of it: a change is one notice, unless the session itself made it.
+                # Without authors, a change has one notice, and none if the session itself made it.
                 if (stored.document.id, stored.tx) in repeats or claimed_by == session:
                     continue
                 if await self._sessions.visibility.shown(live, stored) is None:
                     continue
             elif by is None and claimed_by is not None:
-                # Its author has reported it since: that is the notice.
+                # Its author has reported it since: the notice of that version replaces this one.
                 continue
-            # What the session changed itself takes no place in the page.
+            # The session's own changes are left out.
             if by != session:
                 notices.append(_notice(live, stored.document, stored.tx, stored.valid_time, None if confined else by))
         return notices, max(after, upto)
@@ -201,7 +202,7 @@ class NoticeFeeds:
     async def subscribe(
         self, session: str, after: int | None, notify: Callable[[str, NoticeEvent], bool], *, confined: bool
     ) -> Subscription:
-        """Subscribe to the notices to ``session`` beyond sequence ``after`` (None: now), sent with ``notify`` in order.
+        """Subscribe to the notices to ``session`` after sequence ``after`` (None: now), sent with ``notify`` in order.
 
         The backlog is held when this returns; call ``release`` once the client knows the subscription's number, and
         ``unsubscribe`` in the end. Raises: as ``since``. Cancel: safe; nothing is left subscribed.
@@ -209,7 +210,7 @@ class NoticeFeeds:
         live = await self._sessions.live(session)
         start = self._head_seq() if after is None else after
         if not self._listens:
-            # Only from the first subscription on: most daemons have none, and this is on the path of every write.
+            # Registered by the first subscription: most daemons have none, and every write pays for the callback.
             self._listens = True
             self._store.on_durable(self._land, types=("file", "segment"))
         subscription = Subscription(next(self._numbers), live, start, notify, confined=confined)
@@ -225,7 +226,8 @@ class NoticeFeeds:
         return subscription
 
     async def _backlog(self, session: str, after: int, *, confined: bool) -> tuple[list[Notice], int]:
-        """The first ``HELD_MAX`` notices beyond ``after``, and the newest one if there are more; and where to go on."""
+        """Return the first ``HELD_MAX`` notices after ``after``, plus the newest if there are more; and the sequence
+        to go on from."""
         backlog: list[Notice] = []
         head = self._head_seq()
         while after < head:
@@ -265,14 +267,14 @@ class NoticeFeeds:
                 if not subscription.confined:
                     subscription.take(_notice(live, document, pending.seq, valid_time, write.session))
                 elif document.id in write.valid_times:
-                    # Imported history is not the sandbox's to see: see ``Visibility``.
+                    # A sandbox may not see imported history: see ``Visibility``.
                     continue
                 elif document.source is not None and live.mounts.display(document.source) != UNMOUNTED:
-                    # Captured while the sandbox is registered, whose mounts and user limit every read.
+                    # Captured while the sandbox is registered: its mounts and user limit every read.
                     subscription.take(_notice(live, document, pending.seq, valid_time, None))
 
     def _live(self, session: str) -> LiveSession:
-        """Return the subscribed ``session``: as it was subscribed if it is not live any more."""
+        """Return the subscribed ``session``; if it is no longer live, the instance that was subscribed first."""
         return self._sessions.peek(session) or self._subscriptions[session][0].live
 
     def _lose(self, sessions: frozenset[str]) -> None:
@@ -282,7 +284,7 @@ class NoticeFeeds:
                 self._readers.forget_after(session, durable)
 
     async def _versions_since(self, live: LiveSession, after: int, upto: int) -> list[Stored]:
-        """The versions in (``after``, ``upto``] of what ``live`` had read before them, by sequence."""
+        """Return the versions in (``after``, ``upto``] of files that ``live`` had read before, sorted by sequence."""
         floors = {
             id: max(after, seq)
             for id, number in live.state.read.items()
@@ -296,7 +298,7 @@ class NoticeFeeds:
         return sorted(found, key=lambda stored: stored.tx)
 
     async def _history_since(self, id: str, floor: int, upto: int) -> list[Stored]:
-        """The versions in (``floor``, ``upto``] that were the newest by valid time when they were written."""
+        """Return the versions in (``floor``, ``upto``] that were the newest by valid time when they were written."""
         found: list[Stored] = []
         page: list[Stored] = []
         before: tuple[int, int] | None = None
@@ -328,7 +330,7 @@ def _notice(live: LiveSession, document: Document, seq: int, vt: int, by: str | 
 
 
 def _restated(versions: Iterable[Stored]) -> dict[tuple[str, int], int]:
-    """Those of ``versions``, by object and sequence, that were stored again as they were; the sequence of that."""
+    """Return the ``versions`` that were stored again unchanged: object and sequence, to the sequence of the repeat."""
     newest: dict[str, Stored] = {}
     found: dict[tuple[str, int], int] = {}
     for stored in versions:

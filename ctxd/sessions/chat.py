@@ -1,7 +1,7 @@
-"""Pages of a session's chat, read from its segments: texts are not held in memory with the session.
+"""Pages of a session's chat, read from its segments: a session in memory does not hold the texts.
 
-A page is what one segment added. The newest pages are cached in the live session within ``RECENT_CHARS_MAX``; all
-others are read a few at a time. Reads see every accepted write: the store waits for those in flight.
+A page holds the events that one segment added. The live session caches the newest pages, up to ``RECENT_CHARS_MAX``;
+all others are read a few at a time. Reads see every accepted write: they wait for writes in flight.
 """
 
 from collections.abc import AsyncGenerator, Iterator
@@ -18,13 +18,13 @@ from ctxd_protocol.event_types import Event, message_of, starts_turn
 from ctxd_protocol.session_types import Message, Turn
 
 BATCH_CHARS = 512 * 1024
-"""Characters of one batch to aim at: the next batch has fewer segments after a larger one, more after a smaller."""
+"""Target size of a batch in characters: after a larger batch the next has fewer segments, after a smaller one more."""
 
 _BATCH_MAX = 256
 
 
 class ChatPage(msgspec.Struct, frozen=True):
-    """Events in a row, the first of them at ``first``; ``seq``: the journal sequence of their write."""
+    """Consecutive events, the first at ``first``; ``seq``: the journal sequence of their write."""
 
     first: Place
     seq: int
@@ -61,7 +61,7 @@ def end_of_turn(live: LiveSession, turn: int) -> int | None:
 
 
 async def turn_at(live: LiveSession, valid_time: int) -> int:
-    """Return the turn that was under way at ``valid_time``, in ms, found by halving; 0 before the first message.
+    """Return the turn that was under way at ``valid_time``, in ms, by bisection; 0 before the first message.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -83,9 +83,10 @@ async def turn_at(live: LiveSession, valid_time: int) -> int:
 async def read_pages(
     live: LiveSession, first: Place = (0, 0), end: Place | None = None
 ) -> AsyncGenerator[ChatPage, None]:
-    """Read the pages of ``live`` that hold events from ``first`` up to, without, ``end`` (None: the end now).
+    """Read the pages of ``live`` that hold the events from ``first`` up to ``end``, exclusive (None: the current end).
 
-    The first and the last page may hold neighbours of those. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    The first and the last page may also hold events outside that range. Raises: CtxdError corrupt, store_failed.
+    Cancel: safe.
     """
     pages = live.state.pages
     numbers = pages.within(first, end or (len(live.state.turns), 0))
@@ -102,7 +103,7 @@ async def read_pages(
 
 
 async def read_turns(live: LiveSession, first: int, end: int) -> AsyncGenerator[Turn, None]:
-    """Read turns ``first`` up to, without, ``end``, of spec 1's chat, one at a time. Raises and cancel: as
+    """Read turns ``first`` up to ``end``, exclusive, of spec 1's chat, one at a time. Raises and cancel: as
     ``read_pages``."""
     turns = live.state.turns
     end = min(end, len(turns))

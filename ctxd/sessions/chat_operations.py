@@ -1,6 +1,6 @@
 """Operations on the text of a conversation: append to the chat, replace the system prompt.
 
-Separate from ``ctxd.sessions.chat``: that reads the chat, also for parts that write nothing.
+Separate from ``ctxd.sessions.chat``, which reads the chat, also for modules that write nothing.
 """
 
 from collections.abc import Sequence
@@ -53,10 +53,10 @@ class ChatOperations(OperationGroup):
 
 
 def append_delta(state: SessionState, session: str, events: Sequence[Event], window: Collapse) -> SessionDelta:
-    """``events`` go to the end of the chat; each prompt starts a turn, and older tool calls leave the window.
+    """Return the change that appends ``events``; each prompt starts a turn, so older tool calls may leave the window.
 
-    A tool result names its object as ``resolve`` takes it and is kept with the object's own id.
-    Raises: CtxdError invalid_params for an event that is malformed, and what ``resolve`` raises.
+    A tool result may name its object in any form that ``resolve`` accepts; it is stored with the object's full id.
+    Raises: CtxdError invalid_params for a malformed event, and the errors of ``resolve``.
     """
     said = AppendChat(tuple(_kept(state, session, event) for event in events))
     turn = state.turn + sum(map(starts_turn, events))
@@ -65,8 +65,8 @@ def append_delta(state: SessionState, session: str, events: Sequence[Event], win
 
 
 def events_from(messages: Sequence[Message], events: Sequence[Event]) -> tuple[Event, ...]:
-    """The events that are to be appended, given as either. Raises: CtxdError invalid_params for both or none, or for a
-    message that is malformed."""
+    """Return the events to append, given as messages or as events. Raises: CtxdError invalid_params for both or
+    neither, or for a malformed message."""
     if bool(messages) == bool(events):
         raise CtxdError("invalid_params", "give messages or events, one of them", outcome="not_applied")
     return tuple(events) or tuple(map(_event_from, messages))

@@ -43,7 +43,7 @@ class EntryOperations(OperationGroup):
         return await self._put_entry(tx, params.key, None, left)
 
     async def _put_entry(self, tx: Transaction, key: str, value: str | None, entries: tuple[str, ...]) -> Accepted:
-        """Write ``value``, None for a tombstone, with the keys that are set then."""
+        """Write ``value``, None for a tombstone, and ``entries``, the keys that are set afterwards."""
         live, document, result = tx.live, _entry_document(tx.live.session, key, value), WriteResult(receipt=None)
         head = (await self.store.heads((document.id,)))[document.id]
         is_same = head is not None and head.document.content_hash == document.content_hash

@@ -1,8 +1,8 @@
-"""Purge of a chat's events: turns keep their events with kind and references, which lose their content.
+"""Purge of a chat's events: they stay in their turns with kind and references, without content.
 
-The content of an event is in its segment, perhaps in the bundle of its run, and in the preview of a listing; it goes
-from all versions of these, whether or not spec 1's chat shows the event. Equal content elsewhere in the session goes
-too, so that an earlier version of a segment keeps nothing. All but ``events_in`` is pure.
+The content of an event is in its segment, perhaps in the bundle of its run, and in the preview of a listing. It is
+removed from all versions of these, whether or not spec 1's chat shows the event. Equal content elsewhere in the session
+is removed too, so that no earlier version of a segment keeps it. All but ``events_in`` is pure.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,7 +38,7 @@ PURGED_TEXT: Final = "[purged]"
 """Text of a purged event."""
 
 PURGED_ATTACHMENT: Final = Attachment(media_type="application/octet-stream", name=PURGED_TEXT)
-"""The place of a purged attachment: without it, nothing would show that the event had one."""
+"""Replaces a purged attachment: without it, nothing would show that the event had one."""
 
 _SAMPLE_BYTES: Final = 64
 
@@ -46,14 +46,14 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 _TEXTS: Final = ("text", "summary")
 _CONTENT: Final = (*_TEXTS, "signature", "encrypted", "args", "data", "meta")
-"""Fields of events that hold content, but for attachments. The texts come first: with its text an event loses all of
-it."""
+"""Fields of events that hold content, except attachments. The texts come first: an event that loses its text loses all
+its content."""
 
 _KEPT: Final = ("id", "parent", "message", "at", "sidechain", "call", "tool", "object", "is_error")
 
 
 def _content(event: Event) -> dict[str, str]:
-    """The content of ``event`` by field: texts as they are, all else as JSON."""
+    """Return the content of ``event`` by field: texts unchanged, other values as JSON."""
     found: dict[str, str] = {}
     for name in _CONTENT:
         value = getattr(event, name, None)
@@ -63,8 +63,8 @@ def _content(event: Event) -> dict[str, str]:
 
 
 def _attached(event: Event) -> list[tuple[Attachment, str]]:
-    """The attachments of ``event``, each with its content, empty for a purged one. Copies may have another name and
-    type: these count only where there is nothing else."""
+    """Return the attachments of ``event``, each with its content; empty for a purged one. Copies may differ in name and
+    type, so these count as content only if there is no other."""
     found: list[tuple[Attachment, str]] = []
     for each in getattr(event, "attachments", ()):
         if each == PURGED_ATTACHMENT:
@@ -76,13 +76,13 @@ def _attached(event: Event) -> list[tuple[Attachment, str]]:
 
 
 def args_text(args: object) -> str:
-    """The arguments of a tool call as the text by which a purge compares them."""
+    """Return the arguments of a tool call as text, in the form in which a purge compares them."""
     return _encode(args).decode()
 
 
 class Gone:
-    """Content to remove: that of ``events``, ``texts`` of other objects, and with ``recorded`` the title and the first
-    prompt that harnesses recorded, whatever they are."""
+    """Content to remove: that of ``events``, ``texts`` of other objects, and with ``recorded`` every title and first
+    prompt that a harness recorded, even if no text matches."""
 
     def __init__(self, events: Iterable[Event] = (), *, texts: Iterable[str] = (), recorded: bool = False) -> None:
         self._takes_recorded = recorded
@@ -125,10 +125,11 @@ class Gone:
         return PURGED_TEXT if preview in self._previews else preview
 
     def recorded(self, text: str) -> str:
-        """Return a title or first prompt that a harness recorded, which may be cut, without purged texts."""
+        """Return ``text``, a title or first prompt, perhaps cut, that a harness recorded; ``PURGED_TEXT`` if a purged
+        text contains it."""
         if not text:
             return text
-        # Every version of a head has them: the texts are searched once.
+        # Every version of a head has them, so the result is cached.
         left = self._recorded.get(text)
         if left is None:
             goes = self._takes_recorded or any(text in each for each in self.texts)
@@ -144,14 +145,14 @@ class Gone:
 
 
 def within(sessions: Iterable[str]) -> tuple[str, ...]:
-    """Return the entities that hold the chats of ``sessions``, which share beginnings, for a purge."""
+    """Return the entities that hold the chats of ``sessions``, for a purge: segments, heads and commits."""
     return tuple(
         id for each in sessions for id in (segments_prefix(each), str(session_object_id(each)), COMMITS_OF + each)
     )
 
 
 def restating(gone: Gone) -> Callable[[Document], Document | None]:
-    """Return a function from a version of a segment, head or commit to its form without ``gone``; None if it stays.
+    """Return a function that removes ``gone`` from a version of a segment, head or commit; None if nothing changes.
 
     Raises, when called: as ``read_segment``.
     """
@@ -175,7 +176,8 @@ def restating(gone: Gone) -> Callable[[Document], Document | None]:
 
 
 def _commit(gone: Gone, document: Document) -> Document | None:
-    """A commit without ``gone``. A delta above 1 MiB, which only a client commits, is purged by the commit's own id."""
+    """Return a commit without ``gone``; None if unchanged. A delta above 1 MiB, which only clients commit, is purged by
+    the id of the commit."""
     payload, content = document.payload, document.content
     summary = payload.get("summary", "")
     if summary and any(text.startswith(summary) for text in gone.texts):
@@ -189,7 +191,7 @@ def _commit(gone: Gone, document: Document) -> Document | None:
 
 
 def _delta(gone: Gone, content: bytes) -> bytes:
-    """An ``events-v1`` delta without ``gone``; itself if unchanged."""
+    """Return an ``events-v1`` delta without ``gone``; itself if unchanged."""
     kept: list[bytes] = []
     changed = False
     for item, split in events_v1.whole_items(items(content)):
@@ -197,7 +199,7 @@ def _delta(gone: Gone, content: bytes) -> bytes:
         left: Any = item
         match item:
             case {"output": {"raw": bytes(raw)}, "ctxd_part": _}:
-                # A part of an event whose rest is in other deltas: it goes if its middle is in a purged text.
+                # A part of an event that continues in other deltas: purged if its middle is in a purged text.
                 if any(raw[len(raw) // 2 :][:_SAMPLE_BYTES] in text.encode() for text in gone.texts):
                     left = {**item, "output": {"raw": PURGED_TEXT.encode()}}
             case _:
@@ -213,7 +215,7 @@ def _segment(gone: Gone, document: Document) -> Document | None:
     left, bundle = gone.delta(delta), None if document.content is None else text_of(document.content)
     if bundle is not None:
         run = read_bundle(document)
-        # What is left out of a bundle is read from its own segment.
+        # A delta that is missing from the bundle is read from its own segment.
         kept = [None if each is not None and gone.delta(each) is not each else each for each in run.deltas]
         if kept != list(run.deltas):
             bundle = to_text(run.seqs, kept)
@@ -223,8 +225,8 @@ def _segment(gone: Gone, document: Document) -> Document | None:
 
 
 def without_bundle(document: Document) -> Document | None:
-    """Return a replacement for a segment whose bundle equals a purged text of another object: a bundle from which every
-    delta is read elsewhere. Null for what is no such segment.
+    """Return a replacement for a segment whose bundle equals a purged text of another object: with an empty bundle, so
+    that every delta is read from its own segment. None if ``document`` has no bundle.
 
     Raises: as ``read_segment``.
     """
@@ -240,7 +242,7 @@ def _with(document: Document, payload: dict[str, Any], content: Content | None) 
 
 
 async def events_in(live: LiveSession, wanted: Iterable[int] | None) -> list[Event]:
-    """The events of the turns ``wanted``, by number, of all with None; numbers beyond the last are left out.
+    """Return the events of the turns with the numbers ``wanted``, None for all; numbers beyond the last are ignored.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """

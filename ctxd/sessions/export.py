@@ -1,7 +1,7 @@
 """Export of a session: its messages, tool calls and files in order, with every secret replaced.
 
-Redacted under the current rules whatever the session's policy is. Pages are bounded, and each begins where the one
-before it ended, so all pages together cost one walk over the session.
+Secrets are redacted under the current rules, whatever the session's policy. Pages are bounded, and each begins where
+the previous one ended, so all pages together cost one walk over the session.
 """
 
 import re
@@ -38,8 +38,8 @@ _CURSOR: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15}){6}\.([0-9a-f]{8})", r
 
 
 class Reach(NamedTuple):
-    """Position of an export: the chat up to, without, message ``place`` of ``turn``, the first
-    ``known`` objects of its index, and the first ``billed`` of the requests with usage."""
+    """Extent of an export: the chat before event ``place`` of ``turn``, the first ``known`` objects of the index, and
+    the first ``billed`` requests with usage."""
 
     turn: int
     place: int
@@ -48,10 +48,10 @@ class Reach(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One record to come. ``part`` ``TOOLCALL``: the tool call that the message at ``place`` of ``turn`` stands for.
+    """The place of one record. ``part`` ``TOOLCALL``: the tool call of the message at ``place`` of ``turn``.
 
-    ``part`` ``OBJECT``: what is at ``place`` of the index. ``object``: its id, None for the prompt and a message.
-    ``part`` ``USAGE``: that of the assembly ``turn``, at ``place`` of all.
+    ``part`` ``OBJECT``: the object at ``place`` of the index. ``object``: its id, None for the prompt and an event.
+    ``part`` ``USAGE``: the usage at ``place`` of the list; ``turn`` is then the number of its assembly.
     """
 
     part: int
@@ -64,12 +64,12 @@ START: Final = Step(PROMPT)
 
 
 def cursor_of(session: str, step: Step, reach: Reach) -> str:
-    """The cursor with which an export of ``session`` that shows as much as ``reach`` goes on at ``step``."""
+    """Return the cursor that continues an export of ``session``, of extent ``reach``, at ``step``."""
     return ".".join(map(str, (step.part, step.turn, step.place, *reach, cursor_mark(session))))
 
 
 def read_cursor(session: str, cursor: str) -> tuple[Step, Reach]:
-    """The step to go on at, its object left out, and how much is shown.
+    """Return the step to continue at, without its object, and the extent of the export.
 
     Raises: CtxdError invalid_params for a cursor that no export of ``session`` returned.
     """
@@ -84,7 +84,7 @@ def read_cursor(session: str, cursor: str) -> tuple[Step, Reach]:
 class Outline:
     """Index to continue an export anywhere: the first place of each tool call, and the session's index by number.
 
-    ``reach``: how much of the state is known.
+    ``reach``: how much of the state is indexed.
     """
 
     def __init__(self, state: SessionState) -> None:
@@ -95,7 +95,7 @@ class Outline:
         self.extend(state)
 
     def extend(self, state: SessionState) -> None:
-        """Reach the end of ``state``, which has grown since. Cost: the messages since, and the length of the index."""
+        """Index the rest of ``state``, which has grown since. Cost: the new messages, and the length of the index."""
         turns = state.turns
         first = self.reach.place
         for turn in range(self.reach.turn, len(turns)):
@@ -109,8 +109,8 @@ class Outline:
         self.reach = Reach(len(turns) - 1, len(turns[-1]), len(self._index), len(self._usage))
 
     def steps(self, state: SessionState, at: Step, reach: Reach) -> Iterator[Step]:
-        """Every step from ``at`` to the end of ``reach``: the system prompt, every message with the tool call that it
-        is the first to stand for behind it, what else is in the index, and then the usage of requests."""
+        """Yield the steps from ``at`` to the end of ``reach``: the system prompt, every event, followed by its tool
+        call if it is the first that names it, the other objects of the index, and the usage of requests."""
         if at.part == PROMPT:
             yield START
             at = Step(EVENT)
@@ -143,10 +143,10 @@ class Outline:
 
 
 PAGE_CHARS: Final = 1024 * 1024
-"""Characters of text beyond which a page ends: it holds at most one record more."""
+"""Bytes of JSON after which a page ends: only its last record may exceed that."""
 
 _IN_MESSAGE: Final = frozenset({"event", "text", "object", "model", "usage", "stop_reason"})
-"""Fields of an event that its message has under other names."""
+"""Fields of an event that are replaced by those of its message."""
 
 _LEFT_OUT: Final = frozenset({"purged", "secrets", "chat_ref"})
 
@@ -154,8 +154,8 @@ Record = dict[str, Any]
 
 
 class Exports:
-    """The exports of all sessions. Keeps the outline of a session from the first page of an export until as many have
-    ended as began, or until the session leaves memory; an abandoned one keeps it until then."""
+    """The exports of all sessions. The outline of a session is kept while one of its exports is under way; if an export
+    is abandoned, until the session leaves memory."""
 
     def __init__(self, store: VersionStore, guard: Guard) -> None:
         self._store = store
@@ -163,12 +163,12 @@ class Exports:
         self._outlines: WeakKeyDictionary[LiveSession, _Shared] = WeakKeyDictionary()
 
     async def page(self, live: LiveSession, cursor: str | None, limit: int) -> tuple[list[Record], str | None]:
-        """At most ``limit`` records of ``live`` from ``cursor`` on, and the cursor to go on from; None at the end.
+        """Return at most ``limit`` records of ``live`` from ``cursor`` on, and the next cursor, None at the end.
 
-        They are the session's settings and entries, its system prompt, every message with the tool call that it stands
-        for behind it, and then what else the session knows: tool calls, files by their metadata, and the usage of
-        requests. What comes in after the first page is left out. Raises: CtxdError invalid_params for a cursor that no
-        export gave, corrupt, store_failed. Cancel: safe.
+        The records are the session's settings and entries, its system prompt, every event, followed by its tool call,
+        and then the other objects of the index (tool calls, metadata of files) and the usage of requests. Additions
+        after the first page are left out. Raises: CtxdError invalid_params for a cursor that no export returned,
+        corrupt, store_failed. Cancel: safe.
         """
         if cursor is None:
             reach = self._begun(live).reach
@@ -178,7 +178,7 @@ class Exports:
         records: list[Record] = []
         chars = 0
         found = await _events(live, steps[:limit])
-        # Before bytes become base64, in which no secret is found.
+        # Redacted before bytes become base64, in which no secret would be found.
         events = dict(zip(found, await captured(self._guard, "redact", [*found.values()], confined=True), strict=True))
         for step in steps[:limit]:
             record = await _record(self._store, live, step, events)
@@ -193,13 +193,13 @@ class Exports:
         return redacted, cursor
 
     async def _redacted(self, records: list[Record]) -> list[Record]:
-        """``records`` without secrets; any of them may be a sandbox's."""
+        """Return ``records`` without secrets; any record may be from a sandbox."""
         return await off_loop(
             0, lambda: [Capture(self._guard, "redact").value(record) for record in records], confined=True
         )
 
     def _begun(self, live: LiveSession) -> Outline:
-        """The outline of ``live`` as it is now, for one more export."""
+        """Return the current outline of ``live``, and count one more export."""
         known = live in self._outlines
         shared = self._shared(live)
         if known:
@@ -277,7 +277,7 @@ async def _record(store: VersionStore, live: LiveSession, step: Step, events: Ma
 
 
 async def _events(live: LiveSession, steps: Sequence[Step]) -> dict[Place, Event]:
-    """The events of ``steps``, up to those that fill a page."""
+    """Return the events of ``steps``, up to the size of a page."""
     places = [(step.turn, step.place) for step in steps if step.part == EVENT]
     found: dict[Place, Event] = {}
     if not places:

@@ -22,7 +22,8 @@ from ctxd_protocol.methods import files as file_methods
 from ctxd_protocol.methods import toolcalls as toolcall_methods
 
 OUTPUT_INLINE_CHARS_MAX: Final = 16 * 1024
-"""Characters of a command and its output that are parsed on the loop: some milliseconds. More go to a thread."""
+"""A command and its output up to this many characters are parsed on the loop, in some milliseconds; longer ones on a
+thread."""
 
 
 class FileOperations(OperationGroup):
@@ -34,12 +35,12 @@ class FileOperations(OperationGroup):
 
     @admitted("file.index", file_methods.FileIndexResult)
     async def index(self, tx: Transaction, params: file_methods.FileIndexParams) -> Accepted:
-        """Index a file that the agent read or edited, or check it; how it was met decides its place (spec 1 §5.6)."""
+        """Index a file that the agent read or edited, or check it; the cause decides its level (spec 1 §5.6)."""
         live = tx.live
         indexed = await self._index(tx, params)
         if params.cause == "edit" and indexed.outcome == "unchanged" and params.valid_time is None:
             indexed = await attribute(self.store, indexed)
-        # No await from here to the write: another session's version cannot come between.
+        # No await from here to the write, so that no version of another session comes between.
         delta = NOTHING if indexed.kind == "missing" else met_delta(live.state, indexed.object, params.cause)
         result = file_methods.FileIndexResult(
             object=indexed.object,
@@ -59,7 +60,8 @@ class FileOperations(OperationGroup):
         return tx.commit(result, delta, **indexed.writes, valid_time=params.valid_time)
 
     async def _index(self, tx: Transaction, params: file_methods.FileIndexParams) -> Indexed:
-        """Index the file. An edit of a file in the session's index that is confirmed to be gone is its deletion."""
+        """Index the file. An edit counts as its deletion if the session knows the file and a check confirms that it is
+        gone."""
         live, content = tx.live, content_of(params)
         if params.valid_time is not None:
             if content is None:
@@ -75,7 +77,7 @@ class FileOperations(OperationGroup):
             params.path,
             content=content,
             policy=live.settings.secrets,
-            # A sandbox's content is an observation of its own, not a version of a file that others read too.
+            # Content from a sandbox is its own observation, not a version of a file that other sessions read.
             observer=params.session if tx.confined else None,
             knows=live.state.index.__contains__ if tx.confined else None,
         )
@@ -85,7 +87,7 @@ class FileOperations(OperationGroup):
             if params.cause != "edit" or error.code != "file_not_found":
                 raise
             id, _ = await self.indexer.resolve(live.mounts, live.settings.workdir, params.path)
-            # Only the session's own index decides: the answer must not show which files other sessions know.
+            # Only the session's own index decides: the reply must not show which files other sessions know.
             if id not in live.state.index:
                 raise
             indexed = await index(cause="check")
@@ -116,9 +118,9 @@ class FileOperations(OperationGroup):
 
 
 def content_of(params: file_methods.FileIndexParams) -> bytes | None:
-    """The bytes that the params carry, None if the daemon is to read the file.
+    """Return the content in ``params`` as bytes, None if the daemon must read the file.
 
-    Raises: CtxdError invalid_params for both contents, or for content that is not valid.
+    Raises: CtxdError invalid_params if both forms of content are given, or for invalid content.
     """
     if params.content is not None and params.content_base64 is not None:
         raise CtxdError("invalid_params", "give content or content_base64, not both", outcome="not_applied")
@@ -131,9 +133,10 @@ def content_of(params: file_methods.FileIndexParams) -> bytes | None:
 
 
 def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | None) -> Accepted:
-    """Put the stubs of ``found``, as of ``valid_time`` (None: now), and add the files it names to the session.
+    """Write the stubs of ``found``, as of ``valid_time`` (None: now), and add its files to the session.
 
-    No await lies between its finding and the write: another session's version cannot come between.
+    The caller must not await between finding ``found`` and this call, so that no version of another session comes
+    between.
     """
     live = tx.live
     delta = discover_delta(live.state, [one.object for one in found if one.object is not None])
@@ -146,7 +149,7 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
     if not stubs and not delta:
         return tx.unchanged(result)
     floor_vt = max(one.floor_vt for one in found)
-    # The operation id goes with the last portion, as the sets do: stubs without those do no harm.
+    # The last write has the operation id and the change of the sets: stubs without either do no harm.
     *early, last = portions(stubs)
     for documents in early:
         live.commit(tx.request.without_id(), puts=documents, floor_vt=floor_vt, valid_time=valid_time)
@@ -154,20 +157,20 @@ def _discovered(tx: Transaction, found: Sequence[FoundFile], valid_time: int | N
 
 
 def read_delta(state: SessionState, id: str) -> SessionDelta:
-    """An agent read ``id``: it enters index, pool and active set (spec 1 §5.6)."""
+    """Return the change after an agent read ``id``: it enters index, pool and active set (spec 1 §5.6)."""
     if id in state.active and id in state.read:
         return NOTHING
     return (ReadObjects((id,)),)
 
 
 def discover_delta(state: SessionState, ids: Iterable[str]) -> SessionDelta:
-    """A tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
+    """Return the change after a tool's output named ``ids``: they enter index and pool (spec 1 §5.6)."""
     fresh = tuple(dict.fromkeys(id for id in ids if id not in state.pool))
     return (DiscoverObjects(fresh),) if fresh else NOTHING
 
 
 def met_delta(state: SessionState, id: str, cause: Literal["read", "edit", "check"]) -> SessionDelta:
-    """The change of the sets for a file that was met by ``cause``."""
+    """Return the change of the sets after a file was indexed because of ``cause``."""
     match cause:
         case "read":
             return read_delta(state, id)

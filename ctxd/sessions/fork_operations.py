@@ -1,6 +1,6 @@
-"""Forks of sessions: a session that goes on from a moment of another and shares its beginning, see ``lineage``.
+"""Forks of sessions: a fork continues another session from a given moment and shares its beginning, see ``lineage``.
 
-A fork writes a head, the system prompt and the entries; its cost does not depend on what the session holds.
+A fork writes a head, the system prompt and the entries; its cost does not depend on the size of the session.
 """
 
 import secrets as random
@@ -67,9 +67,10 @@ class ForkOperations(OperationGroup):
     async def create(
         self, actor: Actor, params: SessionCreateParams, source: SessionForkParams, request: WriteRequest
     ) -> tuple[str, Pending] | Replay:
-        """Fork a session at the moment ``source``, with the settings that ``params`` give.
+        """Fork a session at the moment ``source``, with the settings of ``params``.
 
-        Returns: the id of the fork, and its write. Raises and cancel: as ``fork``; also invalid_path, too_large.
+        Returns: the id of the fork, and its write, or the replay of an earlier request. Raises and cancel: as ``fork``;
+        also invalid_path, too_large.
         """
         session = f"s-{random.token_hex(8)}" if params.session is None else params.session
         given = template_of(params)
@@ -106,8 +107,8 @@ class ForkOperations(OperationGroup):
         purges: int,
         prompt: str | None = None,
     ) -> Pending | None:
-        """Submit the fork ``session`` with ``head``; ``prompt``: instead of the system prompt of its base. None if
-        something was purged since there were ``purges``: what was read may be gone."""
+        """Submit the fork ``session`` with ``head``; ``prompt`` replaces the system prompt of its base. Returns None if
+        anything was purged after the count ``purges`` was read: content that the fork would copy may be gone."""
         base = head.settings.base
         assert base is not None, "a fork has a base"
         puts = await self._own_documents(base, head, session)
@@ -122,7 +123,7 @@ class ForkOperations(OperationGroup):
             created_at=self.sessions.clock.wall_ms(),
             ordinal=self.sessions.next_ordinal(),
         )
-        # Since its head was read the session may have been removed for good.
+        # The session may have been removed for good since its head was read.
         self._newest(base.session)
         if self.sessions.purges != purges or self.store.is_purging():
             return None
@@ -133,7 +134,7 @@ class ForkOperations(OperationGroup):
             op_id=request.op_id,
             request=request.request,
             result=result,
-            # As of a row of an import, the session is not whole yet; its beginning is.
+            # As of a row of an import, the session is incomplete, but the beginning that the fork shares is complete.
             puts=(head_document(session, msgspec.structs.replace(head, settings=settings, entering=False)), *puts),
         )
         pending = self.store.submit(write)
@@ -142,7 +143,7 @@ class ForkOperations(OperationGroup):
         return pending
 
     def _newest(self, session: str) -> SessionHead:
-        """The newest durable head of ``session``. Raises: CtxdError session_not_found, session_removed,
+        """Return the newest durable head of ``session``. Raises: CtxdError session_not_found, session_removed,
         session_owned_elsewhere."""
         known = self.sessions.catalog.newest(session)
         if known is None:
@@ -155,9 +156,9 @@ class ForkOperations(OperationGroup):
         return known[0]
 
     async def _moment(self, params: SessionForkParams) -> tuple[ForkBase, SessionHead, ContinuedCommit | None]:
-        """The moment that ``params`` mean, the head of the session, or the ancestor of it, that was there then, and the
-        commit that the fork continues if that is not the newest one of the moment."""
-        # What was accepted before the call is durable, and in the catalog.
+        """Return the moment that ``params`` mean, the head at that moment (of the session or of an ancestor), and the
+        commit that the fork continues, None for the newest commit of that moment."""
+        # Writes accepted before the call become durable, and enter the catalog.
         await self.store.settled()
         session, head = params.session, self._newest(params.session)
         receipt = self.store.head()
@@ -178,8 +179,8 @@ class ForkOperations(OperationGroup):
         return ForkBase(session, await self._segments(session, at), then.assembly, at.tx), then, continues
 
     async def _commit(self, params: SessionForkParams, commit: str) -> tuple[str, AsOf, ContinuedCommit | None]:
-        """The session that the commit is of, the moment up to which the commit has its chat, and the commit if it was
-        made later than that: a checkpoint of whole turns is made once the next one has begun."""
+        """Return the session of the commit, the moment up to which the commit holds its chat, and the commit if it was
+        made later than that: a checkpoint of whole turns is made once the next turn has begun."""
         found = await self.store.history(entity_id(commit), page=Page(limit=1))
         if not found:
             hint = "commit.list has the commits there are."
@@ -195,7 +196,7 @@ class ForkOperations(OperationGroup):
         at = AsOf(tx=found[0].tx)
         if fields.position is None or (end := await self._end_of_chat(session, at, fields.position)) == at:
             return session, at, None
-        # Of the commits of one write the last one has all of the chat up to there.
+        # Of several commits in one write, only the last holds the whole chat up to that position.
         newest = CommitFilter(session=session, tx=at.tx, until=fields.at)
         last = await self.store.commits(partial(commit_index.newest, wanted=newest))
         if last is None or msgspec.convert(last.document.payload, Fields).position != fields.position:
@@ -203,8 +204,8 @@ class ForkOperations(OperationGroup):
         return session, end, ContinuedCommit(commit_id(last.document.id), fields.position)
 
     async def _end_of_chat(self, session: str, at: AsOf, position: Position) -> AsOf:
-        """The last moment up to ``at`` at which the chat of ``session`` ended at ``position``; ``at`` itself if a write
-        went beyond that."""
+        """Return the last moment up to ``at`` at which the chat of ``session`` ended at ``position``; ``at`` itself if
+        the chat still ends there, or if no write ended exactly there."""
         live = await self.sessions.as_of(session, at)
         pages, turns = live.state.pages, live.state.turns
         later = pages.within(position.chat, (len(turns), 0))
@@ -213,8 +214,8 @@ class ForkOperations(OperationGroup):
         return AsOf(tx=live.seqs[pages.segment(later.start)] - 1)
 
     async def _inherited(self, session: str, commit: str, tx: int) -> ContinuedCommit | None:
-        """``commit``, made by row ``tx``, if ``session`` came from another host with it, from the session that it was
-        forked from there; None if not."""
+        """Return ``commit``, made by row ``tx``, if ``session`` was imported from another host and inherited it there
+        from the session that it was forked from; else None."""
         begun = self.sessions.catalog.settings(session).continues
         chain = [] if begun is None else await self._chain(begun.commit, commit)
         if chain[-1:] != [entity_id(commit)]:
@@ -232,7 +233,7 @@ class ForkOperations(OperationGroup):
         return await self.store.commits(walk)
 
     async def _segments(self, session: str, at: AsOf) -> int:
-        """The number of segments that ``session`` had ``at`` a moment, found by halving: times rise with numbers."""
+        """Return the number of segments of ``session`` as of ``at``, by bisection: later segments have later times."""
         lineage = self.sessions.lineage(session)
         newest = await self.store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
         low = lineage.inherited
@@ -249,7 +250,7 @@ class ForkOperations(OperationGroup):
         return low
 
     async def _own_documents(self, base: ForkBase, head: SessionHead, session: str) -> list[Document]:
-        """The system prompt and the entries of the session ``base`` then, as those of ``session``."""
+        """Return the system prompt and the entries of ``base`` at the fork, renamed for ``session``."""
         own = {str(system_prompt_id(base.session)): str(system_prompt_id(session))}
         own |= {entry_id(base.session, key): entry_id(session, key) for key in head.settings.entries}
         found: dict[str, Stored] = await self.store.bulk(list(own), AsOf(tx=base.tx), content=True)

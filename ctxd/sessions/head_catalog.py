@@ -1,4 +1,4 @@
-"""Catalog of the durable heads of all sessions, which listings and ``context.current`` are answered from."""
+"""Catalog of the durable heads of all sessions: the source of listings and ``context.current``."""
 
 import re
 from bisect import bisect_left, bisect_right, insort
@@ -17,17 +17,17 @@ from ctxd_protocol.methods.listing import SessionListParams
 from ctxd_protocol.session_types import Project, SessionStatus, SessionSummary
 
 NOWHERE: Final = CurrentContext(context_id=None, session=None, turn=0, assembly=0)
-"""The current context when no session is meant."""
+"""The current context if no session is given and not exactly one is open."""
 
 COUNTED_MAX: Final = 1000
-"""Sessions beyond a page that are looked at to count those that a listing leaves out."""
+"""Sessions examined at most to count those of a group that a listing leaves out."""
 
 _CURSOR: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _TIME_MAX: Final = 2**63
 
 
 def no_session(session: str, *, shared: bool = False) -> CtxdError:
-    """Return the error of a call for ``session``, which is not there. ``shared``: another host may have it."""
+    """Return the error for a ``session`` that does not exist here. ``shared``: another host may have it."""
     hint = "session.list lists them."
     if shared:
         hint = (
@@ -38,7 +38,8 @@ def no_session(session: str, *, shared: bool = False) -> CtxdError:
 
 
 def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | None = None) -> SessionSummary:
-    """A row of a listing of ``session``, whose head was written at ``valid_time``; ``host``: by that other host."""
+    """Return the row of ``session`` in a listing. Its ``head`` was written at ``valid_time``, by another host if
+    ``host`` is given."""
     settings = head.settings
     return SessionSummary(
         session=session,
@@ -62,19 +63,19 @@ def summary_of(session: str, head: SessionHead, valid_time: int, *, host: str | 
 
 
 def began_at(settings: SessionSettings) -> int:
-    """When the session began: an imported one with its first event."""
+    """Return when the session began, in ms: an imported one with its first event."""
     recorded = settings.recorded
     return settings.created_at if recorded is None or recorded.began_at is None else recorded.began_at
 
 
 def _last_event(head: SessionHead, valid_time: int) -> int:
     recorded = head.settings.recorded
-    # A session that goes on here has events of its own.
+    # An imported session that has turns here has later events of its own.
     return valid_time if recorded is None or recorded.ended_at is None or head.turn_count else recorded.ended_at
 
 
 class ListPage(NamedTuple):
-    """A page of sessions, and what stands beside it; see ``SessionListResult``."""
+    """A page of session ids, with its cursor and counts; see ``SessionListResult``."""
 
     sessions: list[str]
     cursor: str | None
@@ -84,7 +85,7 @@ class ListPage(NamedTuple):
 
 
 class Filters:
-    """The filters of a listing. ``project`` and ``knowing``, the sessions that know the file: as they were found."""
+    """The filters of a listing. ``project``: resolved from ``params``. ``knowing``: the sessions that know the file."""
 
     def __init__(
         self, params: SessionListParams, project: ProjectFilter | None = None, knowing: frozenset[str] | None = None
@@ -107,7 +108,7 @@ class Filters:
         """True if ``keys`` alone decide, so that a session with a key of each list passes."""
 
     def keys(self) -> Iterator[list[Key]]:
-        """Lists of keys; each session that passes has a key of each list."""
+        """Yield lists of keys: each session that passes has at least one key of each list."""
         params = self._params
         if params.agent is not None:
             yield [("agent", params.agent)]
@@ -148,13 +149,13 @@ class Filters:
 
 
 class Catalog:
-    """Session id to head, and the rows that have been shown. About 2 KiB a session."""
+    """The newest head of each session, and cached rows of listings. Memory: about 2 KiB a session."""
 
     def __init__(self) -> None:
         self._heads: dict[str, tuple[SessionHead, int]] = {}
         self._names: list[str] = []
         self._index = SessionIndex()
-        # Sessions whose heads are newer than their places in the index, which nothing but a listing needs.
+        # Sessions whose index entries are out of date; only listings need the index.
         self._unindexed: dict[str, None] = {}
         self._rows: dict[str, SessionSummary] = {}
         self._open: dict[str, None] = {}
@@ -167,22 +168,22 @@ class Catalog:
         return session in self._heads
 
     def newest(self, session: str) -> tuple[SessionHead, int] | None:
-        """The head of ``session`` and when it was written, None if it is not known."""
+        """Return the head of ``session`` and its valid time, None if the session is unknown."""
         return self._heads.get(session)
 
     def names(self, after: str, limit: int) -> list[str]:
-        """The ids of at most ``limit`` sessions, in order, from beyond ``after`` on."""
+        """Return the ids of at most ``limit`` sessions after ``after``, sorted."""
         start = bisect_right(self._names, after)
         return self._names[start : start + limit]
 
     def state(self, session: str) -> SessionStatus | None:
-        """The state of ``session``, None if it is not known."""
+        """Return the state of ``session``, None if it is unknown."""
         known = self._heads.get(session)
         return None if known is None else known[0].settings.state
 
     def latest(self, principal: str, agent: str | None, limit: int) -> list[str]:
-        """At most ``limit`` sessions of ``principal``, and of ``agent`` if one is given, that are not in the trash:
-        those of the newest heads, newest first. Cost: the number of sessions."""
+        """Return at most ``limit`` sessions of ``principal``, and of ``agent`` if given, that are not in the trash, by
+        the valid time of their heads, newest first. Cost: the number of sessions."""
         found = [
             (valid_time, session)
             for session, (head, valid_time) in self._heads.items()
@@ -193,8 +194,8 @@ class Catalog:
         return [session for _, session in nlargest(limit, found)]
 
     def recent(self, filters: Filters, principal: str, limit: int) -> list[tuple[int, str]]:
-        """At most ``limit`` sessions of ``principal`` that pass ``filters``, used last first, each with the time of its
-        last event. Cost: the number of sessions that pass."""
+        """Return at most ``limit`` sessions of ``principal`` that pass ``filters``, the most recently used first, each
+        after the time of its last event. Cost: the number of sessions that pass."""
         passing = (place.session for place in self._passing(filters, filters.group, None))
         own = (session for session in passing if self._heads[session][0].settings.principal == principal)
         return nlargest(limit, ((self._index.last_event(session), session) for session in own))
@@ -208,7 +209,7 @@ class Catalog:
         return (head for head, _ in self._heads.values())
 
     def put(self, session: str, head: SessionHead, valid_time: int) -> None:
-        """Take ``head``, written at ``valid_time``, for the newest of ``session``."""
+        """Make ``head``, written at ``valid_time``, the newest of ``session``."""
         settings = head.settings
         if settings.base is not None:
             self._forks.setdefault(settings.base.session, {})[session] = None
@@ -217,14 +218,14 @@ class Catalog:
         self._heads[session] = (head, valid_time)
         self._unindexed[session] = None
         self._rows.pop(session, None)
-        # Imported sessions and LangGraph threads, which are paused and have no turn, are not worked in.
+        # Imported sessions and LangGraph threads are paused and have no turn: they do not count as open.
         if settings.state == "active" or (settings.state == "paused" and head.turn_count):
             self._open[session] = None
         else:
             self._open.pop(session, None)
 
     def discard(self, session: str) -> None:
-        """Know nothing of ``session`` any more. One that is not known: no effect."""
+        """Remove ``session``. No effect if it is unknown."""
         known = self._heads.pop(session, None)
         if known is not None:
             self._index.discard(session)
@@ -236,7 +237,7 @@ class Catalog:
                 self._forks[base.session].pop(session, None)
 
     def forks(self, session: str) -> list[str]:
-        """The sessions that were forked from ``session``, and those from these, in no order."""
+        """Return the direct and indirect forks of ``session``, in no order."""
         found = list(self._forks.get(session, ()))
         for fork in found:
             found += self._forks.get(fork, ())
@@ -249,14 +250,14 @@ class Catalog:
         return self._heads[session][0].settings
 
     def summary(self, session: str) -> SessionSummary:
-        """One row of a listing, built once for each head."""
+        """Return the row of ``session`` in a listing, built once for each head."""
         row = self._rows.get(session)
         if row is None:
             row = self._rows[session] = summary_of(session, *self._heads[session])
         return row
 
     def current(self, session: str | None) -> CurrentContext:
-        """Return the current context of ``session``; None: of the only session that is open, if any.
+        """Return the current context of ``session``; None: of the only open session, or ``NOWHERE``.
 
         Raises: CtxdError session_not_found.
         """
@@ -270,10 +271,10 @@ class Catalog:
         return CurrentContext(context_id=head.context_id, session=session, turn=head.turn_count, assembly=head.assembly)
 
     def page(self, filters: Filters, limit: int, cursor: str | None) -> ListPage:
-        """A page of the sessions that pass ``filters``, those that began last first. The first page has counts.
+        """Return a page of the sessions that pass ``filters``, the latest to begin first. The first page has counts.
 
-        A cursor stays good if sessions are created meanwhile. Raises: CtxdError invalid_params for a cursor of another
-        form.
+        A cursor stays valid if sessions are created meanwhile. Raises: CtxdError invalid_params for a malformed
+        cursor.
         """
         before = None
         if cursor is not None:
@@ -298,7 +299,7 @@ class Catalog:
         return self.indexed().keyed("listed", [()]).size
 
     def indexed(self) -> SessionIndex:
-        """The index, with every head that is known. Cost: the number of heads that have changed."""
+        """Return the index, brought up to date. Cost: the number of heads that have changed."""
         for session in self._unindexed:
             head, valid_time = self._heads[session]
             settings = head.settings
@@ -326,13 +327,14 @@ class Catalog:
         return (place for place in places if filters.passes(self.summary(place.session), group))
 
     def _left_out(self, filters: Filters, group: Group) -> int:
-        """The number of sessions of ``group`` that pass, of the first ``COUNTED_MAX``."""
+        """Return how many of the first ``COUNTED_MAX`` sessions of ``group`` pass."""
         fewest = min(self._candidates(filters, group), key=lambda candidates: candidates.size)
         places = self._index.walk(group, fewest, None)
         return counted(places, lambda session: filters.passes(self.summary(session), group), COUNTED_MAX)
 
     def _count_forks(self, filters: Filters) -> int | None:
-        """The number of sessions with a root commit of the project that is listed and another remote, if one is."""
+        """Return the number of sessions that share a root commit with the listed project but have another remote. None
+        if the listing is not of a project with root commits and a remote."""
         at = None if filters.project is None else filters.project.at
         if at is None or not (at.roots and at.remotes):
             return None
@@ -349,7 +351,7 @@ def _group_of(of: SessionSettings | SessionSummary) -> Group:
 
 
 def _keys_of(settings: SessionSettings) -> frozenset[Key]:
-    """The keys by which a session of these settings is found, as ``Filters.keys`` has them."""
+    """Return the keys of a session with ``settings``, in the form of ``Filters.keys``."""
     harness = settings.labels.get("harness")
     return frozenset(
         [

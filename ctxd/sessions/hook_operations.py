@@ -1,5 +1,5 @@
-"""Operation that records an event of a harness: creates its session on first sight, resumes and pauses it, and passes
-what the hook reported to the operation on tool calls or on the chat."""
+"""Operation that records an event of a harness: it creates, resumes and pauses the session, and passes the reported
+tool call or texts to the operations on tool calls and the chat."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ from ctxd_protocol.session_types import RecordedSession
 KIND: Final = "session.hook"
 
 _KNOWN: Final = frozenset({"toolcall_conflict", "purged"})
-"""Errors of the record of a tool call whose id the session has already."""
+"""Error codes of recording a tool call whose id the session already has."""
 
 
 class HookOperations:
@@ -46,7 +46,7 @@ class HookOperations:
         self._recording: dict[str, SessionLock] = {}
 
     async def hook(self, actor: Actor, params: SessionHookParams, request: WriteRequest | None = None) -> Accepted:
-        """Record the event in the session of the harness's own session; once, if the harness gives it an id.
+        """Record the event in the session of the harness's own session; only once if the harness gives it an id.
 
         Raises: CtxdError invalid_params, session_closed, session_removed, and those of the store.
         """
@@ -61,8 +61,8 @@ class HookOperations:
             return Accepted(None, lambda _: msgspec.structs.replace(result, outcome="ignored"))
         output = None if params.shorten_chars is None else shortened(params.harness, found, params.shorten_chars)
         result = msgspec.structs.replace(result, output=output)
-        # The hooks of the start and of the end of a call may come at once: no other records between a look at what is
-        # there and the write that follows from it.
+        # The hooks for the start and the end of a call may run concurrently: the lock lets no other hook write between
+        # the checks of one and its write.
         lock = self._recording.setdefault(found.session, SessionLock())
         try:
             async with lock:
@@ -79,7 +79,7 @@ class HookOperations:
         request: WriteRequest,
         result: SessionHookResult,
     ) -> Accepted:
-        """Record ``found``, or what of it is not recorded yet. Raises: as ``hook``."""
+        """Record the parts of ``found`` that are not recorded yet. Raises: as ``hook``."""
         is_late = await self._open(actor, params, found)
         await self._note_permissions(actor, found)
         await self._append_texts(actor, found, request)
@@ -109,15 +109,15 @@ class HookOperations:
             accepted = accepted if paused.pending is None else paused
 
         def answer(receipt: Receipt | None) -> SessionHookResult:
-            # Of a write that comes again, the result has the receipt of the first time.
+            # For a resend, the result has the receipt of the first write.
             written = accepted.result(receipt)
             return msgspec.structs.replace(result, receipt=None if written is None else written.receipt)
 
         return Accepted(accepted.pending, answer)
 
     async def _open(self, actor: Actor, params: SessionHookParams, found: HookInput) -> bool:
-        """Make the session exist and be active. Returns: True if it has ended since the event, which comes late: it is
-        to be set aside again. Raises: as ``hook``."""
+        """Create or resume the session. Returns: True if the event arrived late, after the end of the session, so that
+        the caller must pause the session again. Raises: as ``hook``."""
         session = found.session
         state = self._sessions.catalog.state(session)
         if state is None and self._sessions.peek(session) is None:
@@ -131,18 +131,18 @@ class HookOperations:
             try:
                 await self._lifecycle.create(actor, template)
             except CtxdError as error:
-                # Two hooks of a session that begins may come at once.
+                # Two hooks of a new session may run concurrently.
                 if error.code != "session_exists":
                     raise
         elif state == "paused":
             ended_at = (await self._sessions.live(session)).updated_at
             await self._lifecycle.resume(actor, SessionWriteParams(session=session))
-            # Only the hooks of calls wait for something; a prompt is work, also by a clock that went back.
+            # Only hooks of tool calls can be late; a prompt continues the session, even if the clock went back.
             return found.start is not None and params.at is not None and params.at < ended_at
         return False
 
     async def _append_texts(self, actor: Actor, found: HookInput, request: WriteRequest) -> None:
-        """Add the texts before a tool call, unless the hook of another call has: an answer may have several."""
+        """Append the texts before a tool call, unless the hook of another call of the same response has."""
         for op_id, event in found.texts:
             own = msgspec.structs.replace(request, op_id=op_id)
             try:
@@ -154,7 +154,7 @@ class HookOperations:
                 request.submitted = request.submitted or own.submitted
 
     async def _with_kept_place(self, found: HookInput) -> HookInput:
-        """``found`` with the place from which on its compaction leaves events in the window. Raises: as ``hook``."""
+        """Return ``found`` with the place of the first event that its compaction keeps. Raises: as ``hook``."""
         live = await self._sessions.live(found.session)
         events = [
             await with_kept_place(live, event, found.kept) if isinstance(event, CompactionEvent) else event
@@ -163,8 +163,8 @@ class HookOperations:
         return found._replace(events=tuple(events))
 
     async def _has_output(self, actor: Actor, found: HookInput) -> bool:
-        """True if the output of the tool call that starts with ``found`` is recorded: its hook came late. Raises: as
-        ``_has``."""
+        """Return True if the output of the tool call that ``found`` starts is recorded, so that this hook is late.
+        Raises: as ``_has``."""
         (event,) = found.events
         assert isinstance(event, ToolCallEvent)
         if event.sidechain is not None:
@@ -180,13 +180,13 @@ class HookOperations:
                 is not None
             )
         except CtxdError as error:
-            # Its parameters are not known here.
+            # The operation exists: the digests differ because its parameters are not known here.
             if error.code != "idempotency_mismatch":
                 raise
             return True
 
     async def _note_permissions(self, actor: Actor, found: HookInput) -> None:
-        """Keep the grants that the hook names, if they have changed. Raises: as ``hook``."""
+        """Store the permissions that the hook reports, if they have changed. Raises: as ``hook``."""
         before = (await self._sessions.live(found.session)).settings.recorded or RecordedSession()
         after = {**before.permissions, **found.permissions}
         if after != before.permissions:

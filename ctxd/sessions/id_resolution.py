@@ -1,4 +1,4 @@
-"""Resolution of ids that a client gives: whole ones, tool calls' own ones, and unique beginnings. Pure."""
+"""Resolution of ids from clients: full ids, a harness's own ids of tool calls, and unique prefixes. Pure."""
 
 from typing import Final
 
@@ -12,15 +12,15 @@ _NOUNS: Final[dict[ContentKind | None, str]] = {None: "object", "file": "file", 
 
 
 def resolve(state: SessionState, session: str, text: str, kind: ContentKind | None = None) -> str:
-    """The id in the index of ``session`` that ``text`` means: an id, else a tool call's own id, else a start of 8
-    characters. With ``kind`` only objects of that kind are meant, so that a tool call is found by its own id though a
-    file has the same.
+    """Return the id in the index of ``session`` that ``text`` means: an id, else a harness's own id of a tool call,
+    else a prefix of at least 8 characters. With ``kind``, only objects of that kind match, so that a tool call is found
+    by its own id even if a file has the same id.
 
     Raises: CtxdError infrastructure_object, not_in_index, ambiguous_id.
     """
     if state.is_a(text, kind):
         return text
-    # A harness's own id may look reserved: the session's tool call of that name comes before an infrastructure object.
+    # A harness's own id may look reserved: the session's tool call of that name takes precedence.
     alias = toolcall_alias(session, text)
     if state.is_a(alias, kind):
         return alias

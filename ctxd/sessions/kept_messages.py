@@ -1,7 +1,7 @@
-"""Messages that a harness keeps word for word behind the summary of a compaction, found in the chat of the session.
+"""Messages that a harness keeps verbatim after the summary of a compaction, located in the chat of the session.
 
-The compaction has the place of the first of them in its ``meta``: those from there on are in the chat already, and are
-repeated in what is committed behind the compaction, which stands for everything before it.
+The ``meta`` of the compaction has the place of the first one. The compaction replaces everything before it, so commits
+repeat the kept messages, which are already in the chat, after it.
 """
 
 from collections import defaultdict
@@ -30,8 +30,8 @@ _Spoken = PromptEvent | ResponseEvent | ToolCallEvent | ToolResultEvent
 
 
 async def with_kept_place(live: LiveSession, compaction: CompactionEvent, kept: Iterable[Event]) -> CompactionEvent:
-    """Return ``compaction`` with the place in the chat of the first of the messages ``kept`` that the session has; as
-    it is if it has none of them. Cost: that of the chat since the last compaction. Raises: those of the store."""
+    """Return ``compaction`` with the place in the chat of the first of the messages ``kept``; unchanged if the session
+    has none of them. Cost: a read of the whole chat. Raises: CtxdError of the store."""
     wanted = [key for event in kept if (key := _key(event)) is not None]
     if not wanted:
         return compaction
@@ -44,15 +44,15 @@ async def with_kept_place(live: LiveSession, compaction: CompactionEvent, kept: 
                 elif (key := _key(event)) is not None:
                     places[key].append(place)
     for key in wanted:
-        # The newest events stay: a prompt may be there several times.
+        # The kept events are the newest: a prompt may occur several times.
         if found := places[key][-wanted.count(key) :]:
             return msgspec.structs.replace(compaction, meta={**(compaction.meta or {}), KEPT_AT: list(found[0])})
     return compaction
 
 
 async def with_kept_messages(live: LiveSession, placed: Sequence[tuple[Place, Event]]) -> list[Event]:
-    """Return the events ``placed``, and behind each compaction those before it that it leaves in the window. Raises:
-    those of the store."""
+    """Return the events ``placed``, with the kept messages repeated after each compaction. Raises: CtxdError of the
+    store."""
     events: list[Event] = []
     for place, event in placed:
         events.append(event)
@@ -82,7 +82,7 @@ def _kept_at(event: Event) -> Place | None:
 
 
 def _key(event: Event) -> tuple[str, str] | None:
-    """Return what names an event in the chat and in the transcript; None for one that hooks do not report."""
+    """Return a key that an event has in the chat and in the transcript; None for one that hooks do not report."""
     if event.sidechain is not None:
         return None
     match event:

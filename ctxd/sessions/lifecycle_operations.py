@@ -30,7 +30,7 @@ _EVERY: Final[tuple[SessionStatus, ...]] = (*_OPEN, "closed", "removed")
 
 
 class LifecycleOperations(OperationGroup):
-    """Creation, settings and states of sessions. ``collapse``, ``policy``: defaults of a session created without."""
+    """Creation, settings and states of sessions. ``collapse`` and ``policy`` are defaults for new sessions."""
 
     def __init__(self, sessions: Sessions, indexer: Indexer, collapse: Collapse, policy: SecretPolicy) -> None:
         super().__init__(sessions, indexer)
@@ -47,8 +47,8 @@ class LifecycleOperations(OperationGroup):
         continues: ContinuedCommit | None = None,
         begun: Begun = NOT_BEGUN,
     ) -> Accepted:
-        """Create a session, empty or ``begun``. ``like``: the settings of one that ``params`` leave out. The context in
-        ``params`` is found by the caller, see ``ctxd.commits.template_start``.
+        """Create a session, empty or ``begun``. ``like``: settings to use where ``params`` give none. The caller
+        resolves the context in ``params``, see ``ctxd.commits.template_start``.
 
         Raises: CtxdError session_exists, invalid_params, invalid_path, too_large, idempotency_mismatch, and those of
         the store; PurgedMeanwhile. Cancel: safe.
@@ -73,7 +73,7 @@ class LifecycleOperations(OperationGroup):
         if isinstance(made, Replay):
             return await self.created_again(made)
         live, pending = made
-        # From now on, not from its first file on: a planted link may wait for another session's reading.
+        # Confine reads now, not at the first file: a symlink planted below the mounts may wait for another session.
         self.indexer.visibility.confine(live.mounts)
         view = live.view()
         return Accepted(pending, lambda receipt: _view_result(view, receipt))
@@ -85,7 +85,7 @@ class LifecycleOperations(OperationGroup):
         like: SessionSettings | None,
         continues: ContinuedCommit | None,
     ) -> SessionSettings:
-        """The settings of a new session, see ``create``, but for its time and ordinal."""
+        """Return the settings of a new session, see ``create``, without its time and ordinal."""
         settings = SessionSettings(
             agent=params.agent or "",
             principal=actor.principal,
@@ -121,7 +121,7 @@ class LifecycleOperations(OperationGroup):
         return settings
 
     async def created_again(self, replay: Replay) -> Accepted:
-        """The answer to a creation that comes again. Raises: as ``create``."""
+        """Return the reply to a creation that is sent again. Raises: as ``create``."""
         return await self._view_again(msgspec.json.decode(replay.result, type=CreatedSession).session, replay)
 
     async def _view_as_of(self, session: str, replay: Replay) -> tuple[Receipt, SessionView]:
@@ -142,14 +142,14 @@ class LifecycleOperations(OperationGroup):
 
     @admitted("session.configure", _view_again)
     async def configure(self, tx: Transaction, params: session_methods.SessionConfigureParams) -> Accepted:
-        """Change settings; those left out stay as they are."""
+        """Change the given settings."""
         given: dict[str, Any] = {name: value for name in _SETTINGS if (value := getattr(params, name)) is not None}
         if params.mounts is not None:
             given["prefixes"] = await self.indexer.visibility.resolve_prefixes(params.mounts)
             self.sessions.visibility.require_free_mounts(params.session)
         if params.budget_tokens is not None:
             given["budget_tokens"] = params.budget_tokens or None
-        # Below the mounts of a registered sandbox git would read with more rights than the sandbox's user has.
+        # Below the mounts of a registered sandbox, git would read with more rights than the sandbox's user has.
         if params.workdir is not None and not self.sessions.visibility.restricts(params.session):
             given["project"] = await self.sessions.project_of(msgspec.structs.replace(tx.live.settings, **given))
         return self._set(tx, **given)
@@ -166,12 +166,12 @@ class LifecycleOperations(OperationGroup):
 
     @admitted("session.annotate", _view_again, states=_EVERY)
     async def annotate(self, tx: Transaction, params: listing.SessionAnnotateParams) -> Accepted:
-        """Change the properties of the session in a listing, in whatever state it is."""
+        """Change how the session is listed, in any state."""
         given: dict[str, Any] = {
             name: value for name in ("title", "archived", "recorded") if (value := getattr(params, name)) is not None
         }
         if params.recorded is not None and (known := tx.live.settings.recorded) is not None:
-            # The harness's file has what was purged here: an import that reads it again does not bring it back.
+            # The harness's file still has purged texts: importing it again must not restore them.
             purged = {name: PURGED_TEXT for name in ("title", "prompt") if getattr(known, name) == PURGED_TEXT}
             given["recorded"] = msgspec.structs.replace(params.recorded, **purged)
         if params.title is not None:
@@ -195,12 +195,12 @@ class LifecycleOperations(OperationGroup):
 
     @admitted("session.restore", _view_again, states=_EVERY)
     async def restore(self, tx: Transaction, _: session_methods.SessionWriteParams) -> Accepted:
-        """Bring the session back from the trash, in the state that it had; one that is not there stays as it is."""
+        """Move the session out of the trash, to its former state; no effect if it is not in the trash."""
         removed = tx.live.settings.removed
         return self._set(tx) if removed is None else self._set(tx, state=removed.state, removed=None)
 
     def _set(self, tx: Transaction, **changes: Any) -> Accepted:  # noqa: ANN401 - values of settings
-        """Write changed settings. The result is the whole session."""
+        """Write changed settings. The result contains the whole session."""
         live = tx.live
         wanted = msgspec.structs.replace(live.settings, **changes)
         settings = normalised(wanted, self.sessions.guard, self.sessions.host_filesystem_id)
@@ -222,7 +222,7 @@ class LifecycleOperations(OperationGroup):
             return tx.unchanged(
                 session_methods.SessionResumeResult(session=live.view(), reconciled=report, receipt=None)
             )
-        # The operation id goes with the last slice: a resend after a cut between two checks the files again.
+        # Only the last slice has the operation id: a resend after an interruption between two checks the files again.
         pending = live.commit(
             tx.request,
             puts=found.documents,
@@ -245,5 +245,5 @@ def _view_result(view: SessionView, receipt: Receipt | None) -> session_methods.
 
 
 def _at(view: SessionView, receipt: Receipt | None) -> SessionView:
-    """``view`` with the valid time that its newest write became durable with."""
+    """Return ``view`` with the valid time in ``receipt``, that of its newest write."""
     return view if receipt is None else msgspec.structs.replace(view, updated_at=receipt.vt)

@@ -1,8 +1,7 @@
 """Lineage of a session: which session stores which of its segments and assemblies.
 
-A fork shares the beginning of its parent: its segments and assemblies are numbered on from the parent's at the fork,
-and those before are read where they are. Nothing is copied, and what the parent writes later has numbers that the fork
-never reads.
+A fork shares the beginning of its parent: its own segments and assemblies continue the parent's numbering at the fork,
+and earlier ones are read from the parent. Nothing is copied, and the fork never reads the parent's later writes.
 """
 
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ _ENDLESS: Final = 2**62
 
 
 class Part(NamedTuple):
-    """The segments below ``segments`` and the assemblies up to ``assemblies`` that ``session`` stores, but for those of
-    the parts before."""
+    """The segments below ``segments`` and the assemblies up to ``assemblies`` that ``session`` stores, without those of
+    earlier parts."""
 
     session: str
     segments: int = _ENDLESS
@@ -59,7 +58,7 @@ class Lineage:
         return assembly_id(self.recorder(number).session, number)
 
     async def newest_assembly(self, store: VersionStore) -> Stored | None:
-        """The newest record of an assembly, None without any. Raises: CtxdError store_failed. Cancel: safe."""
+        """Return the newest assembly record, None before the first. Raises: CtxdError store_failed. Cancel: safe."""
         own = self.parts[-1].session
         found = await store.scan(assemblies_prefix(own), page=Page(limit=1, ascending=False))
         if found or len(self.parts) == 1 or not (last := self.parts[-2].assemblies):
@@ -69,8 +68,8 @@ class Lineage:
     async def assemblies_after(
         self, store: VersionStore, after: int, *, limit: int | None = None, size: int | None = None
     ) -> list[Stored]:
-        """Records of assemblies above number ``after``, in order: a page of at most ``limit`` and about ``size`` bytes,
-        perhaps fewer; none at the end. Raises: CtxdError store_failed. Cancel: safe."""
+        """Return records of assemblies above number ``after``, in order: a page of at most ``limit`` records and about
+        ``size`` bytes, perhaps fewer; empty at the end. Raises: CtxdError store_failed. Cancel: safe."""
         part = self.recorder(after + 1)
         page = Page(after=assembly_id(part.session, after), limit=limit)
         found = await store.scan(assemblies_prefix(part.session), page=page, size=size)
@@ -79,7 +78,7 @@ class Lineage:
     async def assemblies_before(
         self, store: VersionStore, before: int, *, limit: int | None = None, size: int | None = None
     ) -> list[Stored]:
-        """Records of assemblies below number ``before``, the newest first. Otherwise as ``assemblies_after``."""
+        """Return records of assemblies below number ``before``, newest first. Otherwise as ``assemblies_after``."""
         if before <= 1:
             return []
         part = self.recorder(before - 1)

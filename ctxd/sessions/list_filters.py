@@ -1,4 +1,4 @@
-"""Listing of the sessions of this host: what its filters mean here, and a page of those that pass."""
+"""Listings of the sessions of this host: resolves the filters of a request, and returns a page."""
 
 from collections.abc import Awaitable, Callable
 
@@ -18,13 +18,13 @@ class SessionLists:
     def __init__(
         self, sessions: Sessions, indexer: Indexer, naming: Callable[[str], Awaitable[frozenset[str]]]
     ) -> None:
-        """``naming`` returns the sessions with a tool call that names a file: imported ones have no index of files."""
+        """``naming`` returns the sessions with a tool call that names a file: imported sessions do not index files."""
         self._sessions = sessions
         self._indexer = indexer
         self._naming = naming
 
     async def page(self, params: SessionListParams) -> Accepted:
-        """A page of the sessions of this host, once what it shows is durable.
+        """Return a page of the sessions of this host, which may be sent once everything in it is durable.
 
         Raises: CtxdError invalid_params, invalid_path, and those of the store. Cancel: safe.
         """
@@ -43,7 +43,7 @@ class SessionLists:
         return Accepted(barrier, lambda _: result)
 
     async def filters(self, params: SessionListParams) -> Filters:
-        """The filters that ``params`` mean on this host. Raises and cancel: as ``page``."""
+        """Resolve the filters in ``params`` on this host. Raises and cancel: as ``page``."""
         project, knowing = None, None
         if params.project is not None:
             if params.project.startswith("/"):

@@ -1,7 +1,7 @@
 """Loading of a session from the store: its head and the fold of its segments, now or as of a time.
 
-The newest state is read by its bundles and the segments after the last one; a past one segment by segment. Either way
-a few are held at once, and of their messages only the marks stay.
+The newest state is read from bundles and the segments after the last bundle; a past state segment by segment. Either
+way only a few are in memory at once, and only marks of their messages are kept.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -35,25 +35,26 @@ from ctxd_protocol.event_types import PromptEvent, starts_turn
 from ctxd_protocol.ids import session_object_id
 
 SEGMENTS_INLINE_MAX: Final = 500
-"""Segments that are decoded on the loop: a few milliseconds. More go to a thread, so that other sessions go on."""
+"""Up to this many segments are decoded on the loop, in a few milliseconds; more on a thread, so that the loop is not
+blocked."""
 
 BUNDLES_AT_ONCE: Final = 16
-"""Bundles that are read at once: at most 8 MiB of text is held, however long the session is."""
+"""Bundles that are read at once: at most 8 MiB of text in memory, however long the session is."""
 
 LARGE_AT_ONCE: Final = 4
-"""Large segments that are read at once; one may have as much text as a request."""
+"""Large segments that are read at once; each may have as much text as a request."""
 
 PAGE_BYTES: Final = 1024 * 1024
-"""Bytes of segments after which a page has no further one."""
+"""Bytes of segments after which a page ends."""
 
 T = TypeVar("T")
 
 
 class Segments(msgspec.Struct, frozen=True):
-    """Deltas of a session from the first on, with marks instead of messages, and the sequence of each one's write.
+    """All deltas of a session, with marks instead of messages, and the sequence of the write of each.
 
-    ``run``: the deltas of the last run as its bundle will hold them. ``chars``: characters of all messages.
-    ``valid_time``: the newest, or 0.
+    ``run``: the deltas of the last run, in the form in which its bundle will hold them. ``chars``: characters of all
+    messages. ``valid_time``: that of the newest segment, or 0.
     """
 
     deltas: list[SessionDelta]
@@ -64,8 +65,8 @@ class Segments(msgspec.Struct, frozen=True):
 
 
 class Begun(NamedTuple):
-    """The first segments of a new session, of about ``size`` bytes. ``is_stale``: something was purged since they were
-    read."""
+    """The first segments of a new session, of about ``size`` bytes. ``is_stale`` returns True if something was purged
+    since they were read."""
 
     deltas: Sequence[SessionDelta]
     size: int
@@ -77,11 +78,12 @@ NOT_BEGUN: Final = Begun((), 0, lambda: False)
 
 
 class PurgedMeanwhile(Exception):
-    """Something was purged since the beginning of the new session was read: it may be gone."""
+    """Something was purged since the beginning of the new session was read, so that content of it may be gone."""
 
 
 class Beginning(NamedTuple):
-    """The first state of a new session, the documents of its segments, their run, its newest and its first prompt."""
+    """The first state of a new session, the documents of its segments, their run, and the start of its newest and its
+    first prompt."""
 
     state: SessionState
     segments: list[Document]
@@ -91,7 +93,7 @@ class Beginning(NamedTuple):
 
 
 def beginning_of(session: str, begun: Sequence[SessionDelta]) -> Beginning:
-    """The beginning of the new ``session`` whose segments are ``begun``. Cost: their size."""
+    """Return the beginning of the new ``session`` with the segments ``begun``. Cost: their size."""
     prompts = [
         event.text
         for delta in begun
@@ -116,9 +118,9 @@ async def load(
     lane: Lane,
     lineage: Lineage,
 ) -> LiveSession | None:
-    """``session``, of that ``lineage``, as of ``at``; None without a version.
+    """Load ``session``, which has that ``lineage``, as of ``at``; None if it did not exist.
 
-    One of an earlier time is for reading only. Raises: CtxdError corrupt, store_failed. Cancel: safe.
+    A past state is read-only. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     stored = await store.get(session_object_id(session), at)
     if stored is None or (not at.is_past and read_head(stored).entering):
@@ -142,7 +144,7 @@ async def load(
 
 
 def decoded(session: str, found: Sequence[Stored], *, first: int = 0) -> list[SessionDelta]:
-    """Decode the segments ``found``, which are all of ``session`` from number ``first`` on.
+    """Decode the segments ``found``, which are consecutive in ``session`` and begin with number ``first``.
 
     Raises: CtxdError corrupt if one cannot be read or is missing.
     """
@@ -159,8 +161,8 @@ async def pages(
     end: int | None = None,
     as_of: AsOf = NOW,
 ) -> AsyncGenerator[tuple[list[Stored], list[SessionDelta]], None]:
-    """Read the segments of a session from number ``first`` up to, without, ``end`` (None: all), a little text at a
-    time."""
+    """Read the segments of a session from number ``first`` up to ``end``, exclusive (None: all), about ``PAGE_BYTES``
+    at a time."""
     at = first
     while end is None or at < end:
         part = lineage.holder(at)
@@ -184,7 +186,7 @@ async def _past(store: VersionStore, lineage: Lineage, at: AsOf) -> Segments:
             chars += size
         seqs += [stored.tx for stored in page]
         newest = page[-1].valid_time
-    # Nothing is written after a past version, so no run is kept.
+    # A past state is never written to, so it needs no run.
     return Segments(whole, seqs, [], chars, newest)
 
 
@@ -211,11 +213,11 @@ async def _newest(store: VersionStore, lineage: Lineage, lane: Lane) -> Segments
                 deltas[large[id]], size = marked(read_segment(stored.document))
                 chars += size
         whole += [delta for delta in deltas if delta is not None]
-    # Segments that came in since then are of a session that another caller has loaded meanwhile.
+    # Segments written meanwhile are left out: another caller has loaded the session then.
     run: list[SessionDelta | None] = []
     async for page, found in pages(store, lineage, first=len(ends) * RUN, end=count):
         for delta in found:
-            # A bundle has only what its session wrote: a purge finds the rest at one place.
+            # A bundle has only the session's own deltas, so that a purge finds inherited ones in one place.
             run.append(kept_in_run(delta) if len(whole) >= inherited else None)
             mark, size = marked(delta)
             whole.append(mark)
@@ -227,15 +229,15 @@ async def _newest(store: VersionStore, lineage: Lineage, lane: Lane) -> Segments
 
 
 def batched(ids: Iterable[str], size: int) -> Iterator[list[str]]:
-    """``ids`` in runs of at most ``size``."""
+    """Yield ``ids`` in lists of at most ``size``."""
     rest = iter(ids)
     while some := list(islice(rest, size)):
         yield some
 
 
 def _unbundled(carrying: Sequence[Stored]) -> tuple[list[SessionDelta | None], list[int], int]:
-    """The deltas of the runs that ``carrying`` end, None for large ones, the sequences of their writes, and how many
-    characters of messages they hold."""
+    """Return the deltas of the runs that the segments ``carrying`` end, None for large ones, the sequences of their
+    writes, and the number of characters of their messages."""
     deltas: list[SessionDelta | None] = []
     seqs: list[int] = []
     chars = 0

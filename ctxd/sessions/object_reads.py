@@ -1,7 +1,7 @@
-"""Reads of object versions for a session, or without one, and listings of objects.
+"""Reads of object versions, with or without a session, and listings of objects.
 
-Owns what is visible to whom, what an abbreviation means, and where a page ends. Decides no membership and writes
-nothing. Promise: every answer is on the disk, or is once the session's ``barrier`` is.
+Decides visibility, the meaning of abbreviated ids, and the ends of pages. It changes no membership and writes nothing.
+All returned data is durable, or will be once the session's ``barrier`` is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,16 +26,16 @@ from ctxd_protocol.session_types import ContextLevel
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """Scope in which ids are resolved: session ``live``, or None for ids as they are.
+    """Scope in which ids are resolved: the session ``live``, or None for full ids only.
 
-    ``confined``: beside the index of the session and its own infrastructure, nothing exists.
+    ``confined``: only the index and the infrastructure of the session are visible.
     """
 
     live: LiveSession | None
     confined: bool
 
     def holds(self, id: str) -> bool:
-        """True if ``id``, if there is such an object, may be seen."""
+        """Return True if the viewer may see ``id``, whether or not it exists."""
         if not self.confined:
             return True
         if self.live is None:
@@ -46,7 +46,7 @@ class Viewer(msgspec.Struct, frozen=True):
 
 
 class ListedObject(msgspec.Struct, frozen=True):
-    """One object of a list, and where it is in the session that was asked for, if one was."""
+    """One object of a list, with its level and pin in the session of the request, if any."""
 
     stored: Stored
     level: ContextLevel | None = None
@@ -54,14 +54,14 @@ class ListedObject(msgspec.Struct, frozen=True):
 
 
 class Objects:
-    """Reads of objects, as one who looks may have them."""
+    """Reads of objects, restricted to those that the viewer may see."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._store = sessions.store
 
     async def viewer(self, session: str | None, *, confined: bool) -> Viewer:
-        """The viewer of ``session`` as of the calls before this one; None: without a session.
+        """Return the viewer for ``session`` (None: without a session), once the session's earlier calls are done.
 
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
@@ -75,7 +75,7 @@ class Objects:
     async def version(
         self, viewer: Viewer, text: str, at: AsOf, *, content: bool, size_max: int | None = None
     ) -> Stored:
-        """The version as of ``at`` of the object that ``text`` means.
+        """Return the version as of ``at`` of the object that ``text`` means.
 
         Raises: CtxdError object_not_found, ambiguous_id, too_large if it is a chat of more than ``size_max``
         characters, corrupt, store_failed. Cancel: safe.
@@ -94,7 +94,7 @@ class Objects:
     async def versions(
         self, viewer: Viewer, ids: Iterable[str], at: AsOf, *, content: bool, size_max: int | None = None
     ) -> dict[str, Stored]:
-        """The versions as of ``at`` of those of ``ids`` that are there for ``viewer``, in their order.
+        """Return the versions as of ``at`` of the ``ids`` that exist and are visible to ``viewer``, in their order.
 
         Raises: CtxdError too_large if one is a chat of more than ``size_max`` characters, corrupt, store_failed.
         Cancel: safe.
@@ -116,9 +116,10 @@ class Objects:
     async def history(
         self, viewer: Viewer, text: str, at: AsOf, page: HistoryPage, *, corrections: bool
     ) -> tuple[list[VersionRow], bool]:
-        """``page``, which has a limit, of the versions of what ``text`` means, and whether there are more.
+        """Return a ``page`` of the versions of the object that ``text`` means, and whether there are more.
 
-        Raises: CtxdError object_not_found without any version; ambiguous_id, corrupt, store_failed. Cancel: safe.
+        ``page`` must have a limit. Raises: CtxdError object_not_found if there is no version; ambiguous_id, corrupt,
+        store_failed. Cancel: safe.
         """
         assert page.limit is not None, "a page for a client is bounded"
         id = await self._resolved(viewer, text)
@@ -136,7 +137,7 @@ class Objects:
     async def _rows(
         self, viewer: Viewer, id: str, at: AsOf, page: HistoryPage, *, corrections: bool
     ) -> list[VersionRow]:
-        """At most as many rows as ``page`` has, of versions that ``viewer`` may see."""
+        """Return at most as many rows as the limit of ``page``, of versions that ``viewer`` may see."""
         rows: list[VersionRow] = []
         limit = page.limit or 0
         while len(rows) < limit:
@@ -156,7 +157,7 @@ class Objects:
         return await self._sessions.visibility.shown(viewer.live, stored)
 
     async def _visible(self, viewer: Viewer, stored: Stored | None, at: AsOf, *, content: bool) -> Stored | None:
-        """``stored``, the newest version as of ``at``, or the newest before it that ``viewer`` may see."""
+        """Return the newest version that ``viewer`` may see, at or before ``stored``, the newest as of ``at``."""
         if stored is None or not viewer.confined or viewer.live is None:
             return stored
         return await self._sessions.visibility.newest(viewer.live, stored, at, content=content)
@@ -164,10 +165,10 @@ class Objects:
     async def of_session(
         self, viewer: Viewer, live: LiveSession, *, type: str | None, level: ContextLevel | None, start: int, limit: int
     ) -> tuple[list[ListedObject], int | None, Pending | None]:
-        """At most ``limit`` objects of the index of ``live`` from place ``start`` on, that are of ``type`` and
-        ``level``.
+        """List at most ``limit`` objects of ``type`` and ``level`` in the index of ``live``, from place ``start`` on.
 
-        Returns: them, the place where the next page starts, None at the end, and the write that the answer waits for.
+        Returns: the objects; the place where the next page starts, None at the end; and the write that must be durable
+        before the reply is sent.
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
         state = live.state
@@ -188,15 +189,15 @@ class Objects:
         barrier = live.barrier
         heads = await self._store.heads(wanted)
         if newest := self._undurable(head for head in heads.values() if head is not None):
-            # Another session's write, which may yet be lost: what is read by its sequence is on the disk.
+            # Another session's write, which may still be lost: a read by its sequence waits until it is durable.
             heads = {**await self._store.bulk(wanted, AsOf(tx=newest))}
         visible = {id: await self._visible(viewer, head, NOW, content=False) for id, head in heads.items()}
         return [ListedObject(head, *places[id]) for id, head in visible.items() if head is not None], end, barrier
 
     async def of_all(self, *, type: str | None, after: str, limit: int) -> tuple[list[ListedObject], bool]:
-        """List at most ``limit`` objects of all sessions of ``type``, by id from beyond ``after`` on.
+        """List at most ``limit`` objects of ``type`` of all sessions, sorted by id, after the id ``after``.
 
-        Returns: them, and whether there are more.
+        Returns: the objects, and whether there are more.
 
         Raises: CtxdError corrupt, store_failed. Cancel: safe.
         """
@@ -206,7 +207,7 @@ class Objects:
         return merged[:limit], more or len(merged) > limit
 
     async def _infrastructure(self, live: LiveSession, id: str, level: ContextLevel | None) -> list[ListedObject]:
-        """The session's own object ``id``: it is in no set, so no level selects it."""
+        """Return the session's infrastructure object ``id``; none if ``level`` is given, as it is in no set."""
         if level is not None:
             return []
         if id.startswith("chat:"):
@@ -215,14 +216,14 @@ class Objects:
         return [] if head is None else [ListedObject(head)]
 
     async def _chats(self, after: str, limit: int) -> list[ListedObject]:
-        """At most ``limit`` chats by id, from beyond the id ``after`` on."""
+        """Return at most ``limit`` chats, sorted by id, after the id ``after``."""
         if after >= "chat;":
             return []
         beyond = after.removeprefix("chat:") if after.startswith("chat:") else ""
         return [await self._chat(session) for session in self._sessions.catalog.names(beyond, limit)]
 
     async def _chat(self, session: str) -> ListedObject:
-        """A row for the chat of ``session``. It is not folded: the payload is empty, and there is no content hash."""
+        """Return a row for the chat of ``session``, which is not folded: without payload and content hash."""
         head_id = session_object_id(session)
         head = (await self._store.heads((head_id,)))[head_id]
         if head is None:
@@ -234,14 +235,14 @@ class Objects:
         return ListedObject(msgspec.structs.replace(head, document=document, content_ref=None))
 
     async def _stored(self, *, type: str | None, after: str, limit: int) -> tuple[list[ListedObject], bool]:
-        """As ``of_all``, without the chats: they are folded from segments and not stored as objects."""
+        """As ``of_all``, without chats, which are folded from segments and not stored as objects."""
         found: list[ListedObject] = []
         while True:
             page = await self._store.scan("", page=Page(after=after, limit=limit + 1))
             for stored in page:
                 after = stored.document.id
                 if after.startswith(INNER_PREFIXES):
-                    # Beyond all ids of this kind: a semicolon is the character after the colon.
+                    # Skip all ids of this kind: the semicolon is the character after the colon.
                     after = after.partition(":")[0] + ";"
                     break
                 if stored.document.type not in OBJECT_TYPES or type not in (None, stored.document.type):
@@ -256,7 +257,7 @@ class Objects:
                     return found, False
 
     async def sessions_of(self, id: str) -> Sequence[str]:
-        """The sessions that know object ``id``; none know infrastructure, which is in no index.
+        """Return the sessions whose index has object ``id``; none for infrastructure, which is in no index.
 
         Raises: CtxdError object_not_found, corrupt, store_failed.
         """
@@ -265,13 +266,13 @@ class Objects:
         return await self._sessions.knowing(id)
 
     async def _resolved(self, viewer: Viewer, text: str) -> str:
-        """The id that ``text`` means. Raises: CtxdError object_not_found, ambiguous_id."""
+        """Return the id that ``text`` means. Raises: CtxdError object_not_found, ambiguous_id."""
         live = viewer.live
         if live is not None and text in live.state.index:
             return text
         own = type_of(text) is not None and live is not None and text.partition(":")[2] == live.session
         if live is not None and is_reserved(text) and not own:
-            # A harness's own id may look reserved: the session's tool call of that name comes first.
+            # A harness's own id may look reserved: the session's tool call of that name takes precedence.
             alias = toolcall_alias(live.session, text)
             if alias in live.state.index:
                 return alias
@@ -299,7 +300,7 @@ class Objects:
             )
         stored = await self._store.get(id, at, content=content)
         if stored is not None and self._undurable((stored,)):
-            # Not on the disk yet: by its sequence it is read once it is there, or the one before it if it was lost.
+            # Not durable yet: a read by its sequence waits for it, and returns the version before it if it was lost.
             stored = await self._store.get(id, AsOf(at.valid_time, stored.tx), content=content)
         return stored
 
@@ -307,11 +308,11 @@ class Objects:
         return self._sessions.lineage(session_objects.session_of(id) or "")
 
     def _is_emptied(self, id: str) -> bool:
-        """True if ``id`` is of a session that was removed for good."""
+        """Return True if ``id`` belongs to a session that was removed for good."""
         return (session_of(id) or session_objects.session_of(id)) in self._sessions.emptied
 
     def _undurable(self, found: Iterable[Stored]) -> int:
-        """The newest write among those of ``found`` that may yet be lost; 0 without one."""
+        """Return the sequence of the newest version in ``found`` that is not durable yet; 0 if all are."""
         receipt = self._store.head()
         durable = 0 if receipt is None else receipt.seq
         return max((stored.tx for stored in found if stored.tx > durable), default=0)
@@ -324,7 +325,7 @@ def not_found(text: str) -> CtxdError:
 
 
 def _label(viewer: Viewer, text: str, stored: Stored | None) -> str:
-    """The path of a file as ``viewer`` knows it; ``text`` for everything else."""
+    """Return the path of a file as ``viewer`` knows it; ``text`` for other objects."""
     source = None if stored is None else stored.document.source
     if source is None:
         return text

@@ -1,9 +1,9 @@
-"""Admission of operations: the steps that every write on a session shares.
+"""Admission of operations: the steps that all writes to a session share.
 
-An operation takes the actor and the params of the method of the same name, and returns an ``Accepted``: the result once
-the write is durable. ``admitted`` loads the session, queues for its lock, answers a request that comes again, and
-refuses one that the session's state does not allow. The bodies decide and write; between a decision and its write
-nothing awaits.
+An operation takes the actor and the params of the method of the same name, and returns an ``Accepted``, whose result
+may be sent once the write is durable. ``admitted`` loads the session, queues for its lock, returns the stored reply to
+a resend, and refuses a request that the session's state does not allow. The bodies decide and write, without an await
+between the decision and its write.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,11 +23,11 @@ from ctxd_protocol.session_types import SessionStatus
 G = TypeVar("G", bound="OperationGroup")
 P = TypeVar("P", bound=msgspec.Struct)
 Operation = Callable[..., Coroutine[Any, Any, Accepted]]
-"""``(actor, params, request=None)``; without a request one is made of the params."""
+"""``(actor, params, request=None)``; by default the request is built from the params."""
 
 
 class OperationGroup:
-    """Base of the operations on one topic, over one store's sessions."""
+    """Base class of the operations on one topic, for the sessions of one store."""
 
     def __init__(self, sessions: Sessions, indexer: Indexer) -> None:
         self.sessions = sessions
@@ -44,10 +44,11 @@ def admitted(
 ) -> Callable[[Callable[[G, Transaction, P], Coroutine[Any, Any, Accepted]]], Operation]:
     """Decorate the body of the operation ``kind`` on the session that its params name.
 
-    ``result``: the type that a kept result decodes to, or a function that answers a request that comes again.
-    ``states``: those of a session that takes the operation. ``heads``: ids to have cached.
+    ``result``: the type of the stored result, or a function that builds the reply to a resend.
+    ``states``: the session states in which the operation is allowed. ``heads`` returns ids whose heads the body needs
+    in the cache.
     The operation raises: CtxdError session_not_found, session_closed, session_removed, session_not_active,
-    idempotency_mismatch, those of the body, and those of the store. Cancel: safe until the body wrote.
+    idempotency_mismatch, those of the body, and those of the store. Cancel: safe until the body has written.
     """
 
     def decorate(body: Callable[[G, Transaction, P], Coroutine[Any, Any, Accepted]]) -> Operation:
@@ -69,12 +70,12 @@ def admitted(
                         return again(replay, result)
                     return await result(self, params.session, replay)
                 guard = self.sessions.guard
-                # Tags of a sandbox's texts are its own: see ``Guard.by``.
+                # Secrets in a sandbox's texts get tags of its own: see ``Guard.by``.
                 confined = actor.capability != "host"
                 tx = Transaction(live, request, confined, guard.by(live.session) if confined else guard, actor)
                 accepted = await body(self, tx, params)
             if tx.basis:
-                # Outside the lock: the version may be another session's, and none has to wait for it here.
+                # Outside the lock: the version may be another session's, and no other call here needs to wait for it.
                 await until_durable(self.store, tx.basis)
             return accepted
 

@@ -1,4 +1,4 @@
-"""Table of the operations on sessions: every write that a client, an importer or another part of the daemon makes.
+"""Table of the operations on sessions: all writes by clients, importers and other parts of the daemon.
 
 Separate: it imports the module of every topic, and those do not import each other.
 """
@@ -19,7 +19,7 @@ from ctxd_protocol.session_types import Collapse
 
 
 class Operations:
-    """The operations over one store's sessions. ``collapse``, ``policy``: defaults of a session created without."""
+    """The operations on the sessions of one store. ``collapse`` and ``policy`` are defaults for new sessions."""
 
     def __init__(self, sessions: Sessions, indexer: Indexer, collapse: Collapse, policy: SecretPolicy) -> None:
         self.sessions = sessions
@@ -33,7 +33,7 @@ class Operations:
         self.hooks = HookOperations(sessions, self.lifecycle, self.chat, self.toolcalls)
 
     def by_method(self) -> dict[str, Operation]:
-        """Every operation under the name of its method."""
+        """Return the operations by the names of their methods."""
         return {
             "session.create": self.lifecycle.create,
             "session.configure": self.lifecycle.configure,

@@ -1,7 +1,8 @@
-"""Sessions of a project: the common traits of directories of one project, and the names of a project. Pure.
+"""Sessions of a project: matches directories that belong to one project, and resolves project names. Pure.
 
-Directory, remotes and commits of a project all change in its life: a directory becomes a repository, gets a remote, is
-moved or cloned anew. So no single one is its identity: any that is equal counts, unless another one contradicts.
+Directory, remotes and root commits of a project may all change: a directory becomes a repository, gets a remote, is
+moved or cloned anew. So none of them is its identity: two projects are the same if any one matches, unless another
+contradicts.
 """
 
 import re
@@ -15,31 +16,31 @@ from ctxd.sources.git_remote_address import normal_remote
 from ctxd_protocol.session_types import Project
 
 Key = tuple[str, ...]
-"""Something that sessions of one project have in common; the first member is its kind."""
+"""A trait that sessions of one project share; the first member is its kind."""
 
 _ROOT: Final = re.compile("[0-9a-f]{7,64}")
 _DEPTH_MAX: Final = 64
 
 
 class ProjectFilter(msgspec.Struct, frozen=True):
-    """Sessions of a project: that ``at`` a directory, or the one that ``name`` means. See ``SessionListParams``."""
+    """Filter for the sessions of the project ``at`` a directory, or with ``name``. See ``SessionListParams``."""
 
     at: Project | None = None
     name: str = ""
 
     def passes(self, project: Project | None) -> bool:
-        """True if a session of ``project`` is one of them."""
+        """Return True if sessions of ``project`` pass."""
         if project is None:
             return False
         return _is_named(self.name, project) if self.at is None else _is_same(self.at, project)
 
     @property
     def keys(self) -> list[Key]:
-        """Keys of which every session that passes has one, see ``keys_of``; none if only ``passes`` decides."""
+        """Keys, see ``keys_of``: every session that passes has at least one. Empty if only ``passes`` decides."""
         at = self.at
         if at is None:
             return [] if _ROOT.fullmatch(self.name) else [("name", _last(self.name))]
-        # Without a remote of its own a project may have any.
+        # A project without a remote matches any remote.
         kind = "unnamed" if at.remotes else "root"
         return [
             *(("remote", remote, at.path) for remote in at.remotes[:1]),
@@ -49,7 +50,7 @@ class ProjectFilter(msgspec.Struct, frozen=True):
 
 
 def keys_of(project: Project) -> Iterator[Key]:
-    """The keys of the sessions of ``project``, some for each directory above its own."""
+    """Yield the keys of the sessions of ``project``, including keys for each parent directory."""
     paths = [*_above(project.path)][:_DEPTH_MAX]
     for path in paths:
         for remote in project.remotes[:1]:
@@ -66,17 +67,17 @@ def keys_of(project: Project) -> Iterator[Key]:
 
 
 def place_of(project: Project) -> str:
-    """The directory of the sessions of ``project``: its root and the path below that."""
+    """Return the directory of the sessions of ``project``: its root and the path below."""
     return f"{project.directory.rstrip('/')}/{project.path}" if project.path else project.directory
 
 
 def name_of(project: Project) -> str:
-    """The last part of the project's first remote, else of its directory."""
+    """Return the last part of the project's first remote, else of its directory."""
     return _last(project.remotes[0]) if project.remotes else basename(project.directory) or "/"
 
 
 def _is_same(at: Project, project: Project) -> bool:
-    """True if ``project`` is that ``at`` a directory, or a part of it below the path of that."""
+    """Return True if ``project`` is the project ``at`` a directory, at or below its path."""
     if _contradict(at.roots, project.roots):
         return False
     is_plain = not (project.roots or project.remotes)
@@ -85,7 +86,7 @@ def _is_same(at: Project, project: Project) -> bool:
         or (_share(at.roots, project.roots) and not _contradict(at.remotes[:1], project.remotes[:1]))
     ):
         return _is_below(at.path, project.path)
-    # From before the directory was a repository.
+    # A session from before the directory was a repository.
     is_repository = bool(at.roots or at.remotes)
     return is_plain and is_repository and _is_below(place_of(at).strip("/"), project.directory.strip("/"))
 
@@ -112,7 +113,7 @@ def _is_below(above: str, path: str) -> bool:
 
 
 def _above(path: str) -> Iterator[str]:
-    """``path``, relative, and the paths above it, the empty one first."""
+    """Yield the parents of the relative ``path``, the empty one first, and ``path`` itself."""
     yield ""
     end = -1
     while path and (end := path.find("/", end + 1)) >= 0:
@@ -122,6 +123,6 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _last(name: str) -> str:
-    """The last part of an address, in whatever form it is given."""
+    """Return the last part of an address of any form."""
     plain = (normal_remote(name) or name) if ":" in name else name
     return re.split("[/:]", plain.rstrip("/"))[-1].removesuffix(".git")

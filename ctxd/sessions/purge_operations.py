@@ -1,8 +1,8 @@
 """Purges of an object or of turns of a chat: admission, and the proof that the content is gone.
 
-The proof is not a search. Every place that may hold a text is known: the versions and the journal rows that the index
-of texts names, the pages of the database that they are freed from, the artifact, and the write-ahead log. See
-``ctxd.store.purge``. ``ctxd verify --absent`` searches the files themselves, in a process of its own.
+The proof is not a search. Every place that may hold a text is known: the versions and journal rows in the index of
+texts, the database pages that they occupied, the artifact, and the write-ahead log. See ``ctxd.store.purge``.
+``ctxd verify --absent`` searches the files themselves, in a process of its own.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -30,17 +30,18 @@ from ctxd_protocol.object_types import Receipt
 _HISTORY: Final = 500
 
 Purging = Callable[[str], AbstractAsyncContextManager[Sequence[str]]]
-"""The sessions that share a beginning with one, while a purge in it is submitted; see ``Sessions.purging``."""
+"""Yields the sessions that share a beginning with a session, while its purge is submitted; see ``Sessions.purging``."""
 
 
 @asynccontextmanager
 async def alone(session: str) -> AsyncGenerator[Sequence[str]]:
-    """No session: that of one that is known to share its beginning with none."""
+    """The ``Purging`` of a session that shares its beginning with no other."""
     yield ()
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """Result of a purge. ``residue``: files of the state directory that may still hold some of it."""
+    """Result of a purge. ``residue``: files of the state directory that may still hold purged content, and objects that
+    were not purged because their session moved to another host."""
 
     objects: tuple[str, ...]
     versions: int
@@ -57,14 +58,15 @@ async def purge(
     live: LiveSession | None = None,
     family: Purging = alone,
 ) -> Proof:
-    """Destroy the content of ``id``, in every version, and the component texts that were made from it.
+    """Erase the content of ``id``, in every version, and the component texts that were made from it.
 
-    ``live``: the session of a tool call, whose chat loses equal text and arguments in the same write, as do those of
-    its ``family``; one that moved to another host keeps them, and its chat is named as residue. The session of a commit
-    loses the title and the first prompt that its harness recorded, which may be of that commit.
+    ``live``: the session of a tool call or commit. For a tool call, equal text and arguments are erased from its chat
+    and those of its ``family`` in the same write; if the session moved to another host, they stay, and the chat is
+    listed as residue. For a commit, the title and the first prompt that the session's harness recorded are erased, as
+    they may be from that commit.
 
-    Nothing left to purge writes nothing. Raises: CtxdError object_not_found, unsupported for what is not one object's
-    own (a session; a chat is ``purge_chat``'s), and those of the store. Cancel: the purge goes on.
+    If nothing is left to purge, nothing is written. Raises: CtxdError object_not_found; unsupported for ids such as
+    those of sessions and chats (see ``purge_chat``); and those of the store. Cancel: the purge goes on.
     """
     if id.startswith(UNPURGEABLE_PREFIXES):
         hint = "Purge the chat, the tool calls and the files that the session knows; object.list names them."
@@ -119,8 +121,8 @@ async def _purge_imported(
     live: LiveSession,
     family: Purging,
 ) -> Proof:
-    """Destroy the content of the commit ``ids``, and the title and the first prompt that ``live`` and its ``family``
-    have from their harness. Raises and cancel: as ``purge``."""
+    """Erase the content of ``ids``, a commit, and the title and the first prompt of ``live`` and its ``family`` that
+    their harness recorded. Raises and cancel: as ``purge``."""
     async with live.lock:
         live.require_current()
         if live.session in live.moved_sessions:
@@ -128,7 +130,7 @@ async def _purge_imported(
             pending = store.submit(_write(call, asked))
             residue = [str(session_object_id(live.session))]
         else:
-            # A title may be a summary of the commit's text, which no comparison of texts would show.
+            # A title may summarise the commit's text, so it cannot be found by comparing texts.
             gone = Gone(recorded=True)
             async with family(live.session) as others:
                 heads = [str(session_object_id(each)) for each in (live.session, *others)]
@@ -144,16 +146,16 @@ async def _purge_imported(
 
 
 async def _quoting(store: VersionStore, id: str) -> list[str]:
-    """The component texts that were made from ``id``, a file or an entry: nothing else is a source of one. Cost: that
-    of the result, by index."""
+    """Return the component texts that were made from ``id``: their sources are files and entries only. Cost: that of
+    the result, by index."""
     texts = await store.commits(lambda connection: text_sources.made_from(connection, id))
     heads = await store.heads(texts) if texts else {}
     return [stored.document.id for stored in heads.values() if stored is not None and not is_purged(stored.document)]
 
 
 async def _with_late_texts(store: VersionStore, guard: Guard, call: WriteRequest, id: str, proof: Proof) -> Proof:
-    """``proof`` of the purge of ``id``, and of the component texts that were written while that was under way; none are
-    made from it once it is durable."""
+    """Purge the component texts that were made from ``id`` during its purge, and return ``proof`` with them included.
+    None are made once the first purge is durable."""
     late = await _quoting(store, id)
     if not late:
         return proof
@@ -169,7 +171,7 @@ async def _with_late_texts(store: VersionStore, guard: Guard, call: WriteRequest
 
 
 async def _texts(store: VersionStore, id: str) -> set[str]:
-    """The text of every version of the tool call ``id``, and its arguments as ``Gone`` has those of an event."""
+    """Return the text of every version of the tool call ``id``, and its arguments as ``args_text`` encodes them."""
     found: set[str] = set()
     after: tuple[int, int] | None = None
     while True:
@@ -190,12 +192,12 @@ async def purge_chat(
     turns: Sequence[int] | None,
     family: Purging = alone,
 ) -> Proof:
-    """Destroy the content of the events in ``turns`` of the chat of ``live``, in all of them with ``None``. The turns
-    stay, with kinds and references; equal content elsewhere in its ``family``, the sessions that share a beginning with
-    it, goes as well.
+    """Erase the content of the events in ``turns`` of the chat of ``live``; None: all turns. The events stay, with
+    kinds and references. Equal content elsewhere in the session and in its ``family``, the sessions that share a
+    beginning with it, is erased as well.
 
-    Nothing left to purge writes nothing. Raises: CtxdError session_owned_elsewhere where the session went on on another
-    host, which has its own copy, and those of the store. Cancel: the purge goes on.
+    If nothing is left to purge, nothing is written. Raises: CtxdError session_owned_elsewhere if the session moved to
+    another host, which has its own copy, and those of the store. Cancel: the purge goes on.
     """
     id = str(chat_id(live.session))
     async with live.lock:
@@ -236,24 +238,24 @@ async def _proof(store: VersionStore, asked: PurgeRequest, pending: Pending) -> 
 
 
 def _told(ids: Sequence[str]) -> tuple[str, ...]:
-    """The objects that ``ids`` are or are a part of."""
-    # From a session's head and segments a purge removes messages of its chat, nothing else.
+    """Return the objects that ``ids`` name or are parts of."""
+    # In a session's head and segments, a purge erases only messages of its chat.
     parts = ("session:", "segment:")
     if whole := tuple(id for id in ids if not id.startswith(parts)):
-        # A segment among others lost only a copy, see ``without_bundle``.
+        # Segments beside a purged object lost only copies, see ``without_bundle``.
         return whole
     return tuple(dict.fromkeys(str(chat_id(session_of(id) or "")) if id.startswith(parts) else id for id in ids))
 
 
 async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proof:
-    """Return the proof of a purge that is sent again, with the counts of the first time.
+    """Return the proof for a resent purge, with the counts of the first one.
 
     Raises: CtxdError of the store if that purge failed. Cancel: safe.
     """
     found: Replay | None = replay
     if replay.pending is not None:
         await replay.pending.wait()
-        # Only its row lists what it destroyed.
+        # Only its journal row has the counts.
         found = await store.replay(call.principal, call.op_id or "", call.request)
     assert found is not None and found.receipt is not None, "a purge that is durable is in the journal"
     counts = counted(found.result)
@@ -261,7 +263,7 @@ async def again(store: VersionStore, call: WriteRequest, replay: Replay) -> Proo
 
 
 async def _says_something(store: VersionStore, id: str) -> bool:
-    """True if a version of ``id`` is not purged yet. Raises: CtxdError object_not_found."""
+    """Return True if a version of ``id`` is not purged yet. Raises: CtxdError object_not_found."""
     after: tuple[int, int] | None = None
     seen = False
     while True:

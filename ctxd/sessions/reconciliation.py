@@ -1,9 +1,9 @@
-"""Reconciliation of a session's files with their sources, and attribution of changes that were found first.
+"""Reconciliation of a session's files with their sources, and attribution of changes that a tracker found first.
 
-``freshen`` finds which files changed, before an assembly and at resume (spec 1 §3.6); no file leaves the sets it is in,
-and no more than a slice of new versions is held in memory that is not durable. ``attribute`` gives a version that a
-tracker stored to the session that reports it as its edit: it is stored again under that session's name, so its readers
-get a notice with the author, and the author gets none. The first session to report a change has it.
+``freshen`` finds which files changed, before an assembly and at resume (spec 1 §3.6); no file leaves its sets, and at
+most one slice of new versions that are not durable is in memory. ``attribute`` attributes a version that a tracker
+stored to the session that reports it as its edit: it is stored again under that session's name, so the other readers
+get a notice with the author, and the author gets none. The first session to report a change is its author.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ from ctxd.store.store import VersionStore
 from ctxd_protocol.session_types import Reconciled
 
 PUTS_MAX: Final = 500
-"""Versions of one write. More go in several writes, so that no single one holds up its neighbours' commit."""
+"""Versions in one write. More are split over several, so that no single write delays others in its group commit."""
 
 
 def reconciled(found: Freshened) -> Reconciled:
@@ -39,12 +39,11 @@ def reconciled(found: Freshened) -> Reconciled:
 
 
 async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call: WriteRequest) -> Freshened:
-    """Bring the files among ``ids`` up to date, under the lock of ``live``: write all slices that changed but the last.
+    """Bring the files among ``ids`` up to date, under the lock of ``live``: write all changed slices but the last.
 
-    That one is left to the caller, who puts ``documents`` before it awaits anything. The figures are those of all.
-    One slice waits for nothing but its reading; of several, each is durable before the next one is read, so that no
-    more than one is in memory. Raises: CtxdError of the store and of ``live.commit``. Cancel: safe; some of the files
-    may have new versions then.
+    The caller must write ``documents``, the last slice, before it awaits anything. The counts include all slices.
+    Each slice is durable before the next is read, so that only one is in memory. Raises: CtxdError of the store and of
+    ``live.commit``. Cancel: safe; some of the files may have new versions then.
     """
     compared = await indexer.freshener.compare(live.mounts, ids, live.settings.secrets)
     found = Freshened(orphaned=compared.orphaned, unchanged=compared.unchanged, unread=compared.unread)
@@ -59,15 +58,16 @@ async def freshen(live: LiveSession, indexer: Indexer, ids: Iterable[str], call:
 
 
 def portions(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:
-    """``documents`` in runs that each fit a write, at least one run."""
+    """Yield ``documents`` in portions that each fit one write; at least one portion, perhaps empty."""
     for start in range(0, max(1, len(documents)), PUTS_MAX):
         yield documents[start : start + PUTS_MAX]
 
 
 async def attribute(store: VersionStore, indexed: Indexed) -> Indexed:
-    """Turn ``indexed``, an edit whose version is stored already, into a version of the session that reports it.
+    """Turn ``indexed``, an edit whose version is already stored, into a new version by the session that reports it.
 
-    Unchanged if that version has an author. As with ``Indexer.index``, submit it before awaiting anything else.
+    Returned unchanged unless a tracker stored that version and it is still the newest. As with ``Indexer.index``,
+    submit the result before awaiting anything else.
     Raises: CtxdError store_failed, corrupt. Cancel: safe; nothing is written here.
     """
     await until_durable(store, indexed.basis)
@@ -79,7 +79,7 @@ async def attribute(store: VersionStore, indexed: Indexed) -> Indexed:
         return indexed
     document = await store.keep(found.document)
     newest = store.peek(indexed.object)
-    # From here to the return nothing awaits: a version that came in since was written by someone else.
+    # No await from here to the return: if there is a newer version, another writer has changed the file.
     if not isinstance(newest, Stored) or not indexed.basis == found.tx == newest.tx:
         return indexed
     if is_purged(found.document) or is_deleted(found.document) != (indexed.kind == "missing"):
@@ -93,7 +93,7 @@ async def attribute(store: VersionStore, indexed: Indexed) -> Indexed:
 
 
 async def until_durable(store: VersionStore, basis: int) -> None:
-    """Return once the version of sequence ``basis``, which may be another session's, can no longer be lost.
+    """Return once the version of sequence ``basis``, which may be another session's, is durable.
 
     Raises: CtxdError store_failed if it was. Cancel: safe.
     """
@@ -111,9 +111,9 @@ async def until_durable(store: VersionStore, basis: int) -> None:
 async def found_for(
     tx: Transaction, indexer: Indexer, find: Callable[[], Coroutine[Any, Any, Sequence[FoundFile]]]
 ) -> Sequence[FoundFile]:
-    """Return what ``find`` finds, without an await since.
+    """Return the result of ``find``, with no await after it.
 
-    For a sandbox each file that another session has read is compared with the disk first, under the sandbox's mounts
+    For a sandbox, each file that only other sessions know is first compared with the disk, under the sandbox's mounts
     and rights, so that its newest version is one that the sandbox may see. Raises: as ``freshen``. Cancel: safe.
     """
     found = await find()
@@ -139,7 +139,7 @@ async def found_for(
 
 
 def _found_inside(one: FoundFile, state: SessionState, away: set[str]) -> FoundFile:
-    """``one`` as a sandbox receives it; ``away`` are files that it cannot read."""
+    """Return ``one`` in the form for a sandbox; ``away``: the files that it cannot read."""
     if one.object is None or one.object in state.index or one.document is not None:
         return one
     if one.object in away:

@@ -1,7 +1,7 @@
 """Registry of sessions: create, look up, list, load and unload.
 
-Owns the bound on live sessions and the catalog of all heads, which listings and ``context.current`` are answered from.
-A session is loaded once, however many callers need it at the same time, and unloaded only while it is idle.
+Limits the number of live sessions, and keeps the catalog of all heads, the source of listings and ``context.current``.
+A session is loaded once, however many callers need it at the same time, and evicted only while it is idle.
 """
 
 from collections import OrderedDict
@@ -35,13 +35,14 @@ from ctxd_protocol.object_types import Receipt
 from ctxd_protocol.session_types import Project, SessionSummary
 
 LIVE_SESSIONS_MAX: Final = 512
-"""Sessions kept in memory while idle. One of 10,000 objects takes about 10 MiB; fewer make returns wait for a load."""
+"""Sessions kept in memory; more only while they are in use. One of 10,000 objects takes about 10 MiB; a lower limit
+means more loads."""
 
 _HEADS: Final = "session:"
 
 
 class Sessions:
-    """The sessions of one store. ``start`` before anything else."""
+    """The sessions of one store. Call ``start`` first."""
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class Sessions:
         indexer: Indexer | None = None,
         projects: ProjectLookup | None = None,
     ) -> None:
-        """``indexer`` confirms versions for sandboxes, see ``Visibility``. Without ``projects`` no session has one."""
+        """``indexer`` confirms versions for sandboxes, see ``Visibility``. ``projects`` finds the project of a
+        directory; without it, sessions have none."""
         self.store = store
         self.guard = guard or fleeting_guard()
         self.visibility = Visibility(store, indexer)
@@ -70,11 +72,11 @@ class Sessions:
         """Purges that became durable since the start."""
         self.moved_sessions: dict[str, MovedSession] = {}
         self.emptied: dict[str, SessionHead] = {}
-        """Sessions that were removed and exist no more, each with its head."""
+        """The heads of sessions that were removed for good, or are being emptied."""
         self.shared = False
         """True if other hosts have sessions in the same log."""
         self.creating = SessionLock()
-        """Held while a session is made."""
+        """Held while a session is created."""
         self._ordinal = 0
         self.folding = Lane("session.load", inline=SEGMENTS_INLINE_MAX)
         """Folds sessions of many segments, one at a time."""
@@ -84,7 +86,7 @@ class Sessions:
         store.on_durable(self._note, types=("session",))
 
     async def start(self) -> list[MountTable]:
-        """Know every session there is; returns the mounts of those in sandboxes.
+        """Read the heads of all sessions. Returns: the mounts of sessions in sandboxes.
 
         Raises: CtxdError corrupt, store_failed.
         """
@@ -100,12 +102,13 @@ class Sessions:
             self.catalog.put(stored.document.id.removeprefix(_HEADS), head, stored.valid_time)
             if head.settings.mounts and head.settings.filesystem_id != self.host_filesystem_id:
                 sandboxed.append(mount_table(head.settings, self.host_filesystem_id))
-        # Now, since the first listing would hold everybody up.
+        # Build the index now: in the first listing it would block the loop.
         self.catalog.indexed()
         return sandboxed
 
     async def project_at(self, directory: str, *, package: bool = False) -> Project:
-        """The project of ``directory``, an absolute path of the host; ``package``: of the package that it is in.
+        """Return the project of ``directory``, an absolute path of the host; with ``package``, the package that
+        contains it.
 
         Raises: CtxdError invalid_path. Cancel: safe.
         """
@@ -118,15 +121,15 @@ class Sessions:
         return await self._projects.project_of(path, package=package)
 
     async def project_of(self, settings: SessionSettings) -> Project | None:
-        """The project of a session with ``settings``: that of its working directory, wherever a mount has that on the
-        host. Cancel: safe."""
+        """Return the project of a session with ``settings``: that of its working directory, translated to the host by
+        its mounts; None if it is not on the host. Cancel: safe."""
         if self._projects is None or settings.workdir == "/":
             return None
         try:
             mounts = mount_table(settings, self.host_filesystem_id)
             place, prefix = mounts.locate(settings.workdir)
         except CtxdError:
-            return None  # The settings are refused when they are written.
+            return None  # The write of these settings will be refused.
         if place.filesystem_id != self.host_filesystem_id and not (mounts.by_device and prefix is None):
             return None
         return await self._projects.project_of(place.path, in_sandbox=mounts.in_sandbox)
@@ -138,7 +141,7 @@ class Sessions:
 
     @property
     def has_active(self) -> bool:
-        """True if a session is active here, and has not gone on on another host."""
+        """True if a session is active and has not moved to another host."""
         states = self.catalog.states().items()
         return any(state == "active" and session not in self.moved_sessions for session, state in states)
 
@@ -147,27 +150,26 @@ class Sessions:
         self._on_live.append(callback)
 
     def on_turn(self, callback: Callable[[str, SessionHead], None]) -> None:
-        """Call ``callback`` with each durable head of a session that checkpoints by a policy: written at each new turn,
-        and when its state changes. It must not raise."""
+        """Call ``callback`` with each durable head of a session that has a checkpoint policy. It must not raise."""
         self._on_turn.append(callback)
 
     def peek(self, session: str) -> LiveSession | None:
-        """``session`` if it is live."""
+        """Return ``session`` if it is live, else None."""
         return self._live.get(session)
 
     def is_watched(self, session: str) -> bool:
-        """True if the notices of ``session`` have a subscriber."""
+        """Return True if the notices of ``session`` have a subscriber."""
         live = self._live.get(session)
         return live is not None and live.watched > 0
 
     async def live(self, session: str) -> LiveSession:
-        """``session`` in memory, loaded if need be.
+        """Return ``session``, loading it if necessary.
 
-        It stays the current one until the next await, and for longer while its lock is queued for or held.
+        It stays the current instance until the next await, and while its lock is held or queued for.
         Raises: CtxdError session_not_found, corrupt, store_failed. Cancel: safe.
         """
         live = self._live.get(session)
-        # Calls that wait for the load come first: all keep the order in which they arrived.
+        # While calls wait for the load, later ones queue behind them, to keep the order of arrival.
         if live is not None and session not in self._loading:
             self._live.move_to_end(session)
             return live
@@ -179,7 +181,7 @@ class Sessions:
                     if self.store.is_purging():
                         await self.store.settled()
                     loaded = await self.as_of(session)
-                    # It may have been created meanwhile, or what was read be out of date.
+                    # The session may have been created meanwhile, or the loaded state may be out of date.
                     if session not in self._live and session not in self._outdated:
                         self._admit(loaded)
                 return live
@@ -189,7 +191,7 @@ class Sessions:
                 self._outdated.discard(session)
 
     async def as_of(self, session: str, at: AsOf = NOW) -> LiveSession:
-        """``session`` as it was at ``at``, for reading only. Raises and cancel: as ``live``."""
+        """Load ``session`` as of ``at``, read-only. Raises and cancel: as ``live``."""
         if session in self.emptied:
             raise no_session(session)
         if session not in self.catalog:
@@ -204,19 +206,19 @@ class Sessions:
         return found
 
     def family(self, session: str) -> list[str]:
-        """``session`` and all that share a beginning with it, in no order."""
+        """Return ``session`` and all sessions that share a beginning with it, in no order."""
         root = self.lineage(session).root
         return [root, *self.catalog.forks(root)]
 
     @asynccontextmanager
     async def purging(self, session: str) -> AsyncGenerator[list[str]]:
-        """The other sessions that share a beginning with ``session``, for a purge that is submitted at the end of the
-        block: no session is forked meanwhile, and from then on what is in memory of the others is out of date.
+        """Yield the other sessions that share a beginning with ``session``, for a purge that the block submits: no
+        session is forked meanwhile, and the others are unloaded at the end.
 
         Raises: CtxdError store_failed, draining. Cancel: safe.
         """
         async with self.creating:
-            # A fork that was accepted before is in the catalog then.
+            # Afterwards the catalog has every fork that was accepted before.
             await self.store.settled()
             others = [other for other in self.family(session) if other != session]
             yield others
@@ -224,7 +226,7 @@ class Sessions:
                 self.unload(other)
 
     def lineage(self, session: str) -> Lineage:
-        """The lineage of ``session``, of which the head is durable if it is a fork."""
+        """Return the lineage of ``session``. The head of a fork must be durable."""
         parts = [Part(session)]
         while True:
             _, segments, assemblies = parts[-1]
@@ -232,7 +234,7 @@ class Sessions:
             head = self.emptied.get(parts[-1].session) if newest is None else newest[0]
             if head is None or (base := head.settings.base) is None:
                 return Lineage(tuple(reversed(parts)))
-            # What a session has of its ancestors is what every session in between has of them.
+            # A session inherits from an ancestor only what all sessions in between inherit.
             parts.append(Part(base.session, min(segments, base.segments), min(assemblies, base.assembly)))
 
     async def create(
@@ -245,7 +247,8 @@ class Sessions:
         *,
         begun: Begun = NOT_BEGUN,
     ) -> tuple[LiveSession, Pending] | Replay:
-        """Make ``session``, with ``settings`` but for their time and ordinal.
+        """Create ``session`` with ``settings``, and set their time and ordinal. Returns the replay if ``call`` is a
+        resend.
 
         Raises: CtxdError session_exists, invalid_path for a mount or working directory, idempotency_mismatch, and those
         of the store; PurgedMeanwhile. Cancel: safe; nothing is made before the store accepts it.
@@ -322,16 +325,16 @@ class Sessions:
         return live, pending
 
     def next_ordinal(self) -> int:
-        """The place in the order of creation of a session that is about to be made here."""
+        """Return the ordinal for a session that is about to be created."""
         self._ordinal += 1
         return self._ordinal
 
     def unload(self, session: str) -> None:
-        """Load ``session`` anew at its next use, and mark the instance in memory as out of date."""
+        """Drop the instance of ``session`` in memory and mark it as lost; the next use loads it again."""
         self._drop(frozenset((session,)))
 
     def summary(self, session: str) -> tuple[SessionSummary, Pending | None]:
-        """A row of a listing, and the write it has to wait for. Figures of a live session are those of this moment."""
+        """Return a row of a listing, and the write that must be durable first. A live session has current figures."""
         live = self._live.get(session)
         if live is None:
             return self.catalog.summary(session), None
@@ -346,7 +349,7 @@ class Sessions:
         return summary_of(session, head, live.updated_at), live.barrier
 
     def summaries(self, sessions: Iterable[str]) -> tuple[list[SessionSummary], Pending | None]:
-        """Rows of a listing, and the write they have to wait for; see ``summary``."""
+        """Return rows of a listing, and the write that must be durable first; see ``summary``."""
         rows: list[SessionSummary] = []
         last: Pending | None = None
         for session in sessions:
@@ -360,10 +363,10 @@ class Sessions:
         return rows, last
 
     async def knowing(self, object_id: str) -> list[str]:
-        """The ids of the sessions in whose index the object is, sorted. Cancel: safe."""
+        """Return the ids of the sessions whose index has the object, sorted. Cancel: safe."""
         found = await self.store.knowing(object_id)
         forks = dict.fromkeys(fork for session in found for fork in self.catalog.forks(session))
-        # What a fork shares with its parent is kept once.
+        # The store has inherited objects only under the session that indexed them, not under its forks.
         more = [fork for fork in forks if fork not in found and object_id in (await self.live(fork)).state.index]
         return sorted((*found, *more))
 
@@ -382,7 +385,7 @@ class Sessions:
                 return
 
     def _drop(self, sessions: frozenset[str]) -> None:
-        """A commit failed: what is in memory of ``sessions`` shows what never happened."""
+        """Drop ``sessions`` from memory: their state is out of date, or shows writes that were lost."""
         for session in sessions:
             live = self._live.pop(session, None)
             if live is not None:
@@ -414,7 +417,7 @@ class Sessions:
                 callback(session, head)
 
     def _hide(self, session: str, purge: PurgeRequest) -> None:
-        """Show no more in listings what was purged."""
+        """Remove purged texts from the catalog."""
         row = self.catalog.newest(session)
         if row is None or purge.restate is None:
             return

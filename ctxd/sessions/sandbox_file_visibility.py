@@ -1,17 +1,17 @@
 """Versions of shared files that a session in a sandbox may see.
 
-A file is one object for all sessions, but a sandbox must not learn from it what others read before it, or with rights
-that it lacks. Of a shared file it sees, from its own first sight on:
+A file is one object for all sessions, but must not reveal to a sandbox content that others read earlier, or with rights
+that it lacks. A sandbox's session sees a shared file only once the file is in its index (first sight), and then:
 
-- the version that was the newest at its first sight, dated to that moment: the daemon compared it with the file then,
-  under the sandbox's mounts and rights;
-- versions that its own session wrote;
-- versions captured while it is registered, for its mounts and its user then limit every read of the daemon's; not
-  what was written at a past valid time then, which is imported history;
-- the newest version, if the daemon finds the same in the file now, under the sandbox's mounts and rights.
+- the version that was the newest at first sight, dated to that moment: the daemon compared it with the file then, under
+  the sandbox's mounts and rights;
+- versions that the session itself wrote;
+- versions captured while the sandbox is registered, as its mounts and its user then limit every read by the daemon; but
+  not versions written at a past valid time, which are imported history;
+- the newest version, if the file has the same content now, under the sandbox's mounts and rights.
 
-Everything is derived from the journal, the registration and the file, so that a restart changes no answer. What is kept
-in memory saves repeated look-ups only.
+All this is derived from the journal, the registration and the file, so that a restart changes no result. State in
+memory only caches look-ups.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ from ctxd_protocol.methods.files import FileIndexResult
 from ctxd_protocol.object_types import filesystem_source
 
 CONFIRMED_MAX: Final = 10_000
-"""Versions remembered as the sandbox's own to see; beyond that the oldest are looked up again."""
+"""Versions cached as visible to their sandbox; the oldest are evicted and looked up again."""
 
 _SEGMENTS_AT_ONCE: Final = 32
 
@@ -49,7 +49,7 @@ class _FirstSights:
 
 
 class _Cleared:
-    """Files whose newest version was visible under ``mounts`` and since ``since``: so is each later version."""
+    """Files whose newest version was visible under ``mounts`` and ``since``: all later versions are visible too."""
 
     def __init__(self, mounts: MountTable, since: int) -> None:
         self.mounts = mounts
@@ -58,10 +58,10 @@ class _Cleared:
 
 
 class Visibility:
-    """Decides which versions of files a session in a sandbox may see. All reads: cancel: safe."""
+    """Decides which versions of files a session in a sandbox may see. Cancel: safe in all reads."""
 
     def __init__(self, store: VersionStore, indexer: Indexer | None) -> None:
-        """``indexer`` compares a version with its file; with ``None`` no version is confirmed that way."""
+        """``indexer`` compares a version with its file; with None, no version is confirmed that way."""
         self._store = store
         self._indexer = indexer
         self._registered: dict[str, dict[str, int]] = {}
@@ -73,14 +73,14 @@ class Visibility:
     # --- registrations
 
     def restrict(self, sandbox: str, sessions: Iterable[str], seq: int) -> None:
-        """Apply to ``sessions`` from the registration of ``sandbox`` on, whose journal sequence is ``seq``."""
+        """Restrict ``sessions`` from the registration of ``sandbox`` on; ``seq``: its journal sequence."""
         for session in sessions:
             known = self._registered.setdefault(session, {})
             known[sandbox] = seq
             self._since[session] = max(known.values())
 
     def lift(self, sandbox: str, sessions: Iterable[str]) -> None:
-        """End that; calls of the sandbox that are still answered stay restricted."""
+        """End the restriction by ``sandbox``; calls of the sandbox that are in flight stay restricted."""
         for session in sessions:
             known = self._registered.get(session, {})
             known.pop(sandbox, None)
@@ -90,11 +90,11 @@ class Visibility:
                 self._registered.pop(session, None)
 
     def restricts(self, session: str) -> bool:
-        """True while a sandbox may name ``session``."""
+        """Return True while a registered sandbox may use ``session``."""
         return session in self._registered
 
     def require_free_mounts(self, session: str) -> None:
-        """Raises: CtxdError session_in_sandbox while a sandbox may name ``session``."""
+        """Raises: CtxdError session_in_sandbox while a registered sandbox may use ``session``."""
         if self.restricts(session):
             raise CtxdError(
                 "session_in_sandbox",
@@ -106,12 +106,13 @@ class Visibility:
     # --- versions
 
     def note_past(self, id: str) -> None:
-        """Look again at who may see ``id``: its newest version may be one that was written at a past valid time."""
+        """Check again who may see ``id``: its newest version may now be one with a past valid time."""
         for cleared in self._cleared.values():
             cleared.ids.discard(id)
 
     async def shown(self, live: LiveSession, stored: Stored) -> Stored | None:
-        """``stored`` as the sandbox of ``live`` sees it, maybe with another time; ``None`` if it may not see it.
+        """Return ``stored`` in the form that the sandbox of ``live`` sees, perhaps with other times; None if it may not
+        see it.
 
         Raises: CtxdError corrupt, store_failed.
         """
@@ -146,8 +147,8 @@ class Visibility:
         *,
         content: bool = False,
     ) -> Stored | None:
-        """The newest version that the sandbox of ``live`` may see at or before ``stored``, the newest one as of ``at``;
-        ``None`` without one.
+        """Return the newest version that the sandbox of ``live`` may see, at or before ``stored``, the newest as of
+        ``at``; None if it may see no version.
 
         Raises: CtxdError corrupt, store_failed.
         """
@@ -158,8 +159,8 @@ class Visibility:
         return None
 
     async def dated(self, live: LiveSession, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        """``blocks`` of a context with no version dated before the sandbox's first sight of its file; unchanged if none
-        was.
+        """Return the ``blocks`` of a context, with each version from before the sandbox's first sight of its file
+        redated to that; unchanged if there are none.
 
         Raises: CtxdError corrupt, store_failed.
         """
@@ -179,9 +180,9 @@ class Visibility:
         return tuple(made) if times else blocks
 
     async def hidden(self, live: LiveSession, ids: Iterable[str]) -> list[str]:
-        """Those files among ``ids`` whose newest version the sandbox of ``live`` may not see.
+        """Return the files among ``ids`` whose newest version the sandbox of ``live`` may not see.
 
-        Cost: one look-up for each id once, one set operation afterwards.
+        Cost: one look-up for each id the first time, one set operation afterwards.
         """
         since = self._since.get(live.session, 0)
         cleared = self._cleared.get(live)
@@ -201,7 +202,8 @@ class Visibility:
         return found
 
     async def _before(self, live: LiveSession, stored: Stored, at: AsOf, *, content: bool) -> Stored | None:
-        """The version before ``stored`` that may be visible: none lies before the one that is dated to first sight."""
+        """Return the version before ``stored``; None if ``stored`` is from before first sight, as all earlier versions
+        are hidden."""
         number = await self._first_sight(live, stored.document.id)
         if number is None or stored.tx < live.seqs[number]:
             return None
@@ -212,7 +214,7 @@ class Visibility:
         return await self._store.get(id, AsOf(valid_time=page[0].valid_time, tx=page[0].tx), content=True)
 
     async def _dated(self, live: LiveSession, number: int, stored: Stored) -> Stored | None:
-        """``stored``, from before first sight, dated to it if it was the newest then; else ``None``."""
+        """Return ``stored``, a version from before first sight, redated to it if it was the newest then; else None."""
         base = await self._store.get(stored.document.id, AsOf(tx=live.seqs[number]))
         if base is None or base.tx != stored.tx:
             return None
@@ -233,13 +235,13 @@ class Visibility:
         return await self._indexer.confirms(live.mounts, head.document)
 
     async def _first_sight(self, live: LiveSession, id: str) -> int | None:
-        """The number of the segment that brought ``id`` into the index; ``None`` if it is not in it."""
+        """Return the number of the segment that added ``id`` to the index; None if it is not in the index."""
         if id not in live.state.index:
             return None
         sights = self._sights.setdefault(live, _FirstSights())
         if id not in sights.numbers and sights.upto < live.state.segments:
             first, upto = sights.upto, live.state.segments
-            # A few at a time: the chat of a long session would not fit in memory.
+            # Read a few at a time: the chat of a long session may not fit in memory.
             while first < upto:
                 part = live.lineage.holder(first)
                 after = segment_id(part.session, first - 1) if first else ""
@@ -254,12 +256,12 @@ class Visibility:
                     break
                 first += len(stored)
             sights.upto = max(sights.upto, upto)
-        # A session that was brought here whole, by a branch or a hand-over, begins with its index.
+        # A session that was imported whole, by a branch or a hand-over, begins with its index.
         return sights.numbers.get(id, 0)
 
 
 def _covers(live: LiveSession, stored: Stored) -> bool:
-    """True unless ``stored`` is of a file of the host that no mount of ``live`` shows, or of what is no file."""
+    """Return False if ``stored`` is a host file that no mount of ``live`` contains, or its source is not a file."""
     source = stored.document.source
     if source is None:
         return True
@@ -274,15 +276,15 @@ def _covers(live: LiveSession, stored: Stored) -> bool:
 def as_first_seen(
     state: SessionState, cause: str, result: FileIndexResult, indexed: Indexed
 ) -> tuple[FileIndexResult, Indexed]:
-    """Return what a sandbox receives and writes for ``indexed``: neither depends on what other sessions know."""
+    """Return the result and the write for a sandbox that indexed a file. Neither depends on other sessions."""
     if indexed.outcome == "orphaned":
-        # The file cannot be read now; what its newest version holds may be another session's knowledge.
+        # The file cannot be read now, and its newest version may be known to other sessions only.
         return msgspec.structs.replace(result, source_hash=None, char_count=0), indexed
     if indexed.object in state.read or indexed.outcome == "deleted":
         return result, indexed
     if indexed.object in state.index:
         return msgspec.structs.replace(result, outcome="updated"), indexed
     if cause == "check":
-        # Nothing is written for a file that the session does not know, whether or not another one does.
+        # Nothing is written for a file that the session does not know, whether or not another session does.
         indexed = msgspec.structs.replace(indexed, document=None, signature=None)
     return msgspec.structs.replace(result, outcome="created"), indexed

@@ -1,6 +1,6 @@
-"""Secrets in text that clients send, and in stored versions: flagged, redacted, or found again under the current rules.
+"""Secrets in text from clients and in stored versions: flagged, redacted, or found again under the current rules.
 
-Files are captured where they are read, see ``ctxd.indexing.file_version_decision``.
+Secrets in files are captured when the file is read, see ``ctxd.indexing.file_version_decision``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +22,11 @@ from ctxd_protocol.object_types import source_label
 from ctxd_protocol.secrets import SecretFound, SecretPolicy, Secrets
 
 INLINE_CHARS_MAX: Final = 64 * 1024
-"""Characters that are scanned on the loop: under a millisecond. More go to a thread, so that other sessions go on."""
+"""Text up to this many characters is scanned on the loop, in under a millisecond; longer text on a thread, so that the
+loop is not blocked."""
 
 _THREADS: Final = 2
-"""Threads that scan texts of the host, and as many that scan those of sandboxes."""
+"""Threads that scan texts of the host; sandboxes have as many again."""
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ T = TypeVar("T")
 async def captured(
     guard: Guard, policy: SecretPolicy, events: Sequence[Event], *, confined: bool = False
 ) -> tuple[Event, ...]:
-    """``events`` as they are to be kept; ``confined``: see ``off_loop``. Cancel: safe."""
+    """Return ``events`` with secrets flagged or redacted; ``confined``: see ``off_loop``. Cancel: safe."""
 
     def work() -> tuple[Event, ...]:
         return tuple([_event(Capture(guard, policy), event) for event in events])
@@ -42,7 +43,7 @@ async def captured(
 
 
 def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> ToolcallRecordParams:
-    """``params`` as they are to be kept: the secrets in arguments and output flagged or redacted by ``capture``."""
+    """Return ``params`` with the secrets in arguments and output flagged or redacted by ``capture``."""
     display = () if params.args_display is None else (params.args_display,)
     if capture.finds_nothing(params.args, params.content, *display):
         return params
@@ -54,7 +55,7 @@ def toolcall_captured(capture: Capture, params: ToolcallRecordParams) -> Toolcal
 async def declarations_captured(
     guard: Guard, policy: SecretPolicy, tools: tuple[ToolDeclaration, ...], *, confined: bool
 ) -> tuple[tuple[ToolDeclaration, ...], Secrets | None]:
-    """``tools`` as they are to be kept and sent, and the secrets in them; ``confined``: see ``off_loop``.
+    """Return ``tools`` with secrets flagged or redacted, and the secrets; ``confined``: see ``off_loop``.
 
     Cancel: safe.
     """
@@ -69,7 +70,7 @@ async def declarations_captured(
 
 
 _REFERENCES: Final = frozenset({"id", "parent", "message", "sidechain", "call", "object", "kept_from", "secrets"})
-"""Fields of events that name something else: a redacted one would name nothing."""
+"""Fields of events that refer to other items: a redacted reference would be broken."""
 
 
 def _event(capture: Capture, event: Event) -> Event:
@@ -89,7 +90,7 @@ def _event(capture: Capture, event: Event) -> Event:
         if value is not given and value != given:
             kept[name] = value
     told = capture.secrets
-    # An event of which bytes were left out names the policy, though nothing was found.
+    # An event whose attachment lost its bytes has the policy, even if no secret was found.
     secrets = told if told is not None and (told.found or "attachments" in kept) else None
     if not kept and secrets is None and event.secrets is None:
         return event
@@ -105,7 +106,7 @@ def _attachment(capture: Capture, attachment: Attachment) -> Attachment:
         try:
             given = attachment.data.decode()
         except UnicodeDecodeError:
-            # Secrets are found in text: as of a file, bytes that cannot be searched stay only if they are an image.
+            # Only text is searched for secrets: other bytes are kept only if the policy keeps them, as for files.
             if not keeps_bytes(media_type(attachment.data), capture.policy):
                 kept["data"] = None
         else:
@@ -120,8 +121,8 @@ _lanes: Final = anyio.lowlevel.RunVar[tuple[Lane, Lane]]("_lanes")
 async def off_loop(chars: int, work: Callable[[], T], *, confined: bool = False) -> T:
     """Return the result of ``work``, run on a thread for many characters. Cancel: waits for the thread.
 
-    ``confined``: the text is or may be a sandbox's. It may be made so that its scan takes a thousand times as long, so
-    a thread scans it however short it is, and none that the host's texts wait for.
+    ``confined``: the text is or may be from a sandbox. It may be crafted so that its scan takes a thousand times as
+    long, so it is always scanned on a thread, and never on one that scans texts of the host.
     """
     lanes = _lanes.get(None)
     if lanes is None:
@@ -131,19 +132,20 @@ async def off_loop(chars: int, work: Callable[[], T], *, confined: bool = False)
 
 
 _NOT_SAID = frozenset({"secrets", "preview", "first_prompt"})
-"""Fields of a payload that describe secrets, or repeat the chat."""
+"""Fields of a payload that are not scanned: they describe secrets, or repeat the chat."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Secrets by rule and tag, and the lines of the text they begin on, from 1."""
+    """Secrets by rule and tag, and the lines of the text on which they begin, from 1."""
 
     found: tuple[SecretFound, ...]
     lines: tuple[int, ...]
 
 
 def scanned(guard: Guard, document: Document) -> Found | None:
-    """The secrets in a version that was read with its content, its path and its metadata; None if there are none.
-    Content that is no text is not searched."""
+    """Return the secrets in the content, path and metadata of a version; None if there are none.
+
+    Binary content is not searched."""
     text = "" if document.content is None or isinstance(document.content, bytes) else text_of(document.content)
     capture = Capture(guard, "flag")
     capture.text(text)

@@ -1,8 +1,8 @@
-"""Live session: state in memory, the lock that orders writes, and the one way in which a session is written.
+"""Live session: state in memory, the lock that orders writes, and the only write path of a session.
 
-The state is the fold of the session's segments and its head; nothing else that is kept here may influence what a model
-sees, so that a session loaded again is the same session. A write is decided under the lock, handed to the store, and
-applied at once; if it is lost later, this object is dropped whole and loaded anew.
+The state is the fold of the session's segments and its head; nothing else in memory may influence what a model sees, so
+that a reloaded session is the same session. A write is decided under the lock, submitted to the store, and applied at
+once; if the write is lost later, this object is dropped and the session is loaded again.
 """
 
 from collections import deque
@@ -57,19 +57,19 @@ from ctxd_protocol.session_types import SessionStatus, SessionView
 
 
 class Ticket(msgspec.Struct, eq=False):
-    """A place in ``queue``, that of a lock: entering ``with`` takes it at the end, leaving gives it up."""
+    """A place in ``queue``, the queue of a lock: entering ``with`` appends it, leaving removes it."""
 
     queue: deque["Ticket"]
     _reached: anyio.Event | None = None
 
     async def reached(self) -> None:
-        """Wait for the lock. Cancel: safe, the place in the queue is kept until it is given up."""
+        """Wait for the lock. Cancel: safe; the place in the queue is kept until ``leave``."""
         if self.queue[0] is not self:
             self._reached = anyio.Event()
             await self._reached.wait()
 
     def leave(self, *_: object) -> None:
-        """Give the place up; the next in line is let in."""
+        """Give up the place; if it held the lock, wake the next in line."""
         if self.queue[0] is not self:
             self.queue.remove(self)
             return
@@ -85,7 +85,7 @@ class Ticket(msgspec.Struct, eq=False):
 
 
 class SessionLock:
-    """Fair lock: ``async with lock`` is held by one task at a time, in order; a ``Ticket`` queues without awaiting."""
+    """Fair lock: one task at a time holds ``async with lock``, in order; a ``Ticket`` queues without awaiting."""
 
     __slots__ = ("queue",)
 
@@ -123,7 +123,7 @@ class WriteRequest(msgspec.Struct):
     ``op_id``.
 
     ``submitted`` is set by the code that submits a write for the request, or finds that one may have been submitted
-    under its operation id before: if the call fails while it is false, nothing was written.
+    earlier under its operation id: if the call fails while it is false, nothing was written.
     """
 
     kind: str
@@ -133,7 +133,7 @@ class WriteRequest(msgspec.Struct):
     submitted: bool = False
 
     def without_id(self) -> "WriteRequest":
-        """A request of the same kind and principal for a write that goes ahead of the one with the operation id."""
+        """Return a request of the same kind and principal, for writes besides the one with the operation id."""
         return WriteRequest(self.kind, self.principal)
 
 
@@ -152,19 +152,19 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 def write_request(kind: str, principal: str, params: Any) -> WriteRequest:  # noqa: ANN401 - any write's params
-    """The request that ``params`` of the method ``kind`` make, called by ``principal``."""
+    """Return the request for a call of the method ``kind`` with ``params`` by ``principal``."""
     op_id = getattr(params, "op_id", None)
     if op_id is None:
         return WriteRequest(kind, principal)
     names, values, added = _digested(params.__class__)
     given = dict(zip(names, values(params), strict=True))
     given["op_id"] = None
-    # Parameters that a later version added stand behind the id. Without them a call has the digest that it had before
-    # an update, so that it can be sent again after one.
+    # Parameters that later versions added come after the id. At their defaults they do not change the digest, so that a
+    # call can be sent again after an update.
     for name, default in added:
         if (value := getattr(params, name)) != default:
             given[name] = value
-    # Methods share forms of parameters: without the name, an unpin would be answered as the pin before it was.
+    # Methods share parameter types: without the name, an unpin would get the stored reply of the pin before it.
     return WriteRequest(kind, principal, op_id, blake3(_encode((kind, given))).digest())
 
 
@@ -172,23 +172,23 @@ def write_request(kind: str, principal: str, params: Any) -> WriteRequest:  # no
 def _digested(
     params: type[msgspec.Struct],
 ) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[tuple[str, Any], ...]]:
-    """The fields of ``params`` up to ``op_id``, a function that reads them, and those behind with their defaults."""
+    """Return the fields of ``params`` up to ``op_id``, a function that reads them, and later fields with defaults."""
     names = params.__struct_fields__
     added = names.index("op_id") + 1
-    # Of a single name attrgetter would return no tuple; the id is the last of the names, so it may stand twice.
+    # With a single name attrgetter would return no tuple; so the id, the last of the names, is given twice.
     values = attrgetter(*names[:added], "op_id")
     later = zip(names[added:], params.__struct_defaults__[added - len(names) :], strict=False)
     return (*names[:added], "op_id"), values, tuple(later)
 
 
 async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequence[str] = ()) -> Replay | None:
-    """The first answer to ``call`` if its operation id was used before, else None. Caches ``heads`` if it reads.
+    """Return the stored reply to ``call`` if its operation id was used before, else None. May cache ``heads``.
 
     Raises: CtxdError idempotency_mismatch, corrupt, store_failed. Cancel: safe.
     """
     if call.op_id is None:
         return None
-    # A failure to read the journal leaves it open whether the write was submitted before.
+    # If reading the journal fails, it is unknown whether the write was submitted before.
     call.submitted = not store.is_new_operation((call.principal, call.op_id))
     if not call.submitted:
         return None
@@ -198,33 +198,34 @@ async def find_replay(store: VersionStore, call: WriteRequest, *, heads: Sequenc
 
 
 def kept_result(call: WriteRequest, result: msgspec.Struct) -> bytes:
-    """``result``, still without receipt, as it is kept for a resend; empty if none can come."""
+    """Return ``result``, still without receipt, in its stored form for a resend; empty if ``call`` has no id."""
     return b"" if call.op_id is None else _encode_result(result)
 
 
 def with_receipt(result: R, replay: Replay) -> Accepted:
-    """``result`` with the receipt of the write that ``replay`` found, once that is durable."""
+    """Return ``result`` with the receipt of the write that ``replay`` found, once that is durable."""
     if replay.pending is not None:
         return Accepted(replay.pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
     return Accepted(None, lambda _: msgspec.structs.replace(result, receipt=replay.receipt))
 
 
 def again(replay: Replay, result: type[R]) -> Accepted:
-    """The first answer to a write that comes again."""
+    """Return the first reply to a write that is sent again; ``result``: its type."""
     return with_receipt(msgspec.json.decode(replay.result, type=result), replay)
 
 
 RECENT_CHARS_MAX: Final = 64 * 1024
-"""Size of the newest events that are cached with a session, in bytes of JSON: 512 sessions hold 32 MiB or less."""
+"""Size of the newest events that a live session caches, in bytes of JSON: at most 32 MiB for 512 sessions."""
 
 
 class LiveSession:
-    """``state``, ``settings`` and ``mounts`` are read freely; they change by ``commit`` only, under ``lock``.
+    """A session in memory. ``state``, ``settings`` and ``mounts`` may be read freely; only ``commit`` and ``restate``
+    change them, under ``lock``.
 
     ``seqs``: the journal sequence of each segment. ``updated_at``: valid time of the newest write, in ms. ``assembly``
     and ``context_id``: the newest recorded assembly, 0 and None before the first. ``lost``: this object is out of date.
-    ``watched``: how many subscriptions need it in memory. ``lineage``: where its segments are. ``moved_sessions``:
-    those that went on on other hosts.
+    ``watched``: number of subscriptions that need it in memory. ``lineage``: where its segments are stored.
+    ``moved_sessions``: sessions that moved to other hosts.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class LiveSession:
         self.context_id = head.context_id
         self.preview, self.first_prompt = head.preview, head.first_prompt
         self.seqs = seqs
-        # The deltas of the run that has no bundle yet, None for those that are too large for one.
+        # The deltas of the run that has no bundle yet, None for those too large for a bundle.
         self._run = run
         self.recent: dict[int, tuple[Event, ...]] = {}
         self._recent_sizes: dict[int, int] = {}
@@ -269,17 +270,17 @@ class LiveSession:
 
     @property
     def barrier(self) -> Pending | None:
-        """The newest write that is not durable yet: an answer that shows the state waits for it."""
+        """The newest write if it is not durable yet, else None: replies that show the state wait for it."""
         pending = self.last_pending
         return None if pending is None or pending.done else pending
 
     @property
     def idle(self) -> bool:
-        """True if nothing is under way, so that it can be loaded again without a difference."""
+        """True if nothing is in flight, so that the session can be unloaded."""
         return self.lock.free and self.barrier is None and self.watched == 0
 
     def view(self) -> SessionView:
-        """The session whole, as it is now. Cost: the size of its sets."""
+        """Return the session's current settings and sets. Cost: the size of its sets."""
         state, settings = self.state, self.settings
         return SessionView(
             session=self.session,
@@ -366,13 +367,13 @@ class LiveSession:
         floor_vt: int = 0,
         valid_time: int | None = None,
     ) -> Pending:
-        """Write ``delta``, decided on ``state``, with ``puts``, all or nothing; it shows in ``state`` at once.
+        """Write ``delta``, decided on ``state``, with ``puts``, atomically; ``state`` includes it at once.
 
         Called under the lock, without an await since the decision. ``floor_vt``: one above the valid time of the newest
-        version of every entity in ``puts``. ``result``, without its receipt, is kept for a resend. ``settings``
-        replaces the session's; ``assembly`` is number and context id of the one in ``puts``. ``valid_time``: the past
-        time from which ``puts`` hold, None for now; the session's own documents hold from their write.
-        Raises: CtxdError of the store if it takes no writes, invalid_params for a value that cannot be kept; then
+        version of every entity in ``puts``. ``result``, without its receipt, is stored for a resend. ``settings``
+        replaces the session's; ``assembly``: number and context id of the assembly in ``puts``. ``valid_time``: the
+        past time from which ``puts`` hold, None for now; the session's own documents hold from their write.
+        Raises: CtxdError of the store if it accepts no writes, invalid_params for a value that cannot be stored; then
         nothing changed.
         """
         if self.lost:
@@ -425,10 +426,9 @@ class LiveSession:
         settings: Callable[[SessionSettings], SessionSettings],
         freed: int,
     ) -> Pending:
-        """Submit ``write``, which purges events, and drop them from the live state: ``event``, ``delta``, ``preview``
-        and ``settings`` give what is left of each. Called under the lock, without an await since that was decided.
-
-        Raises: as ``commit``.
+        """Submit ``write``, which purges events, and purge them from the live state: ``event``, ``delta``, ``preview``
+        and ``settings`` return their argument without purged content; ``freed``: the characters that the chat loses.
+        Called under the lock, without an await since the decision. Raises: as ``commit``.
         """
         self.require_current()
         pending = self.store.submit(write)
@@ -443,12 +443,12 @@ class LiveSession:
         return pending
 
     def require_here(self) -> None:
-        """Raises: CtxdError session_owned_elsewhere if the session went on on another host."""
+        """Raises: CtxdError session_owned_elsewhere if the session moved to another host."""
         if (moved := self.moved_sessions.get(self.session)) is not None:
             raise moved.error(self.session)
 
     def require_current(self) -> None:
-        """Raises: CtxdError store_failed if a write that this state shows was lost, or the session was unloaded."""
+        """Raises: CtxdError store_failed if a write in this state was lost, or the session was unloaded."""
         if self.lost:
             raise CtxdError(
                 "store_failed",
@@ -484,12 +484,12 @@ class LiveSession:
         )
 
     def _take(self, delta: SessionDelta, head: SessionHead | None, pending: Pending, *, speaks: bool) -> None:
-        """Make the accepted write part of this."""
+        """Apply the accepted write to this object."""
         if delta:
             size = self._note_recent(self.state.segments, delta) if speaks else 0
             apply(self.state, delta)
             self.seqs.append(pending.seq)
-            # Without chat it is small, or is left out when the bundle is made. With chat it is larger than its events.
+            # A delta is larger than its events. One without chat is small, or the bundle leaves it out.
             self._run.append(None if size > LARGE_BYTES else kept_in_run(delta) if speaks else delta)
             if len(self._run) == RUN:
                 self._run.clear()
@@ -517,7 +517,7 @@ class LiveSession:
     def _head_after(
         self, delta: SessionDelta, settings: SessionSettings | None, assembly: tuple[int, str] | None, indexed: int
     ) -> SessionHead | None:
-        """The head that is due with this write, which adds ``indexed`` objects to the index; None if none is."""
+        """Return the head to write with ``delta``, which adds ``indexed`` objects to the index; None if none is due."""
         state = self.state
         turn, preview, first = state.turn, self.preview, self.first_prompt
         moved: dict[str, bool] = {}
@@ -558,23 +558,23 @@ class LiveSession:
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Author of an operation. One of less than the ``capability`` host is confined: a sandbox, whose content is
-    believed about its own files only, and which must not learn which objects other sessions have."""
+    """Author of an operation. An actor without the ``capability`` host is confined: a sandbox, whose content is trusted
+    for its own files only, and which must not learn which objects other sessions have."""
 
     principal: str
     capability: Capability
 
     @property
     def via(self) -> str:
-        """The connection that it acts through, for an audit; the daemon has none."""
+        """The connection of the actor, for the audit log; "daemon" for the daemon itself."""
         return "daemon"
 
 
 class Transaction(msgspec.Struct):
-    """One admitted operation: the session under its lock, the request, and what the body reports to ``admitted``.
+    """One admitted operation: the session under its lock, the request, and its author.
 
-    ``confined``: the ``actor`` is, see ``Actor``. ``guard`` captures the actor's texts. ``basis``: journal
-    sequence that must be durable before a result that wrote nothing may be sent; 0 for none.
+    ``confined``: the ``actor`` is confined, see ``Actor``. ``guard`` captures secrets in the actor's texts. ``basis``,
+    set by the body: journal sequence that must be durable before a result without a write may be sent; 0 for none.
     """
 
     live: LiveSession
@@ -585,12 +585,12 @@ class Transaction(msgspec.Struct):
     basis: int = 0
 
     def commit(self, result: Any, delta: SessionDelta = NOTHING, **writes: Any) -> Accepted:  # noqa: ANN401
-        """Write ``delta`` and ``writes`` (see ``LiveSession.commit``). ``result`` is kept for a resend, and returned
+        """Write ``delta`` and ``writes`` (see ``LiveSession.commit``). ``result`` is stored for a resend, and returned
         with its receipt. Raises: as ``LiveSession.commit``."""
         pending = self.live.commit(self.request, delta, result=result, **writes)
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     def unchanged(self, result: msgspec.Struct) -> Accepted:
-        """Write nothing; ``result`` may be sent once all that the session shows is durable."""
+        """Write nothing; ``result`` may be sent once all earlier writes of the session are durable."""
         self.live.require_current()
         return Accepted(self.live.barrier, lambda _: result)

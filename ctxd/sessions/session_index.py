@@ -1,7 +1,7 @@
-"""Index of sessions by what a listing filters by: for each key, the places of its sessions in the order of the list.
+"""Index of sessions by the filters of a listing: for each key, the places of its sessions in the order of the list.
 
-A page is read from the shortest list that has all of its sessions, from the cursor on, so that its cost does not grow
-with the number of sessions. Pure.
+A page is read from the shortest list that contains all matches, from the cursor on, so that its cost does not grow with
+the number of sessions. Pure.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from ctxd.sessions.project_match import Key
 
 Group = Literal["listed", "archived", "removed"]
-"""Sessions of which a listing shows one group."""
+"""A group of sessions: a listing shows one."""
 
 GROUPS: Final[tuple[Group, ...]] = ("listed", "archived", "removed")
 
@@ -27,7 +27,7 @@ class ListPlace(NamedTuple):
 
 
 class IndexedSession(NamedTuple):
-    """A session in the index. ``at``: its last event, in ms. ``keys``: of what it can be found by."""
+    """A session in the index. ``at``: time of its last event, in ms. ``keys``: those by which it can be found."""
 
     place: ListPlace
     group: Group
@@ -36,9 +36,10 @@ class IndexedSession(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Places among which all wanted sessions are: in lists in ascending order, or within ``times`` of the last event.
+    """A superset of the places of matching sessions: ascending lists, or the range ``times`` of positions in the list
+    by last event.
 
-    ``size``: how many at most.
+    ``size``: the maximum number of places.
     """
 
     size: int
@@ -55,7 +56,7 @@ class SessionIndex:
         self._by_time: dict[Group, list[tuple[int, ListPlace]]] = {group: [] for group in GROUPS}
 
     def put(self, entry: IndexedSession) -> None:
-        """Take ``entry`` in place of the one of its session. Cost: that of what changed."""
+        """Add ``entry``, or replace the session's entry. Cost: proportional to the changed keys."""
         before = self._entries.get(entry.place.session)
         if before is not None and (before.place, before.group) == (entry.place, entry.group):
             if before.at != entry.at:
@@ -71,40 +72,40 @@ class SessionIndex:
         self._entries[entry.place.session] = entry
 
     def discard(self, session: str) -> None:
-        """Know nothing of ``session`` any more. One that is not known: no effect."""
+        """Remove ``session``. No effect if it is unknown."""
         before = self._entries.pop(session, None)
         if before is not None:
             self._leave(before.group, before.place, [(), *before.keys])
             _remove(self._by_time[before.group], (before.at, before.place))
 
     def place(self, session: str) -> ListPlace | None:
-        """The place of ``session``, None if it is not known."""
+        """Return the place of ``session``, None if it is unknown."""
         found = self._entries.get(session)
         return None if found is None else found.place
 
     def last_event(self, session: str) -> int:
-        """The time of the last event of ``session``, which is known."""
+        """Return the time of the last event of ``session``, which must be in the index."""
         return self._entries[session].at
 
     def keyed(self, group: Group, keys: Iterable[Key]) -> Candidates:
-        """The sessions of ``group`` with one of ``keys``."""
+        """Return the sessions of ``group`` with at least one of ``keys``."""
         found = [found for key in dict.fromkeys(keys) if (found := self._lists[group].get(key))]
         return Candidates(sum(map(len, found)), tuple(found))
 
     def within(self, group: Group, since: int, until: int) -> Candidates:
-        """The sessions of ``group`` whose last event is within these times."""
+        """Return the sessions of ``group`` whose last event is from ``since`` to ``until``, both inclusive."""
         ordered = self._by_time[group]
         start, end = bisect_left(ordered, (since,)), bisect_left(ordered, (until + 1,))
         return Candidates(max(0, end - start), times=(start, end))
 
     def among(self, group: Group, sessions: Iterable[str]) -> Candidates:
-        """Those of ``sessions`` that are in ``group``."""
+        """Return the ``sessions`` that are in ``group``."""
         entries = (self._entries.get(session) for session in sessions)
         found = sorted(entry.place for entry in entries if entry is not None and entry.group == group)
         return Candidates(len(found), (found,))
 
     def walk(self, group: Group, candidates: Candidates, before: tuple[int, int] | None) -> Iterator[ListPlace]:
-        """The places of ``candidates`` in the order of the list: those behind ``before``, a time and an ordinal."""
+        """Yield the places of ``candidates`` in the order of the list, after ``before``, a time and an ordinal."""
         lists = candidates.lists
         if candidates.times is not None:
             start, end = candidates.times
@@ -125,7 +126,7 @@ class SessionIndex:
 
 
 def counted(places: Iterator[ListPlace], passes: Callable[[str], bool], most: int) -> int:
-    """The number of those that pass, of the first ``most`` of ``places``."""
+    """Return how many of the first ``most`` of ``places`` pass."""
     return sum(passes(place.session) for _, place in zip(range(most), places, strict=False))
 
 

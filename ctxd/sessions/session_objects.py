@@ -1,7 +1,7 @@
-"""Sessions and chats as objects in the specification's shape (spec 1 §2.5, §3.1), now or as of any time.
+"""Sessions and chats as objects in the form of the specification (spec 1 §2.5, §3.1), now or as of any time.
 
-Neither is stored in that shape: each version is the fold of the segments up to it. So every write of a session is a
-version of its object, and every write that adds messages is one of its chat.
+Neither is stored in that form: each version is the fold of the segments up to it. So every write to a session is a
+version of its session object, and every write that adds messages is a version of its chat.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,13 +25,14 @@ from ctxd_protocol.session_types import Message
 
 
 def session_of(id: str) -> str | None:
-    """The session whose object or chat ``id`` is; None for every other id."""
+    """Return the session whose object or chat is ``id``; None for other ids."""
     kind, _, session = id.partition(":")
     return session if kind in ("session", "chat") and session else None
 
 
 async def entries(store: VersionStore, session: str, keys: Iterable[str]) -> dict[str, tuple[Stored, str]]:
-    """The entries of ``session`` at ``keys`` that are not purged: each with its version, and its value as JSON text.
+    """Return the entries of ``session`` at ``keys`` that are not purged: each with its version, and its value as JSON
+    text.
 
     Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
@@ -49,11 +50,11 @@ async def entries(store: VersionStore, session: str, keys: Iterable[str]) -> dic
 async def version(
     store: VersionStore, id: str, at: AsOf = NOW, *, lineage: Lineage, lane: Lane, size_max: int | None = None
 ) -> Stored | None:
-    """The version of ``id``, the object or chat of a session of that ``lineage``, as of ``at``; None without a version.
+    """Return the version as of ``at`` of ``id``, the object or chat of a session with that ``lineage``; None if it did
+    not exist. ``lane`` folds long sessions, which would block the loop.
 
-    ``lane`` folds long ones, for which others would wait.
-    Its content is None for a session, empty for a chat. Raises: CtxdError too_large if a chat's messages have more than
-    ``size_max`` characters, before the rest is read; corrupt, store_failed. Cancel: safe.
+    The content is None for a session, empty for a chat. Raises: CtxdError too_large as soon as a chat's messages have
+    more than ``size_max`` characters; corrupt, store_failed. Cancel: safe.
     """
     session = session_of(id)
     assert session is not None, "only sessions and chats are folded"
@@ -91,15 +92,15 @@ async def version(
 
 
 async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage, *, lineage: Lineage) -> list[VersionRow]:
-    """``page``, which has a limit, of the versions of ``id`` up to ``at``, without hashes: each would cost a fold.
-    Those of a fork begin with it.
+    """Return a ``page``, which must have a limit, of the versions of ``id`` up to ``at``, without hashes: each would
+    need a fold. The versions of a fork begin at the fork.
 
     Cost: that of the page, whatever its place. Raises: CtxdError corrupt, store_failed. Cancel: safe.
     """
     session = session_of(id)
     assert session is not None and page.limit is not None, "only sessions and chats are folded, a page at a time"
     is_chat = id.startswith("chat:")
-    # A chat begins with its session, and has no version when that is changed.
+    # The first version of a chat is that of its session; later changes of the head are no versions of it.
     oldest = Page(limit=1, ascending=True) if is_chat else page
     heads = await store.history(session_object_id(session), at, oldest)
     rows = {stored.tx: _row(stored) for stored in heads}
@@ -111,7 +112,7 @@ async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage, *, 
         segments = [each async for run, _ in pages(store, lineage, first=first, end=end, as_of=at) for each in run]
         for segment in segments if page.ascending else reversed(segments):
             if not is_chat or speaks(segment.document.payload):
-                # An import writes several at once: the last of them is the version.
+                # An import writes several segments at once: the last one is the version.
                 if page.ascending or segment.tx not in found:
                     found[segment.tx] = _row(segment)
         place = end if page.ascending else first
@@ -128,8 +129,8 @@ async def history(store: VersionStore, id: str, at: AsOf, page: HistoryPage, *, 
 
 
 async def _place(store: VersionStore, lineage: Lineage, at: AsOf, page: HistoryPage) -> int:
-    """Return the number of the first segment of an ascending ``page``, or the number behind the first of a descending
-    one, by bisection: later segments have later transactions."""
+    """Return the number of the first segment of an ascending ``page``, or one above the first of a descending page, by
+    bisection: later segments have later transactions."""
     low = lineage.inherited
     if page.ascending and page.after is None:
         return low

@@ -1,9 +1,9 @@
 """Session state: the sets and the outline of the chat as the fold of a session's segments.
 
-``index`` only grows; ``pool`` lies within it, ``active`` and ``pinned`` within ``pool``. All four keep the order of
-entry. A state changes by ``apply`` alone, in time that does not depend on the session's length. Texts of the chat are
-not held: ``ctxd.sessions.chat`` reads them by page. Equal segments give equal states, with or without snapshots among
-them.
+``index`` only grows; ``pool`` is a subset of it, ``active`` and ``pinned`` are subsets of ``pool``. All four keep
+insertion order. Only ``apply`` changes a state, in time that does not depend on the session's length. A state does not
+hold the texts of the chat: ``ctxd.sessions.chat`` reads them by page. Equal segments give equal states, with or without
+snapshots among them.
 """
 
 from array import array
@@ -35,22 +35,22 @@ from ctxd_protocol.event_types import starts_turn
 from ctxd_protocol.session_types import ContextLevel, Message
 
 SNAPSHOT_TAIL_MIN: Final = 256
-"""Changes since the last snapshot below which none is written: replaying fewer costs less than writing one."""
+"""No snapshot is written before this many changes since the last one: replaying fewer costs less."""
 
 OrderedSet = dict[str, None]
 
 
 Place = tuple[int, int]
-"""An event of the chat: its turn, and its number within that, from 0."""
+"""The place of an event in the chat: its turn, and its number within the turn, from 0."""
 
 _SORTED_IN_MAX: Final = 64
-"""New ids that are put into the sorted list one by one; more are cheaper to sort with all others."""
+"""Up to this many new ids are inserted into the sorted list one by one; for more, sorting all ids is cheaper."""
 
 _PLACE_BITS: Final = 32
 
 
 class ChatPages:
-    """Segments that add events to the chat, each with the place of its first event. 16 bytes a segment."""
+    """Segments that add events to the chat, each with the place of its first event. Memory: 16 bytes a segment."""
 
     __slots__ = ("_firsts", "_segments")
 
@@ -62,12 +62,12 @@ class ChatPages:
         return len(self._segments)
 
     def add(self, segment: int, turn: int, place: int) -> None:
-        """Note that ``segment`` adds events, the first of them at ``place`` of ``turn``."""
+        """Add a page for ``segment``, whose first event is at ``place`` of ``turn``."""
         self._segments.append(segment)
         self._firsts.append(turn << _PLACE_BITS | place)
 
     def within(self, first: Place, end: Place) -> range:
-        """The numbers of the pages that hold events from ``first`` up to, without, ``end``."""
+        """Return the numbers of the pages that hold events from ``first`` up to ``end``, exclusive."""
         start = bisect_right(self._firsts, first[0] << _PLACE_BITS | first[1])
         return range(max(0, start - 1), bisect_left(self._firsts, end[0] << _PLACE_BITS | end[1]))
 
@@ -89,16 +89,16 @@ class ChatPages:
 class SessionState:
     """The sets of one session and the outline of its chat. Read it freely; only ``apply`` changes it.
 
-    ``index``: object to its kind, which is that of the change that brought it in.
+    ``index``: object to its kind, set by the operation that added it.
     ``read``: object to the number of the segment that first showed its content. ``turns``: marks of the events by
     turn, see ``mark_of``; turn 0 holds those before the first prompt. ``pages``: the segments that added to
-    the chat. ``calls``: turn to its count of tool calls. ``recency``: active tool
-    call to its turn and its place in that; ``chosen``: active object to the turn in which it was activated by request.
-    ``warm`` (with its place, as in ``recency``) and ``chosen_calls`` (by turn) are the active tool calls that the
-    window may collapse. ``segments``: how many made this. ``tail``: changes of sets since the last snapshot;
-    ``snapshot_due``: they outweigh the sets, so the next segment should carry a snapshot. ``turn``: number of the
-    current turn, 0 before the first prompt. ``chat_chars``: characters of all messages. ``usage``: by the number of the
-    assembly that a provider billed.
+    the chat. ``calls``: turn to its count of tool calls. ``recency``: active tool call to its turn and its place in the
+    turn; ``chosen``: active object to the turn in which it was activated by request.
+    ``warm`` (with places, as in ``recency``) and ``chosen_calls`` (by turn) hold the active tool calls that
+    auto-collapse may deactivate. ``segments``: number of segments applied. ``tail``: changes of sets since the last
+    snapshot; ``snapshot_due``: ``tail`` exceeds the size of the sets, so the next segment should carry a snapshot.
+    ``turn``: number of the current turn, 0 before the first prompt. ``chat_chars``: characters of all messages.
+    ``usage``: billed usage by the number of the assembly.
     """
 
     __slots__ = (
@@ -151,13 +151,13 @@ class SessionState:
         return "inactive" if id in self.pool else "indexed"
 
     def is_a(self, id: str, kind: ContentKind | None) -> bool:
-        """Return True if ``id`` is an object of the index of the kind ``kind``; None: of any kind."""
+        """Return True if ``id`` is an indexed object of kind ``kind``, None for any kind."""
         found = self.index.get(id)
         return found is not None and kind in (None, found)
 
     def starting_with(self, text: str) -> list[str]:
-        """Return the ids of the index that begin with ``text``, sorted. Cost: logarithmic, and a copy after the index
-        has grown."""
+        """Return the ids of the index that begin with ``text``, sorted. Cost: logarithmic, plus a copy if the index has
+        grown."""
         ids = self._sorted
         if (new := len(self.index) - len(ids)) > 0:
             # A new list: another thread may search the old one.
@@ -185,8 +185,8 @@ class SessionState:
 
 
 def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - one case for each operation
-    """Make the changes of ``deltas``, the first of which was decided on this very state, and each other one on that of
-    the one before it. Cost: their length."""
+    """Apply ``deltas`` in order; each must have been decided on the state that its predecessors make. Cost: their
+    length."""
     for delta in deltas:
         # The most frequent operations first: a fold takes many thousands of them.
         for operation in delta:
@@ -215,7 +215,7 @@ def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - o
                     state.usage[operation.assembly] = operation
                     continue
                 case Snapshot():
-                    # The sets are as it has them; it is the first operation.
+                    # The sets are already equal to it: it is the first operation of its segment.
                     state.tail = 0
                     continue
                 case DiscoverObjects():
@@ -248,7 +248,7 @@ def apply(state: SessionState, *deltas: SessionDelta) -> None:  # noqa: C901 - o
 
 
 def fold(deltas: Sequence[SessionDelta]) -> SessionState:
-    """The state that ``deltas``, a session's from its first on, make. Sets are replayed from the last snapshot."""
+    """Return the state after ``deltas``, all deltas of a session. Sets are replayed from the last snapshot."""
     state = SessionState()
     start = next((n for n in range(len(deltas) - 1, -1, -1) if deltas[n] and isinstance(deltas[n][0], Snapshot)), 0)
     for number, delta in enumerate(deltas[:start]):
@@ -268,7 +268,7 @@ def fold(deltas: Sequence[SessionDelta]) -> SessionState:
 
 
 def snapshot(state: SessionState) -> Snapshot:
-    """The sets of ``state`` whole. Cost: their size."""
+    """Return a snapshot of the sets of ``state``. Cost: their size."""
     place = {id: n for n, id in enumerate(state.index)}
     return Snapshot(
         index=tuple(state.index),
@@ -285,7 +285,7 @@ def snapshot(state: SessionState) -> Snapshot:
 
 
 def check(state: SessionState) -> None:
-    """Hold ``state`` to what is always true of one. Raises: AssertionError with the sentence that is false."""
+    """Check the invariants of ``state``. Raises: AssertionError with the violated one."""
     assert state.turn == len(state.turns) - 1, "the newest turn is the current one"
     assert state.pool.keys() <= state.index.keys(), "every object in the pool is in the index"
     assert state.active.keys() <= state.pool.keys(), "every active object is in the pool"
@@ -352,7 +352,7 @@ def _hide(state: SessionState, id: str) -> None:
 
 
 def _warm(state: SessionState, id: str) -> None:
-    """Let the window see ``id`` if it is an active tool call that no pin holds."""
+    """Make ``id`` subject to auto-collapse if it is an active, unpinned tool call."""
     if id not in state.active or id in state.pinned or state.is_file(id):
         return
     turn = state.chosen.get(id)
@@ -363,7 +363,7 @@ def _warm(state: SessionState, id: str) -> None:
 
 
 def _cool(state: SessionState, id: str) -> None:
-    """Take ``id`` out of the window's sight, before its activity, pin or choice changes."""
+    """Exempt ``id`` from auto-collapse, before its level, pin or ``chosen`` turn changes."""
     state.warm.pop(id, None)
     turn = state.chosen.get(id) if state.chosen else None
     if turn is not None and (bucket := state.chosen_calls.get(turn)) is not None:

@@ -1,6 +1,6 @@
 """Sessions that moved to another host: this journal has only their beginning.
 
-Stands alone because sessions refuse writes to them, and know nothing else of other hosts.
+Separate: sessions need this to refuse writes, and depend on nothing else about other hosts.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from ctxd.errors import CtxdError
 
 
 class MovedSession(msgspec.Struct, frozen=True):
-    """The host of a session, and the branch with what was written here too late; ``None`` without such writes."""
+    """The host that owns a session now, and the branch with the writes that came too late here, if any."""
 
     host: str
     branch: str | None
 
     def error(self, session: str) -> CtxdError:
-        """Return the error of a write to ``session``."""
+        """Return the error for a write to ``session``."""
         kept = f"What was written here meanwhile is session {self.branch}. " if self.branch else ""
         hint = f"{kept}Go on on {self.host}, or pause it there and call session.resume here."
         return owned_elsewhere(session, self.host, hint=hint)
@@ -29,7 +29,7 @@ NO_MOVED_SESSIONS: Final[Mapping[str, MovedSession]] = MappingProxyType({})
 
 
 def owned_elsewhere(session: str, host: str, *, hint: str = "", retry_after_ms: int | None = None) -> CtxdError:
-    """Return the error of a call for ``session``, which ``host`` owns."""
+    """Return the error for a call on ``session``, which ``host`` owns."""
     return CtxdError(
         "session_owned_elsewhere",
         f"session {session} is owned by host {host}",

@@ -31,8 +31,8 @@ _FILESYSTEM_ID: Final = re.compile(ID_PATTERN)
 
 
 class ForkBase(msgspec.Struct, frozen=True, array_like=True):
-    """The moment of ``session`` that a fork goes on from: its first ``segments`` and its assemblies up to ``assembly``,
-    as of the journal sequence ``tx``."""
+    """The moment of ``session`` that a fork continues from: its first ``segments`` segments and its assemblies up to
+    ``assembly``, as of the journal sequence ``tx``."""
 
     session: str
     segments: int
@@ -41,23 +41,23 @@ class ForkBase(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContinuedCommit(msgspec.Struct, frozen=True, array_like=True):
-    """The commit that the chain of a session continues, and the end of the chat that the session has from it."""
+    """The commit that a session's chain of commits continues, and the end of the chat that came with that commit."""
 
     commit: str
     position: Position
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings of a session. ``created_at`` is in ms since 1970; ``ordinal`` counts sessions as created.
+    """Settings of a session. ``created_at`` is in ms since 1970; ``ordinal`` is its place in the order of creation.
 
-    ``prefixes`` are the canonical prefixes of ``mounts`` without symlinks, as they were when the mounts were set; empty
-    in sessions of earlier versions.
-    ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool
-    calls whose id was another object's on the host that took the session in, by the id they have there, and the id that
-    they are shown by all the same. ``entries``: the keys of the entries that clients have set. ``removed``: given
-    in the state ``removed`` only. ``base``: that of a fork. ``continues``: that of a session that began with a commit,
-    unless it is the newest one of ``base``, and of one that came from another host. ``project``: None without a
-    working directory on the host.
+    ``prefixes`` are the canonical prefixes of ``mounts`` without symlinks, resolved when the mounts were set; empty in
+    sessions of earlier versions.
+    ``detect_filesystems``: files outside mounts are on the file system of their device. ``renamed``: tool calls whose
+    id belonged to another object on the host that imported the session: their id there, to the original id under which
+    they are shown. ``entries``: the keys of the entries that clients have set. ``removed``: set only in the state
+    ``removed``. ``base``: set in a fork. ``continues``: set in a session that began from a commit, except the newest
+    commit of ``base``, and in a session imported from another host. ``project``: None without a working directory on
+    the host.
     """
 
     agent: str
@@ -89,7 +89,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def origin_of(settings: SessionSettings) -> SessionOrigin | None:
-    """The origin of a session with ``settings``; None of one that began empty."""
+    """Return the origin of a session with ``settings``; None if it began empty."""
     base, continues = settings.base, settings.continues
     if base is None and continues is None:
         return None
@@ -99,8 +99,8 @@ def origin_of(settings: SessionSettings) -> SessionOrigin | None:
 
 
 def title_of(settings: SessionSettings, first_prompt: str) -> str:
-    """The title of a session with ``settings``: the one given, the harness's own, or the first line of the first prompt
-    that has text; empty without any."""
+    """Return the title of a session with ``settings``: the given title, else the harness's own, else the first line
+    with text of the first prompt; empty without any of them."""
     recorded = settings.recorded or RecordedSession()
     prompt = recorded.prompt or first_prompt
     return (
@@ -109,7 +109,7 @@ def title_of(settings: SessionSettings, first_prompt: str) -> str:
 
 
 class CreatedSession(msgspec.Struct, frozen=True):
-    """Stored result of ``session.create`` for a resend: the session is read as of its write."""
+    """Stored result of ``session.create``: for a resend, the session is read as of its write."""
 
     session: str
 
@@ -121,16 +121,17 @@ _TEMPLATE: Final = (
 
 
 def template_of(params: SessionCreateParams) -> dict[str, Any]:
-    """The settings that ``params`` give, by name: those that differ from their defaults."""
+    """Return the settings in ``params`` that differ from their defaults, by name."""
     defaults = SessionCreateParams()
     given = {name: getattr(params, name) for name in _TEMPLATE}
     return {name: value for name, value in given.items() if value != getattr(defaults, name)}
 
 
 def normalised(settings: SessionSettings, guard: Guard, host_filesystem_id: str) -> SessionSettings:
-    """Return ``settings`` with a plain working directory, and labels as they are to be kept.
+    """Return ``settings`` with a normalised working directory, without repeated components, and with secrets in labels,
+    title, remotes and the harness's own facts flagged or redacted.
 
-    Raises: CtxdError invalid_path for a relative working directory or a mount, too_large for more than
+    Raises: CtxdError invalid_path for a relative working or home directory or an invalid mount, too_large for more than
     SETTINGS_BYTES_MAX bytes, invalid_params for a malformed filesystem id.
     """
     size = len(msgspec.json.encode(settings))

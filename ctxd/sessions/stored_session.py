@@ -1,9 +1,9 @@
 """Stored form of a session: segments, bundles of segments, and the head.
 
-Owns the stored names of all three. Segment ``n`` is the operations of one write. It carries a bundle if
-``n + 1`` is a multiple of ``RUN``: a second copy of its run's small segments, so that a long session opens by reading
-few rows. The head holds settings and figures; it is written when the session is created, when its settings change, at
-each new turn and with each assembly, and its figures may lag behind the segments in between.
+Defines the stored names of all three. Segment ``n`` holds the operations of one write. It carries a bundle if ``n + 1``
+is a multiple of ``RUN``: a second copy of its run's small segments, so that a long session loads from few rows. The
+head holds settings and counts; it is written when the session is created, when its settings change, at each new turn
+and with each assembly, so its counts may lag behind the segments.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ from ctxd_protocol.session_types import Message
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot", gc=False):
-    """The sets as they are before the rest of its segment; its first operation. No chat. An object is given by its
-    place in ``index``.
+    """The sets before the other operations of its segment, of which it is the first. It has no chat. Objects are given
+    by their places in ``index``.
 
     ``read`` pairs an object with the number of the segment that first showed its content; ``calls`` a turn with its
-    count of tool calls; ``recency`` an active tool call with its turn and its place in that; ``chosen`` an active
+    count of tool calls; ``recency`` an active tool call with its turn and its place in the turn; ``chosen`` an active
     object with the turn in which it was activated by request. ``files`` are the files; all others are tool calls.
     """
 
@@ -52,19 +52,19 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot", gc=
 
 
 class AppendChat(msgspec.Struct, frozen=True, array_like=True, tag="chat", gc=False):
-    """``events`` go to the end of the chat."""
+    """``events`` were appended to the chat."""
 
     events: tuple[Event, ...]
 
 
 class ObjectsOperation(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Change of what ``objects``, ids, are to the session."""
+    """Change of the sets for ``objects``, given by id."""
 
     objects: tuple[str, ...]
 
 
 class RecordCalls(ObjectsOperation, frozen=True, tag="call"):
-    """Tool calls came in: they are active."""
+    """Tool calls were recorded: they are active."""
 
 
 class CollapseCalls(ObjectsOperation, frozen=True, tag="collapse"):
@@ -92,23 +92,23 @@ class PinObjects(ObjectsOperation, frozen=True, tag="pin"):
 
 
 class UnpinObjects(ObjectsOperation, frozen=True, tag="unpin"):
-    """Objects are pinned no more."""
+    """Objects are no longer pinned."""
 
 
 class DeactivateObjects(ObjectsOperation, frozen=True, tag="deactivate"):
-    """Objects are not active any more, by request."""
+    """Objects are inactive by request."""
 
 
 class HideObjects(ObjectsOperation, frozen=True, tag="hide"):
-    """Objects are out of the metadata pool by request; they stay in the index."""
+    """Objects were removed from the metadata pool by request; they stay in the index."""
 
 
 class RecordUsage(msgspec.Struct, frozen=True, array_like=True, tag="usage", gc=False):
-    """Tokens that a provider billed for the request of assembly ``assembly``; a later one replaces an earlier one.
+    """Tokens that a provider billed for the request of assembly ``assembly``; a later record replaces an earlier one.
 
     ``input`` excludes the tokens read from and written to the cache; ``cache_write`` pairs the cache's lifetime in
-    seconds, 0 if it is not known, with tokens. ``output`` includes ``reasoning``, None if that is not known. ``other``:
-    the provider's further fields.
+    seconds, 0 if unknown, with tokens. ``output`` includes ``reasoning``, which is None if unknown. ``other``: the
+    provider's further fields.
     """
 
     assembly: int
@@ -141,11 +141,11 @@ SegmentOperation = (
     | HideObjects
     | RecordUsage
 )
-"""One change of a session. The tags are the stored names. A new operation is a struct here and a case in
-``ctxd.sessions.session_state.apply``; an older program refuses its segments by the tag."""
+"""One change of a session. The tags are the stored names. A new operation needs a struct here and a case in
+``ctxd.sessions.session_state.apply``; older versions reject its segments by the tag."""
 
 SessionDelta = tuple[SegmentOperation, ...]
-"""One write's changes, in the order in which they are made. The empty one changes nothing and is not written."""
+"""The changes of one write, in order. An empty delta changes nothing and is not written."""
 
 NOTHING: Final[SessionDelta] = ()
 
@@ -154,7 +154,7 @@ ENTERING: Final = (RecordCalls, ReadObjects, DiscoverObjects)
 
 
 def entering(delta: SessionDelta) -> tuple[str, ...]:
-    """The objects that are in the index after ``delta`` at the latest, in order; perhaps repeated."""
+    """Return the objects that ``delta`` adds to the index if they are new, in order; perhaps with repeats."""
     return tuple([id for operation in delta if isinstance(operation, ENTERING) for id in operation.objects])
 
 
@@ -171,10 +171,10 @@ def messages_of(delta: SessionDelta) -> tuple[Message, ...]:
 # --- stored form ---
 
 VERSION: Final = 2
-"""The version of segments and bundles that is written. A segment's payload is ``{"ops": [operation, …], "v": 2}``, an
+"""The version of segments and bundles that are written. A segment's payload is ``{"ops": [operation, …], "v": 2}``, an
 operation an array of its tag and its fields; a bundle is ``[2, seqs, [operations, …]]``. In version 1 neither has a
-version, and a delta is an object of one list for each operation: see ``_DeltaOfVersion1``. There ``v`` is a list, so
-that a program of that version takes no newer segment for an empty one."""
+version, and a delta is an object with one list for each operation: see ``_DeltaOfVersion1``. There ``v`` is a list, so
+that programs of that version reject newer segments instead of reading them as empty."""
 
 
 class _Segment(msgspec.Struct, frozen=True):
@@ -195,13 +195,14 @@ class _SnapshotOfVersion1(msgspec.Struct, frozen=True, kw_only=True):
     f: tuple[int, ...] | None = None
 
     def upgraded(self) -> Snapshot:
-        """The same sets. Snapshots without the kinds of their objects have files where an id has the form of a hash."""
+        """Return the same sets. In snapshots without the kinds of objects, the files are the ids in the form of a
+        hash."""
         files = tuple([n for n, id in enumerate(self.i) if is_hash(id)]) if self.f is None else self.f
         return Snapshot(self.i, self.p, self.a, self.k, self.r, self.n, self.c, self.t, self.e, files)
 
 
 class _DeltaOfVersion1(msgspec.Struct, frozen=True, kw_only=True):
-    """A delta by the stored names of version 1, in the order in which its changes are made; of the chat, ``m`` or
+    """A delta by the stored names of version 1, in the order in which its changes are made. The chat is in ``m`` or
     ``e``."""
 
     s: _SnapshotOfVersion1 | None = None
@@ -219,7 +220,7 @@ class _DeltaOfVersion1(msgspec.Struct, frozen=True, kw_only=True):
     h: tuple[str, ...] = ()
 
     def upgraded(self) -> SessionDelta:
-        """The same changes as operations."""
+        """Return the same changes as operations."""
         snapshot = () if self.s is None else (self.s.upgraded(),)
         events = self.e or tuple(map(event_of, self.m))
         lists: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
@@ -234,7 +235,7 @@ class _DeltaOfVersion1(msgspec.Struct, frozen=True, kw_only=True):
 def read_segment(document: Document) -> SessionDelta:
     """Return the delta of a segment of this version or an earlier one.
 
-    Raises: CtxdError unsupported for one of a newer version or with an operation that is not known here; corrupt.
+    Raises: CtxdError unsupported for a newer version or an unknown operation; corrupt.
     """
     payload = document.payload
     try:
@@ -256,7 +257,7 @@ def _require_known(version: int, id: str) -> None:
 
 
 def _unreadable(what: str, error: Exception) -> CtxdError:
-    # Of an unknown tag, or a field of an event.
+    # The messages for an unknown tag, and for an unknown field of an event.
     if str(error).startswith(("Invalid value", "Object contains unknown field")):
         message = f"{what} has an operation or event that this ctxd does not know: {error}"
         return CtxdError("unsupported", message, hint="Update ctxd on this host.")
@@ -264,12 +265,12 @@ def _unreadable(what: str, error: Exception) -> CtxdError:
 
 
 def speaks(payload: dict[str, Any]) -> bool:
-    """True if a segment's payload adds to the chat log."""
+    """Return True if a segment's payload adds events to the chat."""
     return "m" in payload or "e" in payload or any(operation[0] == "chat" for operation in payload.get("ops", ()))
 
 
 def shown_in(payload: dict[str, Any]) -> list[str]:
-    """The ids that a segment written by this program read or activated. Cost: that of its sets, not of its chat."""
+    """Return the ids that a segment of the current version reads or activates. Cost: that of its sets, not its chat."""
     return [id for tag, *fields in payload["ops"] if tag in ("read", "activate") for id in fields[0]]
 
 
@@ -280,8 +281,8 @@ _MARKS: Final = {mark.role: event_of(mark) for mark in (_PROMPT, _RESPONSE)}
 
 
 def mark_of(event: Event) -> Message | None:
-    """The message of spec 1's chat for ``event`` without text: its role, and the tool call that it stands for. None if
-    it has none, see ``message_of``. Marks of prompts are one object, and so are those of responses."""
+    """Return the message of spec 1's chat for ``event`` without text: its role, and the tool call that it refers to.
+    None if there is no message, see ``message_of``. All prompts share one mark, and so do all responses."""
     if event.sidechain is not None:
         return None
     match event:
@@ -296,14 +297,14 @@ def mark_of(event: Event) -> Message | None:
 
 
 def chars_of(events: Iterable[Event]) -> int:
-    """Characters of the messages that ``events`` are in spec 1's chat."""
+    """Return the number of characters of the messages for ``events`` in spec 1's chat."""
     shown = (PromptEvent, ResponseEvent, ToolResultEvent)
     return sum([len(event.text) for event in events if isinstance(event, shown) and mark_of(event) is not None])
 
 
 def marked(delta: SessionDelta) -> tuple[SessionDelta, int]:
-    """``delta`` with events that hold no text, all that folding a session needs of its chat, and the characters of the
-    messages that it had. Itself without chat."""
+    """Return ``delta`` with events without text, which suffice to fold a session, and the number of characters of its
+    messages. A delta without chat is returned unchanged."""
     for operation in delta:
         if isinstance(operation, AppendChat):
             break
@@ -327,11 +328,11 @@ PREVIEW_CHARS: Final = 200
 
 
 class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings, and figures as of the version. ``assembly`` counts the session's assemblies, 0 before the first.
+    """The settings, and counts as of this version. ``assembly``: number of the newest assembly, 0 before the first.
 
     ``preview`` and ``first_prompt``: the start of the newest and of the first message of the user. ``entering``: the
-    session is being imported and incomplete, so that it does not exist yet. ``emptied``: it was removed and exists no
-    more; its parts are being purged, or are gone.
+    session is being imported, and does not exist until it is complete. ``emptied``: the session was removed for good;
+    its parts are being purged ("begun"), or are gone ("done").
     """
 
     settings: SessionSettings
@@ -347,7 +348,7 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def head_document(session: str, head: SessionHead) -> Document:
-    """The document of ``head``. Raises: CtxdError invalid_params if a label or a prefix has no canonical encoding."""
+    """Return the document of ``head``. Raises: CtxdError invalid_params if a value has no canonical encoding."""
     return _inner_document(session_object_id(session), "session", msgspec.to_builtins(head))
 
 
@@ -370,7 +371,7 @@ def segment_document(id: str, delta: SessionDelta, bundle: str | None = None) ->
         is_plain = is_plain and isinstance(operation, ObjectsOperation)
     if not is_plain:
         return _inner_document(id, "segment", payload, bundle)
-    # Only lists of text under sorted ASCII names: it is encoded canonically as it is, and most writes are such.
+    # Fast path for most writes: lists of text under sorted ASCII names, whose plain encoding is canonical.
     hashed = hashlib.sha256(_encode(payload)).hexdigest()
     identity = identity_hash("segment", None, id)
     return Document(id=id, type="segment", identity_hash=identity, content_hash=hashed, payload=payload)
@@ -386,14 +387,15 @@ def _inner_document(id: str, type: str, payload: dict[str, object], content: str
 
 
 RUN: Final = 256
-"""Segments of one run. More would make fewer rows, and a longer tail that is read one by one."""
+"""Segments in one run. A longer run means fewer bundles, but a longer tail of segments that are read one by one."""
 
 LARGE_BYTES: Final = 2048
-"""Bytes beyond which reading a delta again costs little beside its size. Bounds what chats cost twice."""
+"""Deltas above this many bytes are left out of bundles, so that large chats are not stored twice: an extra read costs
+little relative to their size."""
 
 
 class Bundle(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """``seqs``: the write of each segment of the run but the last. ``deltas``: theirs, None for a large one."""
+    """``seqs``: the journal sequence of each segment of a run but the last. ``deltas``: their deltas, None if large."""
 
     version: int
     seqs: tuple[int, ...]
@@ -411,32 +413,32 @@ _decode_version_1: Final = msgspec.json.Decoder(_BundleOfVersion1).decode
 
 
 def carries_bundle(number: int) -> bool:
-    """True if segment ``number`` carries one."""
+    """Return True if segment ``number`` carries a bundle."""
     return (number + 1) % RUN == 0
 
 
 def carriers(segments: int) -> range:
-    """The numbers of the segments with a bundle, of a session that has so many segments."""
+    """Return the numbers of the segments with a bundle in a session of ``segments`` segments."""
     return range(RUN - 1, segments, RUN)
 
 
 def events_size(events: Iterable[Event]) -> int:
-    """The size of ``events`` in memory, by their bytes in JSON."""
+    """Return the size of ``events`` in bytes of JSON, as an estimate of their memory."""
     return sum([len(_encode(event)) for event in events])
 
 
 def text_size(messages: Iterable[Message]) -> int:
-    """The size of ``messages`` in memory: the characters of their content and the bytes of their ``meta`` in JSON."""
+    """Return an estimate of the memory of ``messages``: characters of content plus bytes of ``meta`` in JSON."""
     return sum(len(message.content) + (len(_encode(message.meta)) if message.meta else 0) for message in messages)
 
 
 def kept_in_run(delta: SessionDelta | None) -> SessionDelta | None:
-    """``delta`` as a bundle of its run holds it: None if it is large."""
+    """Return ``delta`` in the form for a bundle: None if it is large."""
     return delta if delta is not None and len(_encode(delta)) <= LARGE_BYTES else None
 
 
 def to_text(seqs: Sequence[int], deltas: Sequence[SessionDelta | None]) -> str:
-    """The bundle of a run's deltas but the last, None for one left out, and of the sequences of their writes."""
+    """Return the bundle of a run: its deltas without the last, None for omitted ones, and their journal sequences."""
     return _encode((VERSION, seqs, [kept_in_run(delta) for delta in deltas])).decode()
 
 

@@ -34,8 +34,8 @@ class ToolcallOperations(OperationGroup):
 
     @admitted("toolcall.record", toolcall_methods.ToolcallRecordResult, heads=lambda params: (params.id,))
     async def record(self, tx: Transaction, params: toolcall_methods.ToolcallRecordParams) -> Accepted:
-        """Record a tool call and its output; it is active at once (spec 1 §5.7). A repeat is ``unchanged``. Its events
-        go to the chat in the same write.
+        """Record a tool call and its output; it is active at once (spec 1 §5.7). A repeat is ``unchanged``. The same
+        write appends its events to the chat.
 
         Raises: CtxdError toolcall_conflict, purged, invalid_params.
         """
@@ -73,7 +73,7 @@ class ToolcallOperations(OperationGroup):
         head = (await self.store.heads((id,)))[id]
         if head is not None and is_purged(head.document):
             raise purged(id)
-        # A reference that was unresolved then still is for this comparison, whatever the index holds now.
+        # References that were unresolved then count as unresolved in this comparison, whatever the index holds now.
         known = () if head is None else tuple(head.document.payload.get("unresolved_refs", ()))
         again_made = await off_loop(size, partial(make, id, unresolved=known))
         if head is None or head.document.content_hash != again_made.content_hash:
@@ -85,9 +85,9 @@ class ToolcallOperations(OperationGroup):
         )
 
     async def _kept(self, tx: Transaction, own_id: str, size: int, make: Callable[[str], Document]) -> Document:
-        """The document that ``make`` returns, with its large output durable.
+        """Return the document that ``make`` builds, with its large output durable.
 
-        Raises: CtxdError purged, before anything is kept: the text must not reach the disk, not even until a refusal.
+        Raises: CtxdError purged before anything is stored: purged text must not reach the disk, not even briefly.
         """
         id = self._place(tx.live, own_id, tx.confined)[0]
         if id in tx.live.state.index:
@@ -97,10 +97,10 @@ class ToolcallOperations(OperationGroup):
         return await self.store.keep(await off_loop(size, partial(make, own_id)))
 
     def _place(self, live: LiveSession, own_id: str, confined: bool) -> tuple[str, Stored | None | NotCached]:
-        """The id under which the session keeps the tool call, and its newest version; ``NOT_CACHED`` if not in memory.
+        """Return the id for the tool call in this session, and its newest version; ``NOT_CACHED`` if not in memory.
 
         The id is the harness's own, or an alias if that is taken or reserved. A confined actor gets an alias unless the
-        session has the id already: whether an id is free would show what other sessions have.
+        session already has the id: otherwise it could find out which ids other sessions use.
         """
         index = live.state.index
         if not is_reserved(own_id) and (not confined or own_id in index):
@@ -114,7 +114,7 @@ class ToolcallOperations(OperationGroup):
 
 
 def _events(params: toolcall_methods.ToolcallRecordParams) -> tuple[Event, ...]:
-    """The events that describe the call in the chat; the result does not name its object yet."""
+    """Return the events that describe the call in the chat; the result has no object yet, see ``call_delta``."""
     result = ToolResultEvent(call=params.id, is_error=params.status != "ok")
     if params.chat == "result":
         return (result,)
@@ -131,9 +131,10 @@ def _conflict(id: str) -> CtxdError:
 
 
 def call_delta(state: SessionState, id: str, window: Collapse, events: Sequence[Event] = ()) -> SessionDelta:
-    """The tool call ``id``, new to the session, came in: it is active, and older ones fall out of the window.
+    """Return the change that records the tool call ``id``, which is new to the session: it becomes active, and older
+    calls may leave the window.
 
-    ``events`` describe it and go to the chat; a result among them names it from then on.
+    ``events`` describe the call and are appended to the chat, results with ``id`` as their object.
     """
     assert id not in state.index, "a tool call comes in once"
     fallen = overdue(state, window, turn=state.turn, arriving=id)
@@ -183,7 +184,7 @@ def toolcall_document(
 
 
 def _reference(state: SessionState, session: str, text: str) -> str | None:
-    """The id of the indexed file that ``text`` names; None if it names none or several."""
+    """Return the id of the indexed file that ``text`` names; None if it names none or several."""
     try:
         return resolve(state, session, text, "file")
     except CtxdError:

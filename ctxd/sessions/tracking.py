@@ -1,10 +1,10 @@
-"""Files followed for sessions: what each has read is tracked, and what changed becomes a version.
+"""Tracking of the files that sessions have read: each change on disk becomes a version.
 
-Owns which files are leased for whom, and the writes of unreported changes. A change is read and stored by
-the same path as before a rendering (``ctxd.indexing.freshen``), so a watcher that fails makes nothing stale. Those
-writes have no author: every session that read the file is notified, and ``by_session`` is None. A session that follows
-the file and is at work just then is let go first, for it may be about to report the change as its own; one that does so
-later has it all the same (``ctxd.sessions.reconciliation``). Membership never changes here.
+Decides which files are leased for which sessions, and writes changes that no session reported. Changes are read and
+stored by the code that also runs before each assembly (``ctxd.indexing.freshen``), so a failed watcher makes no context
+stale. These writes have no author: every session that read the file is notified, and ``by_session`` is None. While a
+session that follows the file is busy, the write is deferred for a limited time, as the session may be about to report
+the change as its own; it may also do so later (``ctxd.sessions.reconciliation``). Membership never changes here.
 """
 
 import heapq
@@ -34,28 +34,28 @@ CONFIGURE: Final = "session.configure"
 """The kind of a write that may change the mounts of a session."""
 
 KIND: Final = "tracker.change"
-"""The kind of a write that a tracker made, and its ``principal`` is ``PRINCIPAL``."""
+"""The kind of writes by trackers; their ``principal`` is ``PRINCIPAL``."""
 
 PRINCIPAL: Final = "ctxd"
 
 RESTART_S: Final = 5.0
-"""Seconds before trackers that failed are run again."""
+"""Seconds before failed trackers are restarted."""
 
 LEASED_AT_A_TIME: Final = 1_000
-"""Files of one session that are looked up before other sessions have their turn."""
+"""Files of one session that are leased in one batch."""
 
 BUSY_S: Final = 0.1
-"""Seconds for which a session counts as at work after a write."""
+"""Seconds for which a session counts as busy after a write."""
 
 ROWS_INLINE_MAX: Final = 2_000
-"""Tracked files that are put in order on the loop: some 2 ms. More go to a thread."""
+"""Up to this many tracked files are sorted on the loop, in some 2 ms; more on a thread."""
 
 Row = tuple[str, TrackedFile]
 
 
 class Tracking:
-    """Tracks for the sessions of one store. ``room`` is the number of further files that may be
-    tracked for a session. ``failed`` takes what broke the trackers; they are run again then."""
+    """Tracks files for the sessions of one store. ``room`` returns the number of further files that may be tracked for
+    a session. ``failed`` is called with an exception of the trackers, which are then restarted."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class Tracking:
         self._failed = failed
         self.room = room
         host = sessions.host_filesystem_id
-        # Whatever the daemon itself can look at, for whichever session.
+        # All files that the daemon itself can read, for any session.
         self._anywhere = MountTable((), filesystem_id=host, host_filesystem_id=host, by_device=True)
         self._wanted: dict[str, dict[str, bool]] = {}
         self._asked = anyio.Event()
         self._listing = Lane("tracker.list", inline=ROWS_INLINE_MAX)
-        # Of all types: an edit of a file that its session knows is a write of that file alone, and is work as well.
+        # Writes of all types: a session may write a file alone, when it edits one that it knows, and is then busy too.
         self._store.on_durable(self._land)
         sessions.on_live(self._take_up)
 
@@ -114,19 +114,19 @@ class Tracking:
                     break
             else:
                 if write.kind == CONFIGURE:
-                    # Files that the new mounts do not show are followed no longer; the rest are leased anew.
+                    # Files outside the new mounts are no longer followed; the others are leased again.
                     self._let_go(session)
-                # The session did something: its leases are extended, or taken anew.
+                # The session is in use: its leases are extended, or taken again.
                 if session in leases:
                     leases[session] = now + self.trackers.lease_s
                 elif (live := self._sessions.peek(session)) is not None:
                     self._take_up(live)
 
     def _take_up(self, live: LiveSession) -> None:
-        """Track all that ``live`` has read: it is used after a restart, a pause, or a long rest."""
+        """Track all files that ``live`` has read: it is in use after a restart, a pause, or a long idle time."""
         read = live.state.read
         if read and live.settings.state == "active" and live.session not in self.trackers.tracked.leases:
-            # Also if it has read no file: its next write then looks at none of what it has read.
+            # Also if it has read no files, so that its next write does not look for them again.
             self.trackers.renew(live.session)
             if files := live.state.files(read):
                 self._want(live.session, files, known=True)
@@ -152,7 +152,7 @@ class Tracking:
                     try:
                         files = await self._followable(session, ids[start : start + LEASED_AT_A_TIME])
                     except CtxdError:
-                        # The store is not readable now; the session's next write asks again.
+                        # The store cannot be read now; the session's next write tries again.
                         self._let_go(session)
                         break
                     for known in (True, False):
@@ -160,7 +160,7 @@ class Tracking:
                         self.trackers.lease(session, some, known=known)
 
     async def _followable(self, session: str, ids: Sequence[str]) -> dict[str, Followed]:
-        """Those files among ``ids`` that the daemon may read for ``session``."""
+        """Return the files among ``ids`` that the daemon may read for ``session``."""
         heads = await self._store.heads(ids)
         sources = {
             id: file
@@ -201,23 +201,23 @@ class Tracking:
         return ends is not None and ends - self.trackers.lease_s > self._clock.monotonic() - BUSY_S
 
     async def changed(self, ids: Sequence[str]) -> Mapping[str, bool | None]:
-        """Store what became of ``ids``. See ``ctxd.trackers.watcher_interface.Observer``."""
+        """Store the changes of ``ids``. See ``ctxd.trackers.watcher_interface.Observer``."""
         try:
             away = await self._store_changes(ids)
         except CtxdError:
-            # Another part reports that the store refuses writes; until it accepts them, these are retried.
+            # The store's failure is reported elsewhere; these files are retried until it accepts writes again.
             return {}
         return {id: None if id in away else self._is_there(id) for id in ids}
 
     async def _store_changes(self, ids: Sequence[str]) -> set[str]:
-        """Read and write what changed. Returns: those whose source cannot be reached."""
+        """Store new versions of changed files. Returns: the ids of files whose source is unreachable."""
         compared = await self._indexer.freshener.compare(self._anywhere, ids)
         away = set(compared.orphaned)
         for slice_ids in compared.slices:
             found = await self._indexer.freshener.freshen(slice_ids)
             away.update(found.orphaned)
             if found.documents:
-                # No await since it was decided: no session's version comes between.
+                # No await since the decision, so that no version of a session comes between.
                 write = Write(
                     kind=KIND,
                     principal=PRINCIPAL,
@@ -233,14 +233,14 @@ class Tracking:
         head = self._store.peek(id)
         return not (isinstance(head, Stored) and is_deleted(head.document))
 
-    # --- seeing it ---
+    # --- listing ---
 
     async def rows(self, *, after: str, state: State | None, limit: int) -> list[Row]:
-        """Tracked files by path and id from beyond ``after`` on, a row each: its id and the file. Cancel: safe."""
+        """Return rows of tracked files, sorted by path and id, after the sort key ``after``. Cancel: safe."""
         return await self._page(list(self.trackers.tracked.files.items()), after, state, limit)
 
     async def rows_of(self, session: str, *, after: str, state: State | None, limit: int) -> list[Row]:
-        """The same of all that ``session`` has read, tracked or not. Raises: CtxdError session_not_found."""
+        """As ``rows``, for all files that ``session`` has read, tracked or not. Raises: CtxdError session_not_found."""
         live = await self._sessions.live(session)
         waits = "not attached yet" if live.settings.state == "active" else f"the session is {live.settings.state}"
         read = live.state.files(live.state.read)

@@ -1,12 +1,12 @@
-"""The trash: emptying it of sessions that were removed long ago, and retiring into it those that have long been idle.
+"""The trash: empties sessions that were removed long ago, and moves sessions that have long been idle to the trash.
 
-A session is emptied in steps, each of which is durable before the next and can be repeated. Its head is marked, from
-when on the session exists no more. Then its tool calls and observations, its records and entries, and its segments are
-purged, in this order, as the segments are what the others are found by. Then every version of the head is replaced by
-one that keeps the id taken and the removal on record. After a crash the next collection goes on.
+A session is emptied in steps, each of which can be repeated and is durable before the next. First its head is marked,
+and the session no longer exists. Then its tool calls and observations, its records and entries, and its segments are
+purged, in this order, as the segments are needed to find the others. Then every version of the head is replaced by one
+that keeps the id reserved and the removal on record. After a crash, the next collection continues.
 
-Objects that another session knows, texts that other entities have, files and artifacts stay, see ``PurgeRequest``; and
-commits, save those that the daemon made of the session and nothing else reaches.
+Objects that another session knows, texts that other entities share, files and artifacts stay, see ``PurgeRequest``. So
+do commits, except those that the daemon made of the session and that nothing else reaches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,26 +39,26 @@ from ctxd_protocol.object_types import filesystem_source
 from ctxd_protocol.session_types import Removal
 
 KIND: Final = "session.gc"
-"""The kind of a write that retires a session or marks one that is emptied."""
+"""The kind of a write that retires a session or marks it as emptied."""
 
 ENTITIES_AT_ONCE: Final = 128
-"""Entities that one write purges: others' writes wait for a few milliseconds of work."""
+"""Entities that one write purges: other writes wait for its few milliseconds of work."""
 
 WORK_S: Final = 5.0
 """Seconds of work after which a call ends and leaves the rest to the next one."""
 
 SILENCE_MS_MIN: Final = 60 * 60 * 1000
-"""Length of a silence of the journal that always counts whole."""
+"""Gaps in the journal up to this length always count in full."""
 
 _NAMES_AT_ONCE: Final = 1000
 _FILES_AT_ONCE: Final = 500
 
 
 class _Ages:
-    """Ages by the host's clock, and as far as the journal confirms them.
+    """Ages by the host's clock, and the ages that the journal confirms.
 
-    A clock that jumps forward makes everything old at once; the journal then has a silence of that length. So a silence
-    counts for at most a third of ``keep_ms``.
+    A clock that jumps forward makes everything old at once; the journal then has a silence (a time without writes) of
+    that length. So a silence counts for at most a third of ``keep_ms``, or ``SILENCE_MS_MIN`` if that is more.
     """
 
     def __init__(self, now_ms: int, newest_ms: int, silences: Sequence[tuple[int, int]], keep_ms: int) -> None:
@@ -68,13 +68,13 @@ class _Ages:
         self._counted_ms = silence_ms_max(keep_ms)
 
     def confirmed(self, wall_ms: int, valid_time: int) -> int:
-        """The age that the journal confirms of what was written at ``wall_ms``, with ``valid_time``."""
+        """Return the age in ms that the journal confirms for a write at ``wall_ms`` with ``valid_time``."""
         beyond = [max(0, end - start - self._counted_ms) for start, end in self._silences if start >= valid_time]
         return min(self.now_ms - wall_ms, self._end - valid_time - sum(beyond))
 
 
 def silence_ms_max(keep_ms: int) -> int:
-    """The most that a silence of the journal counts for."""
+    """Return the longest time, in ms, that a silence of the journal counts for."""
     return max(keep_ms // 3, SILENCE_MS_MIN)
 
 
@@ -87,7 +87,7 @@ class Trash:
         self._collecting = SessionLock()
 
     async def collect(self, actor: Actor, params: wire.SessionGcParams) -> wire.SessionGcResult:
-        """Empty and retire sessions in the order of their ids, those first whose emptying was cut short.
+        """Empty and retire sessions in the order of their ids, after those whose emptying was interrupted.
 
         Raises: CtxdError of the store. Cancel: safe; the next collection goes on.
         """
@@ -117,7 +117,7 @@ class Trash:
     async def _collect(
         self, actor: Actor, session: str, ages: _Ages, params: wire.SessionGcParams
     ) -> wire.CollectedSession | None:
-        """Empty or retire ``session`` if it is old enough, or find why it is kept all the same; None if it is not."""
+        """Empty or retire ``session`` if it is old enough, or report why it is kept; None if it is not old enough."""
         known = self._sessions.catalog.newest(session)
         if known is None:
             return None
@@ -158,14 +158,14 @@ class Trash:
         return "elsewhere" if session in self._sessions.moved_sessions else None
 
     async def _last_write(self, session: str) -> tuple[int, int]:
-        """When the newest write of ``session`` was made, on the host's clock, and its valid time."""
+        """Return the time of the newest write of ``session`` by the host's clock, and its valid time."""
         head_id = session_object_id(session)
         newest = await self._store.scan(segments_prefix(session), page=Page(limit=1, ascending=False))
         stored = [*newest, *(head for head in (await self._store.heads((head_id,))).values() if head is not None)]
         return max((each.tx_time, each.valid_time) for each in stored)
 
     async def _retire(self, actor: Actor, session: str, now_ms: int) -> bool:
-        """Move ``session`` to the trash; False if it was used meanwhile."""
+        """Move ``session`` to the trash. Returns: False if it is in use."""
         live = await self._sessions.live(session)
         if not live.idle:
             return False
@@ -198,12 +198,12 @@ class Trash:
         return wire.CollectedSession(session=session, action="emptied", bytes=size)
 
     async def _mark(self, actor: Actor, live: LiveSession, head: SessionHead) -> bool:
-        """Mark the session as emptied; False if it was forked meanwhile."""
+        """Mark the session as emptied. Returns: False if it was forked meanwhile."""
         id = session_object_id(live.session)
         async with live.lock:
             live.require_current()
             stored = (await self._store.heads((id,)))[id]
-            # A fork that was accepted is in the catalog once it is durable; none is accepted of a marked session.
+            # An accepted fork is in the catalog once it is durable; a marked session cannot be forked.
             await self._store.settled()
             if self._reason_to_keep(live.session) == "forked":
                 return False
@@ -223,7 +223,7 @@ class Trash:
         await self._store.submit(Write(kind=purge.KIND, principal=actor.principal, purge=asked)).wait()
 
     async def _parts(self, session: str) -> list[str]:
-        """The entities that belong to ``session`` alone, the segments last."""
+        """Return the entities that belong to ``session`` alone, the segments last."""
         prefixes = (entries_prefix, component_texts_prefix, assemblies_prefix, segments_prefix)
         own: list[str] = [*await self._objects(session), system_prompt_id(session)]
         for prefix in prefixes:
@@ -231,7 +231,7 @@ class Trash:
         return [*await self._checkpoints(session), *own]
 
     async def _checkpoints(self, session: str) -> list[str]:
-        """The commits that the daemon made of ``session`` and that nothing reaches: no tag, and no other commit."""
+        """Return the commits that the daemon made of ``session`` and that no tag, session or kept commit reaches."""
         found = await self._store.commits(partial(commit_index.named_commits, session=session))
         made: dict[str, bool] = {}
         for some in batched((each.id for each in found), _FILES_AT_ONCE):
@@ -250,8 +250,8 @@ class Trash:
         return unreached
 
     async def _objects(self, session: str) -> list[str]:
-        """The tool calls and observed files that only ``session`` knows; none once its first segment is purged, before
-        which they all were."""
+        """Return the tool calls and observed files that only ``session`` knows; none once its first segment is purged,
+        as they were purged before it."""
         own = await self._store.commits(partial(purge.entities, prefix=segments_prefix(session)))
         first = (await self._store.heads(own[:1])).get(own[0]) if own else None
         if first is None or is_purged(first.document):
@@ -271,7 +271,7 @@ class Trash:
 
 
 def _without_content(head: SessionHead) -> SessionHead:
-    """The head of an emptied session: whose it was, and its removal."""
+    """Return the head of an emptied session, which keeps its owner and its removal."""
     was = head.settings
     settings = SessionSettings(
         agent=was.agent, principal=was.principal, created_at=was.created_at, ordinal=was.ordinal,
