@@ -1,1 +1,1 @@
-"""Delta formats of context commits: reading, writing, counting and translating the conversations that commits hold."""
+"""Delta formats of context commits: reading, writing, counting and translating conversations."""

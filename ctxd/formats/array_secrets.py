@@ -1,7 +1,6 @@
 """Secrets in deltas that are one CBOR array.
 
-A module of its own: the daemon captures deltas before it stores them, and ``ctx capture`` before it puts commits that
-it cannot deliver into a file.
+Separate: the daemon uses it before it stores deltas, and ``ctx capture`` before it saves undelivered commits to a file.
 """
 
 from collections.abc import Mapping
@@ -15,9 +14,9 @@ from ctxd.secrets.redaction import Capture
 
 
 def captured_array(capture: Capture, content: bytes) -> bytes:
-    """Return ``content`` as it is to be kept, the secrets in it flagged or redacted.
+    """Return ``content`` with secrets flagged or redacted.
 
-    Raises: UnreadableDelta, also for a map with one key twice, of which readers see one value.
+    Raises: UnreadableDelta, also for a map with a duplicate key, as readers would see only one of its values.
     """
     found = [(_kept(capture, item), split) for item, split in whole_items(items(content, unique=True))]
     if not capture.redacted:
@@ -26,7 +25,7 @@ def captured_array(capture: Capture, content: bytes) -> bytes:
 
 
 def _kept(capture: Capture, value: Any) -> Any:  # noqa: ANN401 - any CBOR value
-    """``value`` with its texts captured; byte strings too, as JSON if they are."""
+    """Return ``value`` with secrets redacted in texts and byte strings; bytes that are JSON are searched as JSON."""
     if isinstance(value, bytes):
         text = value.decode("utf-8", "surrogateescape")
         try:

@@ -1,7 +1,7 @@
 """``bureau-agent-v1``: a CBOR array of Bureau's messages to a model, byte for byte.
 
-A message has a role and blocks; every block has all members, empty ones where its type has no use for them. Members and
-types that are unknown survive reading and writing.
+A message has a role and blocks; every block has all members, and those that its type does not use are empty. Unknown
+members and types survive reading and writing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ _MEMBERS: Final = ("ToolUse", "Thinking", "ToolResult", "ServerToolUse", "Server
 
 
 def events(messages: Iterable[object]) -> Iterator[typed.Event]:
-    """Yield the events of messages; the blocks of one have an equal ``message``."""
+    """Yield the events of ``messages``; events of one message have the same ``message``."""
     for number, message in enumerate(messages):
         place = f"{NAME}/{number}"
         match message:
@@ -33,9 +33,9 @@ def events(messages: Iterable[object]) -> Iterator[typed.Event]:
 
 
 class MessageWriter:
-    """Conversion of events to messages: neighbours of one role become one message, as providers require.
+    """Conversion of events to messages: consecutive events of one role become one message, as providers require.
 
-    Events of sub-agents and those that no model was shown are left out, and counted.
+    Events of sub-agents, and events that no model has seen, are left out and counted.
     """
 
     def __init__(self, losses: Losses) -> None:
@@ -45,7 +45,7 @@ class MessageWriter:
         self._blocks: list[Block] = []
 
     def add(self, event: typed.Event) -> Iterator[Any]:
-        """Take one event, and yield the messages that are complete."""
+        """Add one event, and yield the messages that it completes."""
         place = event.message if (event.message or "").startswith(NAME) else None
         match event:
             case typed.OpaqueEvent(kind=kind, data={"message": message}) if kind == NAME:
@@ -119,7 +119,7 @@ def _args(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _block(event: typed.Event) -> tuple[str, Block] | None:
-    """Return the role and the block of an event; None if the format has none for it."""
+    """Return the role and the block of an event; None if the format cannot express it."""
     block: Block = {"Text": "", "Type": "text", **dict.fromkeys(_MEMBERS)}
     match event:
         case typed.PromptEvent() | typed.SystemEvent() | typed.CompactionEvent():

@@ -1,6 +1,6 @@
-"""Deltas that are one CBOR array: its items one at a time, and concatenation without decoding them.
+"""Deltas that are one CBOR array: reading items one at a time, and concatenation without decoding them.
 
-Arrays are written as RFC 8949's core deterministic encoding has them, so that equal conversations have equal bytes.
+Arrays are written in the core deterministic encoding of RFC 8949, so that equal conversations have equal bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ import cbor2
 from cbor2 import CBORTag
 
 _NULL: Final = b"\xf6"
-"""An array that was never made, which Go writes for an empty list."""
+"""The CBOR value that Go writes for a nil slice: read as an empty array."""
 
 _INDEFINITE: Final = 0x9F
 _BREAK: Final = 0xFF
@@ -19,7 +19,7 @@ _ARRAY: Final = 0x80
 
 
 class UnreadableDelta(ValueError):
-    """The bytes of a delta are not what its format names."""
+    """The bytes of a delta are not valid in its format."""
 
 
 def _refused(_value: object, _immutable: bool) -> Any:  # noqa: ANN401 - the signature of cbor2's callbacks
@@ -32,14 +32,14 @@ def _as_tag(tag: int) -> Callable[[Any, bool], CBORTag]:
 
 _SEMANTIC: Final = {
     **dict.fromkeys((25, 28, 29, 256), _refused),
-    # Dates, fractions, expressions, MIME, UUIDs, addresses, sets, complex numbers: each in the bytes that it came in.
+    # Dates, fractions, regular expressions, MIME, UUIDs, addresses, sets, complex numbers: kept as plain tagged values.
     **{tag: _as_tag(tag) for tag in (0, 1, 4, 5, 30, 35, 36, 37, 52, 54, 100, 258, 260, 261, 1004, 43000, 55799)},
 }
-"""What is made of tagged values, for the tags that cbor2 knows, big integers aside."""
+"""Decoders of tagged values, for all tags that cbor2 would decode itself, except big integers."""
 
 
 class _Head(NamedTuple):
-    """Start of an array: its number of items, None if it has an end mark instead, and the offset of the first one."""
+    """Head of an array: its number of items, None for indefinite length, and the offset of the first item."""
 
     length: int | None
     size: int
@@ -51,7 +51,7 @@ def encoded(item: object) -> bytes:
 
 
 def array_head(count: int) -> bytes:
-    """Return the start of an array of ``count`` items."""
+    """Return the head of an array of ``count`` items."""
     if count < 24:
         return bytes([_ARRAY | count])
     size = next(power for power in range(4) if count < 1 << (8 << power))
@@ -64,9 +64,9 @@ def joined(found: Sequence[bytes]) -> bytes:
 
 
 def joinable(content: bytes) -> tuple[int, memoryview | bytes]:
-    """Return the number of items of an array and their bytes, as another array can hold them.
+    """Return the number of items of an array and their bytes, ready to be embedded in another array.
 
-    Cost: constant, save for an array of indefinite length, which is encoded again. Raises: UnreadableDelta if
+    Cost: constant, except for an array of indefinite length, which is encoded again. Raises: UnreadableDelta if
     ``content`` does not begin as an array; the items themselves are not checked.
     """
     head = _head(content)
@@ -77,9 +77,9 @@ def joinable(content: bytes) -> tuple[int, memoryview | bytes]:
 
 
 def items(content: bytes, *, unique: bool = False) -> Iterator[Any]:
-    """Yield the items of an array, one at a time; with ``unique`` none with a map that has one key twice.
+    """Yield the items of an array, one at a time. With ``unique``, maps with duplicate keys are refused.
 
-    Raises: UnreadableDelta, there and while iterating.
+    Raises: UnreadableDelta while iterating.
     """
     head = _head(content)
     file = BytesIO(content)

@@ -1,4 +1,5 @@
-"""Attachments as Claude's provider accepts them: it refuses every later request of a session that has another. Pure."""
+"""Attachments in forms that Claude's provider accepts: with any other, it refuses all further requests of the session.
+Pure."""
 
 import mimetypes
 from typing import Any, Final
@@ -15,7 +16,7 @@ _SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg")
 
 
 def accepted(found: Attachment) -> Attachment | None:
-    """Return an attachment in a form that Claude accepts, None without one."""
+    """Return an attachment in a form that Claude accepts, None if no form is accepted."""
     if found.media_type == _TEXT:
         return found if (found.data or b"").strip() else None
     if found.data is None:
@@ -26,7 +27,7 @@ def accepted(found: Attachment) -> Attachment | None:
 
 
 def with_sources(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record whose attachments have the sources that Claude's provider knows, with no member more."""
+    """Return a record without members in the sources of its attachments that Claude's provider does not accept."""
     message = record.get("message")
     if isinstance(message, dict) and isinstance(message.get("content"), list):
         return {**record, "message": {**message, "content": [_with_source(each) for each in message["content"]]}}
@@ -34,7 +35,8 @@ def with_sources(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type_at(found: Attachment) -> str | None:
-    """Return the type of what is at an address; its name shows that of one of Claude's own."""
+    """Return the media type of an attachment at an address, by its path if its own type is not an image; None if Claude
+    does not accept it."""
     try:
         address = urlsplit(found.url or "")
     except ValueError:

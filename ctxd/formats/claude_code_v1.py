@@ -1,6 +1,6 @@
-"""``claude-code-v1``: complete lines of a session file of Claude Code, written so that Claude Code resumes them.
+"""``claude-code-v1``: complete lines of a session file of Claude Code, written so that Claude Code can resume them.
 
-Reading is the transcript reader's work. Identifiers that an event lacks follow from its place and its text, so that
+``ctxd.transcripts.claude_code`` reads them. Ids that an event lacks are derived from its place and its text, so that
 equal conversations become equal files.
 """
 
@@ -27,9 +27,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SessionWriter:
-    """Conversion of events to records of one session file: a chain of its own for each sub-agent.
+    """Conversion of events to records of one session file: each sub-agent has its own chain.
 
-    ``add_line`` takes the lines of a session that need no conversion, and links them to what was written before.
+    ``add_line`` takes lines of a session that need no conversion, and links them to the records before.
     """
 
     def __init__(self, losses: Losses) -> None:
@@ -54,7 +54,7 @@ class SessionWriter:
         yield from (line + b"\n" for line in records)
 
     def add_line(self, line: bytes) -> bytes:
-        """Return a line of a session, with the last record as its parent if it is a root."""
+        """Return ``line``; if it is a root, with the last record as its parent."""
         try:
             record = decoded(line)
         except ValueError:
@@ -73,7 +73,7 @@ class SessionWriter:
         return msgspec.json.encode({**record, "parentUuid": previous}) + b"\n"
 
     def _placed(self, event: typed.Event, record: Record) -> bytes:
-        """Add the members that every record has."""
+        """Return the encoded ``record`` with the members that every record has."""
         if isinstance(event, typed.OpaqueEvent):
             return msgspec.json.encode(record)
         self._written += 1
@@ -127,7 +127,7 @@ class SessionWriter:
     def _assistant(
         self, event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent, block: Record
     ) -> Record:
-        # Blocks of one answer share an id: the harness sends them back as one message.
+        # Blocks of one response share an id: the harness sends them to the model as one message.
         unnamed = self._responses.get(event.sidechain) or f"msg_{uuid5(_NAMES, str(self._written)).hex}"
         response = self._responses[event.sidechain] = event.message or unnamed
         message: Record = {
@@ -150,14 +150,14 @@ class SessionWriter:
 
 
 def _is_known_by_its_text(event: typed.SystemEvent) -> bool:
-    """True for a notice that Claude Code itself writes as a text of the user, such as a command."""
+    """Return True for a notice that Claude Code writes as a user text and recognises by its text, such as a command."""
     if event.kind == "interrupted":
         return event.text.startswith("[Request interrupted by user")
     return event.kind is not None and wrapper_of(event.text) == event.kind
 
 
 def _beside(event: typed.Event) -> Record:
-    """Return what the source recorded beside the fields; of a session of this format, members of its records."""
+    """Return the recorded members without a field in ``event``; from sessions of this format, members of records."""
     return {name: value for name, value in (event.meta or {}).items() if name not in ("message", "content")}
 
 
@@ -166,7 +166,7 @@ def _text(text: str) -> list[Record]:
 
 
 def _joined(content: list[Record]) -> str | list[Record]:
-    """Return text alone as a string, as the harness writes it."""
+    """Return a single text block as a string, as the harness writes it; other content unchanged."""
     match content:
         case []:
             return ""
@@ -185,7 +185,7 @@ def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEve
         case typed.ThinkingEvent(encrypted=str(data)):
             return [{"type": "redacted_thinking", "data": data}]
         case typed.ThinkingEvent():
-            # The provider refuses reasoning that it did not sign.
+            # The provider refuses unsigned reasoning.
             return []
         case typed.ToolCallEvent():
             kind = "server_tool_use" if (event.meta or {}).get("server_tool") is True else "tool_use"
@@ -197,7 +197,7 @@ def _attachment(found: typed.Attachment) -> Record:
     if found.data is None and found.url is None and found.artifact is None:
         return {"type": "text", "text": found.name or found.media_type}
     if found.data is not None and found.media_type == "text/plain":
-        # The provider takes no text in base64.
+        # The provider does not accept text in base64.
         source = {"type": "text", "media_type": found.media_type, "data": found.data.decode("utf-8", "replace")}
     elif found.data is not None:
         data = b64encode(found.data).decode()

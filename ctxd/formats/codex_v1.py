@@ -1,6 +1,6 @@
-"""``codex-v1``: complete lines of a rollout file of codex, written so that codex resumes them.
+"""``codex-v1``: complete lines of a rollout file of codex, written so that codex can resume them.
 
-Reading is the transcript reader's work. Events that were read from a rollout become lines with the same events again.
+``ctxd.transcripts.codex`` reads them. Events that were read from a rollout become lines that give the same events.
 """
 
 import json
@@ -25,17 +25,17 @@ _CALLS: Final[dict[str, tuple[str, ...]]] = {
     "tool_search": ("execution",),
     "image_generation": ("status", "result"),
 }
-"""Tools whose calls are items of their own, with the members that codex needs beside their arguments."""
+"""Tools whose calls have their own item type, with the members that codex needs besides their arguments."""
 
 _PROVIDERS: Final = frozenset({"web_search", "image_generation"})
-"""Tools that the provider runs itself: the call is all that is recorded."""
+"""Tools that the provider runs: only the call is recorded."""
 
 _ROLES: Final = frozenset({"developer", "system"})
 _SHOWN: Final = "event_msg."
 
 
 class RolloutWriter:
-    """Conversion of events to lines of one rollout. Sub-agents have rollouts of their own, so that they are lost."""
+    """Conversion of events to lines of one rollout. Events of sub-agents, which have their own rollouts, are lost."""
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
@@ -43,7 +43,7 @@ class RolloutWriter:
         self._searches: set[str | None] = set()
 
     def add(self, event: typed.Event) -> Iterator[bytes]:
-        """Yield the line of one event, if a rollout has a place for it."""
+        """Yield the line of one event, if a rollout can hold it."""
         if isinstance(event, typed.OpaqueEvent) and event.kind == DAMAGED and isinstance(event.data, str):
             yield event.data.encode() + b"\n"
             return
@@ -106,7 +106,7 @@ class RolloutWriter:
                 if event.attachments:
                     output = _content("input_text", event.text, event.attachments)
                 if event.is_error:
-                    # codex reads the success of old rollouts only, and drops an output that has it.
+                    # codex accepts the member ``success`` only in old rollouts, and drops outputs that have it.
                     self._losses.add("tool_result.is_error")
                 return {"type": kind, "call_id": event.call or "", "output": output}
 
@@ -120,7 +120,7 @@ class RolloutWriter:
         call: Record = {"name": event.tool, "call_id": event.call}
         if isinstance(event.args, str):
             if "status" not in (event.meta or {}) and not _is_object(event.args):
-                # The model wrote arguments of a function that are no JSON.
+                # The model wrote function arguments that are not JSON.
                 return {"type": "function_call", **call, "arguments": event.args}
             self._custom.add(event.call)
             return {"type": "custom_tool_call", **call, "input": event.args}
@@ -129,12 +129,12 @@ class RolloutWriter:
 
 
 def runs_at_provider(event: typed.Event) -> bool:
-    """True for a call of codex that its provider ran, so that it has no output of its own."""
+    """Return True for a call in codex that the provider ran, so that it has no separate output."""
     return isinstance(event, typed.ToolCallEvent) and event.tool in _PROVIDERS and _is_item(event)
 
 
 def _is_item(event: typed.ToolCallEvent) -> bool:
-    """True for a call that codex recorded as an item of its own: other harnesses may have tools of the same names."""
+    """Return True for a call that codex recorded with its own item type: other harnesses may use the same names."""
     if event.tool not in _CALLS or not all(name in (event.meta or {}) for name in _CALLS[event.tool]):
         return False
     kind = event.args.get("type") if isinstance(event.args, dict) else None
@@ -155,22 +155,22 @@ def _is_object(text: str) -> bool:
 
 
 def timestamp(at: int) -> str:
-    """Return a time in ms since 1970 as harnesses write it; 1970 for one beyond the years that they read."""
+    """Return a time in ms since 1970 in the form that harnesses write; 1970 for years that they cannot read."""
     moment = datetime.fromtimestamp(at / 1000 if 0 <= at < 1 << 47 else 0, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def data_url(found: typed.Attachment) -> str:
-    """Return the address of an attachment: its bytes themselves, or where they are."""
+    """Return the URL of an attachment: its bytes as a data URL, or its address."""
     if found.data is None and found.url is None:
         return f"artifact:{found.artifact}"
-    # Base64 that is damaged was kept as it was.
+    # Damaged base64 was kept unchanged in ``url``.
     text = b64encode(found.data).decode() if found.data is not None else found.url or ""
     return text if "://" in text[:64] else f"data:{found.media_type};base64,{text}"
 
 
 def user_message(text: str, attachments: tuple[typed.Attachment, ...] = ()) -> Record:
-    """Return the item of a message of the user."""
+    """Return the item of a user message."""
     return _message("user", "input_text", text, attachments)
 
 

@@ -1,7 +1,7 @@
-"""Messages that a compaction leaves in the window of a model, as each harness records them. Pure.
+"""Messages that a compaction keeps in the window of a model, in the form that each harness records. Pure.
 
-Claude Code and pi name the first message that stays, opencode does so in the request for the compaction. codex records
-the new window itself, or a summary alone, beside which it repeats the newest prompts.
+Claude Code and pi name the first kept message in the compaction, opencode in the request for it. codex records the new
+window itself, or only a summary; its window then has the summary and the newest prompts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,22 +16,22 @@ from ctxd.transcripts.records import Line, number_of, record_of, records_of, tex
 from ctxd_protocol import event_types as typed
 
 HISTORY: Final = "replacement_history"
-"""Member of codex's compactions: the items that replace the conversation."""
+"""Member of compactions by codex: the items that replace the conversation."""
 
 _PROMPTS_BYTES_MAX: Final = 80_000
-"""Bytes of the newest prompts that codex repeats beside a summary alone."""
+"""Bytes of the newest prompts that codex repeats if it recorded only a summary."""
 
 
 def replaces(event: typed.Event) -> bool:
-    """True for a compaction that has what replaces the conversation before it."""
+    """Return True for a compaction with a summary or items that replace the conversation before it."""
     return isinstance(event, typed.CompactionEvent) and bool(event.summary or _history(event))
 
 
 def with_codex_windows(events: Iterable[typed.Event], first_format: str, as_items: bool) -> Iterator[typed.Event]:
-    """Yield ``events`` with the window that each compaction of codex made: as events behind the compaction, or with
-    ``as_items`` as the ``replacement_history`` that codex itself reads.
+    """Yield ``events`` with the window that each compaction by codex made: as events after the compaction, or with
+    ``as_items`` as the ``replacement_history`` that codex reads.
 
-    ``first_format``: that of the oldest delta. Nothing else shows that a summary alone is of codex.
+    ``first_format``: that of the oldest delta. Nothing else shows that a compaction with only a summary is by codex.
     """
     prompts: list[typed.PromptEvent] = []
     for event in events:
@@ -56,7 +56,7 @@ def with_codex_windows(events: Iterable[typed.Event], first_format: str, as_item
 
 
 class Places:
-    """Places of events in a list that grows, to find those that a compaction leaves in the window."""
+    """Places of events in a growing list, to find those that a compaction keeps in the window."""
 
     def __init__(self) -> None:
         self._places: dict[str | None, int] = {}
@@ -74,14 +74,14 @@ class Places:
             self._tail = text_of(record_of(event.data).get("tail_start_id")) or None
 
     def kept(self, event: typed.CompactionEvent, events: list[typed.Event]) -> list[typed.Event] | None:
-        """Return those of ``events`` that ``event`` leaves in the window, and forget the places; None if the first of
-        them is not there."""
+        """Return the ``events`` that the compaction ``event`` keeps in the window, and forget the places; None if the
+        first kept event is not found."""
         places, self._places = self._places, {}
         tail, self._tail = self._tail, None
         meta = event.meta or {}
         if event.kept_from is None and number_of(meta.get("firstKeptEntryIndex")) is not None:
-            # Entries of pi's first version have no ids; the context begins with those that are kept. Of several
-            # summaries pi shows the newest.
+            # Entries of pi's first version have no ids; the context begins with the kept ones. pi shows only the newest
+            # of several summaries.
             return [each for each in events if not isinstance(each, typed.CompactionEvent)]
         first = event.kept_from or (tail if "info" in meta else None)
         if first is None:
@@ -94,7 +94,7 @@ def _history(event: typed.CompactionEvent) -> list[Any]:
 
 
 def _events(event: typed.CompactionEvent) -> list[typed.Event]:
-    """Return the events of a window that codex recorded, but for the summary, which is its last message."""
+    """Return the events of a window that codex recorded, without the summary, its last message."""
     items = ({"type": "response_item", "payload": item} for item in _history(event))
     found = [entry.event for entry in read_rollout(Line(0, item) for item in items)]
     for place in reversed(range(len(found)) if event.summary else ()):

@@ -1,6 +1,6 @@
-"""Table of delta formats: name, media type, and the events of a delta; and the counts of a delta's messages and tokens.
+"""Table of delta formats: their names and readers; and the counts of a delta's messages and tokens.
 
-``narrative-v1`` and ``raw-v1`` are forms of an answer, not of deltas.
+``narrative-v1`` and ``raw-v1`` are formats of results, not of deltas.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,10 +32,10 @@ _BYTES_PER_TOKEN: Final = 4
 
 
 class DeltaFormat(NamedTuple):
-    """A format of deltas. ``events`` reads deltas that follow each other in a chain, each as one piece of bytes.
+    """A format of deltas. ``events`` reads the bytes of consecutive deltas of a chain.
 
-    ``is_lines``: a delta is complete lines of JSON, otherwise one CBOR array. ``edited``: reads deltas as ``events``
-    does, with what later ones change in earlier ones, each several times; None where nothing is changed afterwards.
+    ``is_lines``: a delta consists of complete lines of JSON, otherwise of one CBOR array. ``edited``: as ``events``,
+    but applies edits of earlier entries, and reads each delta several times; None for formats without edits.
     """
 
     name: str
@@ -45,9 +45,9 @@ class DeltaFormat(NamedTuple):
 
 
 def window_events(format: DeltaFormat, deltas: Sequence[Callable[[], bytes]]) -> Iterator[Event]:
-    """Yield the events of ``deltas``, each read by a call, as the window of a model has them.
+    """Yield the events of ``deltas``, functions that return their bytes, in the form in which a model sees them.
 
-    Raises: UnreadableDelta; what a call raises.
+    Raises: UnreadableDelta, and the errors of the functions.
     """
     if format.edited is not None:
         return format.edited(deltas)
@@ -55,7 +55,8 @@ def window_events(format: DeltaFormat, deltas: Sequence[Callable[[], bytes]]) ->
 
 
 class Counts(NamedTuple):
-    """Size of a conversation. ``messages``: prompts, responses, reasoning, tool calls, their results, and summaries.
+    """Size of a conversation. ``messages``: number of prompts, responses, reasoning, tool calls, their results, and
+    compactions.
 
     ``tokens``: an estimate, a quarter of the bytes of their texts and arguments.
     """
@@ -65,9 +66,9 @@ class Counts(NamedTuple):
 
 
 def count(format: str, content: bytes) -> Counts:
-    """Return the counts of one delta; no messages where the format is unknown. Reads it whole: one item at a time.
+    """Return the counts of one delta; no messages if the format is unknown. Decodes the delta one item at a time.
 
-    Raises: UnreadableDelta if ``content`` is not what ``format`` names.
+    Raises: UnreadableDelta if ``content`` is not valid in ``format``.
     """
     known = DELTA_FORMATS.get(format)
     if known is None:
@@ -81,13 +82,13 @@ def count(format: str, content: bytes) -> Counts:
 
 
 def is_array(format: str) -> bool:
-    """True for a format whose deltas are CBOR arrays, which are never UTF-8."""
+    """Return True for a known format whose deltas are CBOR arrays, which are never UTF-8."""
     known = DELTA_FORMATS.get(format)
     return known is not None and not known.is_lines
 
 
 def measured(event: Event) -> tuple[int, int]:
-    """Return whether an event counts as a message, and the bytes of its text."""
+    """Return the number of messages of an event, 1 or 0, and the bytes of its text."""
     if not isinstance(event, _CONVERSATION):
         return 0, 0
     text = event.tool + args_text(event.args) if isinstance(event, ToolCallEvent) else text_of(event)
@@ -95,7 +96,7 @@ def measured(event: Event) -> tuple[int, int]:
 
 
 def tokens_of(size: int) -> int:
-    """Return the tokens of that many bytes of text."""
+    """Return the estimated tokens of ``size`` bytes of text."""
     return ceil(size / _BYTES_PER_TOKEN)
 
 
@@ -141,4 +142,4 @@ DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
         DeltaFormat("opencode-run-json-v1", True, _from_lines(opencode.read_run)),
     )
 }
-"""Every format that deltas are read in."""
+"""All formats in which deltas can be read, by name."""

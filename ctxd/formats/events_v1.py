@@ -1,8 +1,8 @@
 """``events-v1``: a CBOR array of Bureau's events, byte for byte.
 
-An item holds its type, whole seconds, and one payload; JSON inside it is a byte string. What a typed event has beyond
-that stands in the item's member ``ctxd``, which other readers ignore; so every event survives encoding and decoding.
-Unknown members and types survive too.
+An item holds its type, whole seconds, and one payload; JSON inside it is a byte string. Other fields of a typed event
+are in the item's member ``ctxd``, which other readers ignore; so every event survives encoding and decoding. Unknown
+members and types survive too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,17 +32,17 @@ NAME: Final = "events-v1"
 
 _PART: Final = "ctxd_part"
 _WORD_MAX: Final = 4096
-"""Bytes of a word that is not divided among two parts."""
+"""Words up to this many bytes are not split between two parts."""
 
 _EXTENSION: Final = "ctxd"
 _COMPACTED: Final = "compact_boundary"
 _SOURCE: Final = "user"
 _VERBATIM: Final = frozenset({"metric", "error"})
-"""Types whose payload is an opaque event's data."""
+"""Types whose payload is the data of an opaque event."""
 
 
 def event_of(item: object) -> Event:
-    """Return the event of one item. ``item_of`` is its exact inverse.
+    """Return the event of one item. ``item_of`` is the exact inverse.
 
     An item of an unknown type, or with members of unexpected types, is an opaque event of kind ``events-v1``.
     """
@@ -72,8 +72,8 @@ def item_of(event: Event) -> Any:  # noqa: ANN401 - an unread item may be any va
 
 
 def _whole_item(event: Event) -> Item:
-    """The item of an event, with what its members leave out. Raises: TypeError, ValueError, OverflowError for values
-    that JSON has not."""
+    """Return the item of an event, with the member ``ctxd`` if necessary. Raises: TypeError, ValueError, OverflowError
+    for values that JSON cannot express."""
     item = _written(event)
     kept = _read(item)
     if kept == event:
@@ -85,7 +85,7 @@ def _whole_item(event: Event) -> Item:
 
 
 def encoded_items(event: Event, bytes_max: int) -> list[bytes]:
-    """Return an event as encoded items of at most some ``bytes_max`` bytes: one, or parts that ``events`` joins."""
+    """Return an event as encoded items of about ``bytes_max`` bytes at most: one, or parts that ``events`` joins."""
     item = encoded(item_of(event))
     if len(item) <= bytes_max:
         return [item]
@@ -93,12 +93,12 @@ def encoded_items(event: Event, bytes_max: int) -> list[bytes]:
 
 
 def _split(item: bytes, bytes_max: int, at: object) -> list[bytes]:
-    """Return an encoded item in encoded parts of about ``bytes_max`` bytes, with the time ``at``."""
+    """Split an encoded item into encoded parts of about ``bytes_max`` bytes, with the time ``at`` in seconds."""
     parts, start = [], 0
     while start < len(item):
         end = start + bytes_max
         if end < len(item):
-            # No word, and so no secret of one word, is in two parts: each is scanned for itself.
+            # Parts are scanned separately, so words, which may be secrets, are not split.
             end = max(item.rfind(b" ", end - _WORD_MAX, end), item.rfind(b"\n", end - _WORD_MAX, end), start) + 1
             end = end if end > start + 1 else start + bytes_max
         parts.append(item[start:end])
@@ -113,7 +113,7 @@ Split = Callable[[bytes], list[bytes]]
 
 
 def whole_items(found: Iterable[Any]) -> Iterator[tuple[Any, Split]]:
-    """Yield items, each with the function that splits it again once encoded; the parts of one item joined."""
+    """Yield items, with the parts of one item joined, each with a function that splits its encoding again."""
     for run in _runs(found):
         if isinstance(run[-1], dict) and run[-1].get(_PART) == [len(run), len(run)]:
             raws = [part["output"]["raw"] for part in run]
@@ -129,7 +129,7 @@ def whole_items(found: Iterable[Any]) -> Iterator[tuple[Any, Split]]:
 
 
 def _runs(found: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield items alone, and consecutive parts from the first one on together."""
+    """Yield each item in a list of its own, and consecutive parts, beginning with the first, in one list."""
     held: list[Any] = []
     for item in found:
         match item:
@@ -148,13 +148,13 @@ def _runs(found: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def events(found: Iterable[Any]) -> Iterator[Event]:
-    """Yield the events of items. Parts that do not make one event are yielded as they are."""
+    """Yield the events of items. Parts that do not form a whole item are yielded as separate events."""
     for item, _ in whole_items(found):
         yield event_of(item)
 
 
 def _plain(event: Event) -> Event:
-    """``event`` with those values as encoded CBOR that have no form in JSON, such as sets."""
+    """Return ``event`` with values that JSON cannot express, such as sets, as encoded CBOR."""
     held = {name: getattr(event, name, None) for name in ("args", "data", "meta")}
     odd = {name: {"cbor": encoded(value)} for name, value in held.items() if not _is_plain(value)}
     return msgspec.structs.replace(event, **odd)
@@ -195,7 +195,7 @@ def _read(item: Item) -> Event | None:
 
 
 def _with_rest(event: Event, item: Item, kind: str) -> Event | None:
-    """Add the members to ``meta`` that no field holds."""
+    """Add to ``meta`` the members that have no field. None if the result would not encode to ``item``."""
     plain = _written(event)
     if plain == item:
         return event
@@ -214,7 +214,7 @@ def _text(value: object) -> str:
 
 
 def _json(raw: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Decode JSON in a byte string; text that is not JSON is itself, bytes that are not text too."""
+    """Decode JSON in a byte string; return other text as a string, and other bytes unchanged."""
     if not isinstance(raw, bytes):
         raise TypeError("not a byte string")
     try:
@@ -283,7 +283,7 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any]], Event]]] = {
 
 
 def _written(event: Event) -> Item:
-    """Return the item of an event, as far as the format has members for it."""
+    """Return the item of an event without the member ``ctxd``, so without fields that the format lacks."""
     kind, payload = _payload(event)
     at = None if event.at is None else event.at // 1000
     item: Item = {"type": kind, "timestamp": at, kind: payload}

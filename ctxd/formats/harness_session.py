@@ -1,8 +1,8 @@
-"""Conversation as a session of a harness: what of it a harness can continue, in the harness's own form. Pure.
+"""Conversion of a conversation to a session file that a harness can continue. Pure.
 
-A model's provider refuses calls without a result, results without a call, and reasoning that it did not make itself
-with the same messages before. So the conversation begins at its newest compaction, each answer is followed by the
-results of its calls, and reasoning goes unless the session was the same harness's.
+Providers refuse calls without a result, results without a call, and reasoning that they did not produce themselves
+after the same messages. So the session begins at the newest compaction, each response is followed by the results of its
+calls, and reasoning is dropped unless the conversation is from the same harness.
 """
 
 import hashlib
@@ -65,17 +65,17 @@ _SEEN_BY_MODEL: Final[dict[HarnessName, frozenset[str]]] = {
     "pi": frozenset({"branch_summary", "custom_message", "bashExecution"}),
     "opencode": frozenset({"synthetic"}),
 }
-"""Kinds of notices in each harness's own sessions that its model sees and that it does not add again by itself."""
+"""Kinds of notices in a harness's own sessions that its model sees and that the harness does not add again."""
 
 _PI_STOPS: Final = dict.fromkeys(("length", "max_tokens", "model_context_window_exceeded"), "length")
-"""pi's words for reasons to stop that do not follow from the answer."""
+"""Stop reasons that do not follow from the response, to pi's name for them."""
 
 _CODEX_CONTEXT: Final = re.compile(r"\s*<[a-z_ ]+>", re.ASCII)
-"""Start of a text that codex gives its model in each new session; a text of a hook has no such element."""
+"""Start of a text that codex adds to each new session; texts of hooks do not begin with such an element."""
 
 _CODEX_CALL: Final = frozenset({"status", "namespace", "result", "revised_prompt"})
 _CODEX_ITEM: Final = _CODEX_CALL | {"phase", "end_turn", "summary", "execution", "tools"}
-"""Members of codex's items that have no place in an event, of calls and of all in its own sessions."""
+"""Members of codex's items that events have no field for: of calls in any session, and of all items in its own."""
 
 BEGUN: Final = "[An earlier session goes on here.]"
 INTERRUPTED: Final = "[This call was interrupted: no output of it is recorded.]"
@@ -85,16 +85,16 @@ RUN_BY_PROVIDER: Final = "[The provider ran this call: no output of it is record
 _CLAUDE_VERSION: Final = "2.1.330"
 _CODEX_VERSION: Final = "0.169.0"
 _OPENCODE_VERSION: Final = "1.18.33"
-"""Versions that were seen to continue such sessions."""
+"""Versions that were tested to continue such sessions."""
 
 _RANDOM_CHARS: Final = 14
-"""Characters at the end of each id of opencode, by which those of one instant differ."""
+"""Random characters at the end of each id of opencode, which distinguish ids of the same instant."""
 
 
 class NewSession(NamedTuple):
-    """Session that is made: the harness's own id for it, its working directory, and the time in ms since 1970.
+    """Session to write: the harness's own id for it, its working directory, and the time in ms since 1970.
 
-    ``model``: the provider and the model with which opencode goes on.
+    ``model``: the provider and the model with which opencode continues.
     """
 
     id: str
@@ -112,10 +112,10 @@ def written(
     losses: Losses,
     first_format: str = "",
 ) -> bytes:
-    """Return the file of the session ``new`` with the conversation of ``events``; empty if nothing of it can go on.
+    """Return the file of the session ``new`` with the conversation of ``events``; empty if nothing can be continued.
 
-    ``own``: the events are of one session of the same harness. ``first_format``: that of the oldest delta. Whatever is
-    left out is counted in ``losses``.
+    ``own``: the events are from one session of the same harness. ``first_format``: that of the oldest delta. Omissions
+    are counted in ``losses``.
     """
     is_same_codex = own and harness == "codex"
     found = _conversation(with_codex_windows(events, first_format, is_same_codex), harness, own, losses)
@@ -141,7 +141,7 @@ def written(
             return msgspec.json.encode(writer.document())
 
 
-# --- what goes on ---
+# --- the conversation to continue ---
 
 
 def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> list[typed.Event]:
@@ -180,15 +180,15 @@ def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
 
 
 def _is_seen(event: typed.SystemEvent, harness: HarnessName) -> bool:
-    """True for a notice in a harness's own session that goes on there."""
+    """Return True for a notice in a harness's own session that is kept there."""
     if harness == "codex" and event.kind == "developer" and _CODEX_CONTEXT.match(event.text):
         return False
     return event.kind in _SEEN_BY_MODEL[harness] and bool(event.text or event.kind == "bashExecution")
 
 
 def _carried(event: typed.Event, harness: HarnessName, own: bool, losses: Losses) -> typed.Event:
-    """Return an event with those of its attachments that the models of a harness can be sent; its text names the
-    others, since a provider refuses every request with one of them."""
+    """Return an event with only the attachments that a harness can send to its models; its text names the others, as
+    providers refuse every request that has one."""
     is_as_it_was = own and harness != "claude"
     if is_as_it_was or not isinstance(event, typed.PromptEvent | typed.ResponseEvent | typed.ToolResultEvent):
         return event
@@ -216,7 +216,7 @@ def _can_be_sent(file: typed.Attachment, harness: HarnessName) -> bool:
 
 
 def _bare(event: typed.Event, harness: HarnessName, own: bool) -> typed.Event:
-    """Return an event without what only its own place had: ids, and most members beside its fields."""
+    """Return an event without ids and members that are only valid in its original session."""
     fields: dict[str, Any] = {"id": None, "parent": None, "meta": _beside(event, harness, own), "secrets": None}
     if isinstance(event, typed.CompactionEvent):
         fields["kept_from"] = None
@@ -232,21 +232,21 @@ def _bare(event: typed.Event, harness: HarnessName, own: bool) -> typed.Event:
 
 
 def _beside(event: typed.Event, harness: HarnessName, own: bool) -> dict[str, Any] | None:
-    """Return those members beside the fields of an event that ``harness`` needs."""
+    """Return the members of an event's ``meta`` that ``harness`` needs."""
     meta = event.meta or {}
     match event:
         case typed.CompactionEvent() if own and harness == "codex" and HISTORY in meta:
-            # Only behind the same messages can the provider read what it encrypted.
+            # The provider can read its encrypted content only after the same messages.
             return {HISTORY: meta[HISTORY]}
         case typed.ToolCallEvent() if harness == "codex" and not own:
-            # Its search for tools is of its own sessions alone.
+            # The members of its tool search are valid only in its own sessions.
             return {name: each for name, each in meta.items() if name in _CODEX_CALL} or None
         case _ if harness == "codex" and own:
             return {name: each for name, each in meta.items() if name in _CODEX_ITEM} or None
         case typed.ToolCallEvent() if harness == "claude" and meta.get("server_tool") is True:
             return {"server_tool": True}
         case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":
-            # pi makes text of reasoning that another provider signed.
+            # pi needs the provider: it turns reasoning that another provider signed into text.
             return event.meta
         case typed.SystemEvent() if own and harness == "pi" and event.kind != "branch_summary":
             return event.meta
@@ -255,7 +255,7 @@ def _beside(event: typed.Event, harness: HarnessName, own: bool) -> dict[str, An
 
 
 def _with_output(event: typed.Event) -> list[typed.Event]:
-    """Return a call that the provider of codex ran, and an output, which other providers require."""
+    """Return a call that codex's provider ran, followed by an output, which other providers require."""
     assert isinstance(event, typed.ToolCallEvent)
     meta = event.meta or {}
     call = event.call or event.tool
@@ -267,9 +267,9 @@ def _with_output(event: typed.Event) -> list[typed.Event]:
 
 
 def _paired(events: list[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> Iterator[typed.Event]:
-    """Yield the events, with the results of an answer's calls right behind it, each call under an id of its own.
+    """Yield the events, each response followed by the results of its calls; each call gets a unique id.
 
-    The results have the order of their calls, ``own`` ones that in which they came: the model saw them so.
+    Results have the order of their calls, or with ``own`` the order in which they arrived, as the model saw them.
     """
     results = _results(events)
     used: set[str] = set()
@@ -308,7 +308,7 @@ def _results(events: list[typed.Event]) -> _Results:
 
 
 def _is_aborted(answer: list[typed.Event]) -> bool:
-    """True for an answer that pi shows to its user and leaves out of its requests."""
+    """Return True for a response that pi shows to the user but leaves out of its requests."""
     stops = [part.stop_reason for part in answer if isinstance(part, typed.ResponseEvent)]
     if not stops:
         return "errorMessage" in (answer[0].meta or {})
@@ -321,7 +321,7 @@ def _without_results(
     used: set[str],
     losses: Losses,
 ) -> Iterator[typed.Event]:
-    """Yield an answer that pi leaves out of its requests: with results, these would be there without their calls."""
+    """Yield a response that pi leaves out of its requests, without results: pi would send them without their calls."""
     for place, part in enumerate(answer):
         if place == 0 and not any(isinstance(each, typed.ResponseEvent) for each in answer):
             part = msgspec.structs.replace(part, meta={**(part.meta or {}), "stopReason": "aborted"})
@@ -334,14 +334,14 @@ def _without_results(
 
 
 def _answers(events: list[typed.Event]) -> Iterator[list[typed.Event]]:
-    """Yield the events but for results of tools, the parts of one answer together."""
+    """Yield the events without tool results, with the parts of one response together."""
     answer: list[typed.Event] = []
     has_results = False
     for event in events:
         if isinstance(event, typed.ToolResultEvent):
             has_results = True
             continue
-        # A harness may note a result before the last part of the answer that called the tool.
+        # A harness may record a result before the last part of the response that called the tool.
         goes_on = bool(answer) and isinstance(event, _Answer) and event.message == answer[0].message
         if not goes_on or (has_results and event.message is None):
             if answer:
@@ -357,7 +357,7 @@ def _answers(events: list[typed.Event]) -> Iterator[list[typed.Event]]:
 
 
 def portable_call(call: str) -> str:
-    """Return the id of a call as it is in a session that was handed over: all harnesses take that form."""
+    """Return the id of a call in a session that was handed over, in a form that all harnesses accept."""
     if _CALL.fullmatch(call):
         return call
     return f"call_{hashlib.sha256(call.encode('utf-8', 'replace')).hexdigest()[:24]}"
@@ -394,7 +394,7 @@ def _codex(events: list[typed.Event], new: NewSession) -> Iterator[typed.Event]:
         if isinstance(event, typed.CompactionEvent) and event.meta is None:
             event = msgspec.structs.replace(event, meta={HISTORY: [user_message(event.summary)]})
         yield event
-        # codex shows these to its user, and the items to its model.
+        # codex shows these messages to the user; its model sees the items.
         match event:
             case typed.PromptEvent():
                 yield _shown("user_message", event)
@@ -426,8 +426,8 @@ def _pi(events: list[typed.Event], new: NewSession, own: bool) -> Iterator[typed
 
 
 def is_id_of_hand_over(id: str, session: str) -> bool:
-    """True for the id of a message that ``written`` gave opencode's ``session``: opencode itself draws the end of each
-    id anew."""
+    """Return True for a message id that ``written`` made in opencode's ``session``: opencode itself ends each id with
+    new random characters."""
     return len(session) > _RANDOM_CHARS and id.endswith(session[-_RANDOM_CHARS:])
 
 

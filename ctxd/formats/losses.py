@@ -1,4 +1,4 @@
-"""Parts of a conversation that another format has no place for, counted one by one."""
+"""Counts of the parts of a conversation that another format cannot hold."""
 
 from collections import Counter
 from typing import Any, Final, NamedTuple
@@ -12,10 +12,10 @@ _PLACE: Final = frozenset({"text", "summary"})
 
 
 class Loss(NamedTuple):
-    """A part that was left out, and the number of times.
+    """A part that was left out, and how many times.
 
-    ``part``: ``metric`` (whole events of a kind), ``tool_call.meta`` (a field of them), or ``system as prompt`` (events
-    that appear as another kind).
+    ``part``: for example ``metric`` (whole events of a kind), ``tool_call.meta`` (a field of events), or ``system as
+    prompt`` (events that became another kind).
     """
 
     part: str
@@ -23,7 +23,7 @@ class Loss(NamedTuple):
 
 
 class Losses:
-    """Counts of what a translation left out."""
+    """Counts of the omissions of a translation."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -33,15 +33,15 @@ class Losses:
         return tuple(Loss(part, times) for part, times in sorted(self._counts.items()))
 
     def add(self, part: str, times: int = 1) -> None:
-        """Count a part that is no event."""
+        """Count a part that is not an event."""
         self._counts[part] += times
 
     def drop(self, event: Event) -> None:
-        """Count an event that has no place at all."""
+        """Count an event that was left out."""
         self._counts[f"sidechain {kind_of(event)}" if event.sidechain is not None else kind_of(event)] += 1
 
     def compare(self, event: Event, kept: Event) -> None:
-        """Count each field of ``event`` that ``kept``, the same event read back, lacks."""
+        """Count each field of ``event`` that is missing or different in ``kept``, the same event read back."""
         kind = kind_of(event)
         if type(event) is not type(kept):
             self._counts[f"{kind} as {kind_of(kept)}"] += 1
@@ -52,21 +52,21 @@ class Losses:
 
 
 def kind_of(event: Event) -> str:
-    """Return the kind of an event, of an opaque one its source's word."""
+    """Return the kind of an event; for an opaque event, the name that its source uses."""
     if isinstance(event, OpaqueEvent):
         return event.kind or "opaque"
     return str(event.__struct_config__.tag)
 
 
 def text_of(event: Event) -> str:
-    """Return the text of an event; an opaque one and a tool call have none."""
+    """Return the text of an event; empty for opaque events and tool calls."""
     if isinstance(event, CompactionEvent):
         return event.summary
     return str(getattr(event, "text", ""))
 
 
 def args_text(args: Any) -> str:  # noqa: ANN401 - any JSON value
-    """Return the arguments of a tool call as text: JSON, or the text itself that a source keeps."""
+    """Return the arguments of a tool call as text: text unchanged, other values as JSON; empty for None."""
     if args is None:
         return ""
     return args if isinstance(args, str) else msgspec.json.encode(args).decode()

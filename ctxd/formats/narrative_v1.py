@@ -1,6 +1,6 @@
-"""``narrative-v1``: a conversation as text that a model of any harness reads, with what happened in it in order.
+"""``narrative-v1``: a conversation as text for a model of any harness, its events in order.
 
-Headings are the lines that begin with ``#``; such a line of a text gets a backslash before it.
+Headings are lines that begin with ``#``; such lines within texts are escaped with a backslash.
 """
 
 import re
@@ -14,13 +14,13 @@ NAME: Final = "narrative-v1"
 TITLE: Final = "# Conversation of an earlier session\n"
 
 _RESULT_CHARS_MAX: Final = 4000
-"""Characters of a tool's output that are shown: half of them from its start, half from its end."""
+"""Characters of a tool's output that are shown: half from its start, half from its end."""
 
 _HEADING: Final = re.compile(r"^(\\*#)", re.M)
 
 
 def passage(event: typed.Event, losses: Losses) -> str:
-    """Return an event as text with a heading; nothing if it has nothing to read. What is left out is counted."""
+    """Return an event as text with a heading; empty if it has no text. Omissions are counted in ``losses``."""
     match event:
         case typed.ToolCallEvent():
             heading, text = f"Tool call: {' '.join(event.tool.split())}", args_text(event.args)

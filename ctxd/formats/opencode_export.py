@@ -1,6 +1,6 @@
 """Session of opencode as the document of ``opencode export``, which ``opencode import`` reads.
 
-Reading is the transcript reader's work. Events that were read from a document become one with the same events.
+``ctxd.transcripts.opencode`` reads it. Events that were read from a document become a document with the same events.
 """
 
 from typing import Any
@@ -13,8 +13,9 @@ Record = dict[str, Any]
 
 
 class DocumentWriter:
-    """Conversion of events to one document. Each message begins with an opaque event of kind ``message`` that has what
-    no part of it has; the first event, of kind ``session``, is the document's own. What stands before is lost."""
+    """Conversion of events to one document. Each message begins with an opaque event of kind ``message`` for the
+    members that no part has; an event of kind ``session`` has those of the document. Other events before the first
+    message are lost."""
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses

@@ -1,6 +1,6 @@
-"""``pi-v1``: complete lines of a session file of pi, version 3, written so that pi resumes them.
+"""``pi-v1``: complete lines of a session file of pi, version 3, written so that pi can resume them.
 
-Reading is the transcript reader's work. Events that were read from a session file become lines with the same events.
+``ctxd.transcripts.pi`` reads them. Events that were read from a session file become lines that give the same events.
 """
 
 from base64 import b64encode
@@ -20,14 +20,14 @@ Record = dict[str, Any]
 _Part = typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent | typed.OpaqueEvent
 
 _ENTRIES: Final = {"branch_summary": "summary", "custom_message": "content"}
-"""Kinds of notices that are entries of their own, with the member that has their text."""
+"""Kinds of notices that have their own entry type, with the member for their text."""
 
 _SPENT: Final = ("input", "output", "cacheRead", "cacheWrite")
 
 
 class TreeWriter:
-    """Conversion of events to entries of one session file, a tree. The parts of one answer are one entry, so that an
-    answer is written once the next event is known; ``end`` writes the last one."""
+    """Conversion of events to entries of one session file, a tree. The parts of one response are one entry, so a
+    response is written when the next event arrives; ``end`` writes the last one."""
 
     def __init__(self, losses: Losses) -> None:
         self._losses = losses
@@ -37,7 +37,7 @@ class TreeWriter:
         self._entries = 0
 
     def add(self, event: typed.Event) -> Iterator[bytes]:
-        """Yield the lines that are complete with this event."""
+        """Add one event, and yield the lines that it completes."""
         if event.sidechain is not None:
             self._losses.drop(event)
             return
@@ -60,14 +60,14 @@ class TreeWriter:
                 yield self._entry(event, self._content(event))
 
     def end(self) -> Iterator[bytes]:
-        """Yield the answer that is not written yet."""
+        """Yield the response that is not written yet, if any."""
         if self._answer:
             first, parts = self._answer[0], self._answer
             self._answer = []
             yield self._entry(first, {"type": "message", "message": self._answered(first, parts)})
 
     def _goes_on(self, event: typed.Event) -> bool:
-        """True if ``event`` is a part of the answer that was begun."""
+        """Return True if ``event`` is a further part of the current response."""
         if not self._answer or event.message != self._answer[0].message or event.meta is not None:
             return False
         if isinstance(event, typed.OpaqueEvent):
@@ -126,7 +126,7 @@ class TreeWriter:
 
 
 def _notice(event: typed.SystemEvent) -> Record:
-    """Return the text of a message that is neither the user's nor the model's, as far as its other members lack it."""
+    """Return the member with the text of a message of another role; empty if its other members have the text."""
     meta = event.meta or {}
     if event.kind == "bashExecution":
         return {"output": event.text}

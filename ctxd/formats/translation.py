@@ -1,8 +1,8 @@
-"""Translation of deltas: those of a chain become one conversation in the wanted format.
+"""Translation of the deltas of a chain to one conversation in the wanted format.
 
-Four tiers, the best first: ``native`` (deltas joined as they are), ``fields`` (events mapped one by one), ``narrative``
-(text for any model), ``raw`` (deltas of an unknown format, as they are). One chain may mix formats. The
-result depends on the deltas, the outputs of tool calls that they refer to, and ``TRANSLATOR_VERSION`` only.
+Four tiers, the best first: ``native`` (deltas joined unchanged), ``fields`` (events mapped one by one), ``narrative``
+(text for any model), ``raw`` (deltas of an unknown format, unchanged). One chain may mix formats. The result depends
+only on the deltas, the outputs of tool calls that they refer to, and ``TRANSLATOR_VERSION``.
 """
 
 from base64 import b64encode
@@ -24,31 +24,31 @@ from ctxd_protocol.event_types import Event, SystemEvent, ToolResultEvent
 Tier = Literal["native", "fields", "narrative", "raw"]
 
 TRANSLATOR_VERSION: Final = 4
-"""Changes whenever equal deltas would give other bytes."""
+"""Changes whenever the same deltas would give different bytes."""
 
 RAW: Final = "raw-v1"
-"""Form of an answer: a JSON object a line for each delta, with its format, and its text or its bytes in base64."""
+"""Format of a result: one line of JSON for each delta, with its format, and its text or its bytes in base64."""
 
 _CHUNK_BYTES: Final = 64 * 1024
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of an array in memory until its length is known."""
+"""Bytes of an array that are held in memory until its length is known."""
 
 _FILE_PIECE_BYTES: Final = 1024 * 1024
 
 _WRITERS: Final = frozenset({events_v1.NAME, bureau_agent_v1.NAME, claude_code_v1.NAME})
 
 WANTED: Final = (*sorted(DELTA_FORMATS), narrative_v1.NAME, RAW)
-"""Every format that can be asked for."""
+"""All formats that can be requested."""
 
 
 Buffer = bytes | memoryview
 
 
 class Delta(NamedTuple):
-    """One delta of a chain. ``read`` returns its bytes each time it is called, equal ones, so that none is kept.
+    """One delta of a chain. ``read`` returns its bytes, the same on each call, so that they need not be kept in memory.
 
-    ``messages`` and ``tokens``: its counts as ``delta_formats.count`` gives them.
+    ``messages`` and ``tokens``: its counts, as returned by ``delta_formats.count``.
     """
 
     format: str
@@ -58,14 +58,14 @@ class Delta(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Output of a tool call, which the delta of a session refers to."""
+    """Output of a tool call to which the delta of a session refers."""
 
     text: str
     is_error: bool = False
 
     @classmethod
     def of(cls, payload: Mapping[str, Any], content: object, state: str) -> "Output":
-        """The output in a version of a tool call's object; a note in its place if it has no text."""
+        """Return the output in a version of a tool call's object; a note in its place if it has no text."""
         text = content if isinstance(content, str) else f"[The output is {state}.]"
         if "encoding" in payload:
             text = "[The output is binary.]"
@@ -73,21 +73,21 @@ class Output(NamedTuple):
 
 
 OutputReader = Callable[[Sequence[str]], Mapping[str, Output]]
-"""Returns outputs by the ids of their objects. Of those that are left out the reference stays."""
+"""Returns outputs by the ids of their objects. References to outputs that it omits stay unresolved."""
 
 GONE: Final = Output("[The output is gone.]")
 
 _OUTPUTS_AT_ONCE: Final = 4
-"""Events whose outputs are read together: each may have 16 MiB."""
+"""Events whose outputs are read together: each output may have 16 MiB."""
 
 
 def reference_of(event: Event) -> str | None:
-    """Return the object that has the output of a tool call; None if ``event`` has it itself, or is another event."""
+    """Return the object with the output of a tool call; None if ``event`` has the output, or is another event."""
     return (event.object or None) if isinstance(event, ToolResultEvent) and not event.text else None
 
 
 def with_output(event: Event, output: Output) -> Event:
-    """Return the result of a tool call with the output that it refers to."""
+    """Return ``event``, the result of a tool call, with ``output`` in place of its reference."""
     assert isinstance(event, ToolResultEvent), "other events refer to no output"
     failed = event.is_error or output.is_error
     return msgspec.structs.replace(event, object=None, text=output.text, is_error=failed)
@@ -100,16 +100,16 @@ class UntranslatableFormat(ValueError):
 class Materialization:
     """One conversation, from the deltas of a chain in order.
 
-    ``format`` is that of the content: ``narrative-v1`` or ``raw-v1`` where the wanted one cannot be written.
-    ``tier`` is the lowest that any delta needed. ``lost``, ``messages`` and ``tokens`` are complete once ``chunks`` has
-    ended.
+    ``format`` is that of the content: ``narrative-v1`` or ``raw-v1`` if the wanted format cannot be written.
+    ``tier`` is the lowest that any delta needed. ``lost``, ``messages`` and ``tokens`` are complete once ``chunks`` is
+    exhausted.
     """
 
     def __init__(
         self, deltas: Sequence[Delta], wanted: str, folder: Path | None = None, outputs: OutputReader | None = None
     ) -> None:
-        """Choose the tier. ``folder`` has room for a long content, by default that of temporary files. ``outputs``
-        reads what events refer to; None leaves the references. Raises: UntranslatableFormat."""
+        """Choose the tier. ``folder``: for the temporary file of a long content, by default the system's. ``outputs``
+        reads the outputs that events refer to; None leaves the references. Raises: UntranslatableFormat."""
         self._deltas = deltas
         self._folder = folder
         self._outputs = outputs
@@ -129,10 +129,10 @@ class Materialization:
         return "application/cbor" if is_array(self.format) else "application/jsonl"
 
     def chunks(self) -> Iterator[Buffer]:
-        """Yield the content, in pieces of some 64 KiB or one delta. Memory: one delta, the outputs of four tool calls
-        and 8 MiB; for ``bureau-agent-v1`` all outputs that follow each other.
+        """Yield the content, in pieces of about 64 KiB or one delta. Memory: one delta, the outputs of four tool calls
+        and 8 MiB; for ``bureau-agent-v1`` all consecutive outputs.
 
-        Raises: UnreadableDelta; OSError if a long one cannot be kept; what reading the outputs raises.
+        Raises: UnreadableDelta; OSError if the temporary file of a long content fails; the errors of reading outputs.
         """
         self._restart()
         yield from _gathered(self._pieces())
@@ -150,8 +150,8 @@ class Materialization:
     # --- arrays ---
 
     def _array(self) -> Iterator[Buffer]:
-        """Yield an array. It begins with its length: until that is known, what goes before is held, beyond a size in a
-        file without a name, so that each delta is read and translated once."""
+        """Yield an array. It begins with its length, so its items are held until that is known, above a size in an
+        unnamed temporary file. So each delta is read and translated only once."""
         held: list[Buffer] = []
         length = size = 0
         with ExitStack() as opened:
@@ -237,11 +237,11 @@ class Materialization:
         self._losses = Losses()
 
     def _runs(self) -> Iterator[tuple[str, Iterator[Delta]]]:
-        """Yield the deltas of equal format that follow each other: a reader may need what stood in the one before."""
+        """Yield runs of consecutive deltas of one format: a reader may need the previous delta."""
         return groupby(self._deltas, key=lambda delta: delta.format)
 
     def _events(self, format: str, run: Iterable[Delta]) -> Iterator[Event]:
-        """Yield the events of a run, with the outputs that they refer to."""
+        """Yield the events of a run, with references to outputs resolved."""
         events = _events(format, run, self._losses)
         if self._outputs is None or self.format == events_v1.NAME:
             yield from events
@@ -309,7 +309,7 @@ def _complete_lines(content: bytes) -> Iterator[bytes]:
 
 
 def _gathered(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Join small pieces, so that a consumer handles few of them."""
+    """Join small pieces, so that a consumer handles fewer."""
     held = bytearray()
     for piece in pieces:
         if held and len(held) + len(piece) > _CHUNK_BYTES:
