@@ -1,1 +1,1 @@
-"""Readers of the transcripts that coding harnesses write: from files to typed events. They never write to a source."""
+"""Readers of the transcripts of coding harnesses: from files to typed events. They never write to a source."""

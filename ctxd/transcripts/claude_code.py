@@ -30,20 +30,20 @@ _TAG: Final = re.compile(
     r"local-command-caveat|bash-input|bash-stdout|bash-stderr|task-notification|teammate-message|system-reminder|"
     r"user-prompt-submit-hook|user-memory-input)\b[^>]*>"
 )
-"""Start of a part of a user record that the harness wrote."""
+"""Opening tag of a part of a user record that the harness wrote."""
 
 _REPEATED: Final = frozenset({"system-reminder", "user-prompt-submit-hook"})
-"""Tags that cannot be in their own text; that of the others may be the output of anything."""
+"""Tags that cannot occur in their own text. The text of the other tags may be arbitrary output."""
 
 _EXPLAINED: Final = frozenset({"task-notification", "teammate-message"})
-"""Tags behind which an explanation for the model may follow."""
+"""Tags that an explanation for the model may follow."""
 
 _TYPED: Final = frozenset({"command-name", "command-message", "bash-input"})
-"""Kinds of notices that a person has typed."""
+"""Kinds of notices that a person typed."""
 
 _QUEUED: Final = "queued_command"
-"""Type of the attachment that holds a message which came while the model worked. Such a message has a record of its own
-elsewhere only if it was sent after the turn; then there is no attachment."""
+"""Type of the attachment with a message that arrived while the model worked. If such a message was sent after the turn
+instead, it has a record of its own and no attachment."""
 
 _PLAIN: Final = "text/plain"
 _NAME_CHARS_MAX: Final = 200
@@ -53,8 +53,8 @@ _MESSAGE: Final = ("id", "role", "type", "model", "content", "usage", "stop_reas
 
 
 def wrapper_of(text: str) -> str | None:
-    """The kind of a user text that the harness wrote, from its first tag; None for one that a person may have, as is
-    one that goes on behind the tags."""
+    """Return the kind of a user text that the harness wrote, from its first tag; None for a text that a person may have
+    written, such as one that continues after the tags."""
     kind: str | None = None
     place, end = 0, len(text.rstrip())
     while place < end:
@@ -70,21 +70,21 @@ def wrapper_of(text: str) -> str | None:
 
 
 def is_typed(event: typed.Event) -> bool:
-    """True for what a person has typed to begin a turn: a prompt or a command."""
+    """Return True for a prompt or a command that a person typed to begin a turn."""
     if isinstance(event, typed.PromptEvent):
         return record_of(record_of(event.meta).get("attachment")).get("type") != _QUEUED
     return isinstance(event, typed.SystemEvent) and event.kind in _TYPED
 
 
 class Segment(NamedTuple):
-    """The messages of a chain from ``head`` to ``tail``."""
+    """The messages of a chain from ``head`` to ``tail``, both by id."""
 
     head: str
     tail: str
 
 
 def preserved(metadata: Record) -> Segment | tuple[str, ...]:
-    """The ids of the messages that a compaction leaves in the window, from what is recorded with its boundary."""
+    """Return the ids of the messages that a compaction keeps in the window, from the metadata of its boundary."""
     ids = record_of(metadata.get("preservedMessages")).get("uuids")
     if isinstance(ids, list):
         return tuple(id for id in ids if isinstance(id, str))
@@ -106,7 +106,7 @@ def read_session(found: Iterable[Line]) -> Iterator[Entry]:
 
 
 def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of headless output. Partial messages are opaque: the whole message follows them."""
+    """Yield the events of headless output. Partial messages are opaque, as the whole message follows."""
     return read_session(found)
 
 
@@ -135,7 +135,7 @@ class _Reader:
         return events or [opaque("user", record, **_place(record))]
 
     def _queued(self, record: Record) -> list[typed.Event]:
-        """Read a message that came while the model worked, from a person or from the harness."""
+        """Read a message that arrived while the model worked, from a person or from the harness."""
         attachment = record_of(record.get("attachment"))
         origin = text_of(record_of(attachment.get("origin")).get("kind"))
         is_persons = origin in ("", "human") and attachment.get("commandMode") != "task-notification"
@@ -145,7 +145,7 @@ class _Reader:
         return events or [opaque("attachment", record, **_place(record))]
 
     def _parts(self, record: Record, content: object, meta: dict[str, Any] | None) -> list[typed.Event]:
-        """Read the content of a message to the model: results of tools, and one text with its images."""
+        """Read the content of a message to the model: tool results, and one text with its attachments."""
         place = _place(record)
         if isinstance(content, str):
             return [self._text(record, content, (), place, meta)]
@@ -232,8 +232,8 @@ def _response(record: Record) -> list[typed.Event]:
 
 
 def _is_api_error(record: Record) -> bool:
-    """True for an error that stands where an answer would. The harness keeps it from its model; of its other answers
-    without a model it does not."""
+    """Return True for an error in place of a response. The harness does not send it to the model, unlike its other
+    synthetic responses."""
     if record.get("isApiErrorMessage") is True:
         return True
     return record_of(record.get("message")).get("model") == "<synthetic>" and isinstance(record.get("error"), str)
@@ -265,7 +265,7 @@ def _block(
                 common = {**common, "meta": {**(common.get("meta") or {}), "server_tool": True}}
             return typed.ToolCallEvent(call=call, tool=tool, args=block.get("input"), **billed, **common)
         case {"type": str(kind), "tool_use_id": str()} if kind.endswith("tool_result"):
-            # The result of a tool that the provider ran.
+            # Result of a tool that the provider ran.
             return _result(block, {name: value for name, value in common.items() if name != "meta"}, common.get("meta"))
         case {"type": "image" | "document"}:
             return typed.ResponseEvent(attachments=tuple(_attachments(block)), stop_reason=stop, **billed, **common)
@@ -303,7 +303,7 @@ def _result(block: Record, place: dict[str, Any], meta: dict[str, Any] | None) -
 
 
 def _found(item: Record) -> list[str]:
-    """Return the text of what a tool of the provider found, as its model reads it."""
+    """Return the texts of one result of a tool that the provider ran."""
     match item:
         case {"type": "web_search_result"}:
             return [": ".join(filter(None, (text_of(item.get("title")), text_of(item.get("url")))))]
@@ -320,13 +320,13 @@ def _found(item: Record) -> list[str]:
 
 
 def _attachments(block: Record) -> list[typed.Attachment]:
-    """Return the image or the document of a block; of a document that is made of blocks, its text and its images."""
+    """Return the image or the document of a block; for a document that consists of blocks, its text and its images."""
     source, name = record_of(block.get("source")), text_of(block.get("title")) or None
     is_image = block.get("type") == "image"
     media_type = text_of(source.get("media_type")) or ("image/*" if is_image else "application/octet-stream")
     match source.get("type"):
         case "url":
-            # Documents with an address are PDFs.
+            # Documents with a URL are PDFs.
             named = text_of(source.get("media_type")) or ("image/*" if is_image else "application/pdf")
             return [typed.Attachment(media_type=named, name=name, url=text_of(source.get("url")) or None)]
         case "text":
@@ -341,13 +341,13 @@ def _attachments(block: Record) -> list[typed.Attachment]:
             return [typed.Attachment(media_type=media_type, name=name or text_of(source.get("file_id")) or None)]
         case _:
             found = attachment_of(media_type, source.get("data"), name)
-            # In the place of data that was removed there may be a note.
+            # Removed data may have been replaced by a note.
             note = found.url[:_NAME_CHARS_MAX] if found.url else None
             return [found if found.data else typed.Attachment(media_type=media_type, name=name or note)]
 
 
 def _place(record: Record) -> dict[str, Any]:
-    """Return the fields that every event has. In headless output a sub-agent is named by the call that started it."""
+    """Return the fields that every event has. In headless output, the id of a sub-agent is the call that started it."""
     sidechain = text_of(record.get("agentId")) or text_of(record.get("parent_tool_use_id"))
     return {
         "id": text_of(record.get("uuid")) or None,

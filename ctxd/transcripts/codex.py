@@ -1,7 +1,7 @@
 """codex: rollout files (JSONL), and the headless output of ``codex exec --json``.
 
 A rollout records each text twice: as a ``response_item``, which the model sees, and as an ``event_msg`` for the user
-interface. The items are the conversation; of the messages only the token counts are more than a copy.
+interface. The items are the conversation; the messages only repeat it, except for the token counts.
 """
 
 import json
@@ -31,8 +31,8 @@ _TAGS: Final = (
 )
 _WRAPPER: Final = re.compile(rf"\s*(?:<({_TAGS})\b|# (AGENTS\.md instructions))")
 _CLOSED: Final = re.compile(rf"</(?:{_TAGS})>\Z")
-"""Start and end of a user message that the harness wrote: it knows its own by both. Texts about mentioned files end
-with the user's own request."""
+"""Start and end of a user message that the harness wrote; it recognises its own messages by both. Texts about mentioned
+files end with the user's own request."""
 
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
 _BARE_ITEMS: Final = frozenset(
@@ -51,7 +51,7 @@ def read_rollout(found: Iterable[Line]) -> Iterator[Entry]:
 
 
 def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of headless output. Items that are not completed are opaque: the completed one follows."""
+    """Yield the events of headless output. Incomplete items are opaque, as the completed item follows."""
     for line in found:
         if line.record is None:
             yield damaged(line)
@@ -95,8 +95,8 @@ class _Rollout:
         return typed.OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
 
     def _billed(self, payload: Record) -> typed.Usage | None:
-        """Return the tokens since the last count. Counts are totals; one that decreases starts anew. Of a rollout
-        without its beginning, the first count is that of the last request."""
+        """Return the tokens since the last count. Counts are totals; a lower total starts a new count. If the beginning
+        of the rollout is missing, the first count is that of the last request."""
         info = record_of(payload.get("info"))
         total = _usage(info.get("total_token_usage"))
         if total is None:

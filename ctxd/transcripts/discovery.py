@@ -1,4 +1,5 @@
-"""Transcripts of a harness: its default places, the files there, and the session of each. Sources are only read."""
+"""Discovery of a harness's transcripts: default places, the files there, and the session of each. Sources are only
+read."""
 
 import os
 import re
@@ -29,7 +30,7 @@ Harness = Literal["claude", "codex", "pi", "opencode"]
 _PEEKED: Final = 40
 _PEEKED_BYTES: Final = 4 * 1024 * 1024
 _SEARCHED_BYTES: Final = 256 * 1024 * 1024
-"""Bytes in which the first record of a transcript has to begin."""
+"""Bytes of a file that are searched for the first record."""
 
 _AGENT_ID: Final = re.compile(rb'"agentId"\s*:\s*"([^"\\]+)"')
 _TAIL_BYTES: Final = 256 * 1024
@@ -46,7 +47,7 @@ _FORMATS: Final[dict[Harness, tuple[Format, ...]]] = {
     "opencode": ("opencode", "opencode-run-json"),
 }
 AGENTS: Final[dict[Harness, str]] = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
-"""Name of each harness as the agent of a session."""
+"""The agent name of sessions of each harness."""
 
 _HIDDEN: Final = frozenset({"guardian", "review", "memory_consolidation"})
 """Kinds of codex threads that the harness does not list."""
@@ -63,7 +64,7 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class Stat(NamedTuple):
-    """Identity of a file's content: if it is equal, the file was not changed."""
+    """Identity of a file's content: equal values mean an unchanged file. For a folder, size and time are -1."""
 
     device: int
     inode: int
@@ -72,13 +73,13 @@ class Stat(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """A source of lines. ``path`` names it, ``file`` is where it is, ``native`` is the harness's id of ``session``.
+    """A source of lines. ``path`` is its name, ``file`` its file, ``native`` the harness's id of ``session``.
 
-    ``agent``: the sub-agent of ``session`` whose chain it is. ``root``: equal in sources one of which is a copy of the
-    other's beginning. ``parent``: the session that spawned it, or that it goes on from; ``base``: the byte of the
-    parent's source where it does. ``first_own``: the first ordinal that is not a copy of the parent's. ``is_copy``: it
-    begins with lines of another session. ``origin``: that session, if they name it. ``hidden``: the kind of a thread
-    that the harness does not list.
+    ``agent``: the sub-agent of ``session`` whose chain it is. ``root``: equal in two sources if one begins with a copy
+    of the other. ``parent``: the session that spawned it, or that it continues; ``base``: the byte in the parent's
+    source at which it continues. ``first_own``: the first ordinal that is not copied from the parent. ``is_copy``: it
+    begins with lines of another session. ``origin``: that session, if the lines name it. ``hidden``: the kind of a
+    thread that the harness does not list.
     """
 
     path: str
@@ -100,7 +101,7 @@ class Transcript(NamedTuple):
 
 
 def default_places(harness: Harness, environment: Mapping[str, str], home: Path) -> list[Path]:
-    """Return the places where a harness keeps its sessions, whether they exist or not."""
+    """Return the places where a harness keeps its sessions, whether or not they exist."""
     match harness:
         case "claude":
             configured = environment.get("CLAUDE_CONFIG_DIR")
@@ -120,7 +121,7 @@ def default_places(harness: Harness, environment: Mapping[str, str], home: Path)
 
 
 def candidates(harness: Harness, place: Path) -> Iterator[Path | Skipped]:
-    """Yield the files below ``place`` that may be transcripts, by name; links to folders are not followed."""
+    """Yield the files below ``place`` that may be transcripts, sorted by name; symlinks to folders are not followed."""
     if not place.is_dir():
         yield place
         return
@@ -145,7 +146,8 @@ def candidates(harness: Harness, place: Path) -> Iterator[Path | Skipped]:
 
 
 def stat_of(path: Path) -> Stat:
-    """Return the identity of a regular file's content, of a database with its log. Raises: OSError."""
+    """Return the identity of a file's content; that of a database includes its write-ahead log. Raises: OSError, also
+    for special files."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         return Stat(found.st_dev, found.st_ino, -1, -1)
@@ -160,7 +162,7 @@ def stat_of(path: Path) -> Stat:
 
 
 def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
-    """Yield the sources in a file that ``candidates`` has found; a database holds several."""
+    """Yield the sources in a candidate; a database or a folder of opencode holds several."""
     try:
         if harness == "opencode" and path.is_dir():
             yield from (_stored(path, each) for each in folder_sessions(path))
@@ -182,7 +184,7 @@ def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
 
 
 def is_of_source(error: Exception) -> bool:
-    """True for what reading a source raises: of a damaged database or zstd frame, or a file that is gone."""
+    """Return True for an error that a source causes: a damaged database or zstd frame, or a missing file."""
     return isinstance(error, OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
 
 
@@ -198,7 +200,8 @@ def changed_candidate(harness: Harness, path: Path) -> Path | None:
 
 
 def can_go_on(source: Transcript, size: int, tail: bytes) -> bool:
-    """True if the first ``size`` bytes, which were read before and ended with ``tail``, seem to be there."""
+    """Return True if reading can continue after the first ``size`` bytes, which were read before and ended with
+    ``tail``. Always False for compressed files, and for sources other than files of JSON lines."""
     if source.stored is not None or source.file.suffix == ".zst" or not size:
         return False
     with open_source(source.file) as file:
@@ -225,15 +228,15 @@ def lines_of(source: Transcript, start: int = 0) -> Iterator[SourceLine]:
 
 
 def lines_at(source: Transcript, starts: Iterable[int]) -> Iterator[SourceLine]:
-    """Yield the lines that begin at the bytes ``starts``, in the order of the source. Cost: of a plain file those lines
-    alone, otherwise all up to the last of them. Raises: as ``lines_of``."""
+    """Yield the lines that begin at the bytes ``starts``, in the order of the source. Cost: in a plain file, these
+    lines and short gaps between them; otherwise all lines up to the last one. Raises: as ``lines_of``."""
     wanted = sorted(set(starts))
     if source.stored is not None or source.file.suffix == ".zst":
         yield from _chosen(lines_of(source), 0, wanted)
         return
     with open_source(source.file) as file:
         for run in _runs(wanted):
-            # A part of a long line can be read with the parts before it alone.
+            # A part of a long line can only be read after the parts before it.
             begin = _line_start(file, run[0])
             file.seek(begin)
             yield from _chosen(source_lines(file, begin), begin, run)
@@ -243,7 +246,7 @@ _NEAR_BYTES: Final = 1024 * 1024
 
 
 def _runs(starts: Sequence[int]) -> Iterator[list[int]]:
-    """Yield ``starts`` in runs that are read in one go, as little lies between them."""
+    """Yield ``starts`` in runs with at most ``_NEAR_BYTES`` between them, which are read in one pass."""
     run: list[int] = []
     for start in starts:
         if run and start - run[-1] > _NEAR_BYTES:
@@ -265,7 +268,7 @@ def _chosen(lines: Iterable[SourceLine], start: int, wanted: Sequence[int]) -> I
 
 
 def _line_start(file: IO[bytes], place: int) -> int:
-    """Return where the line with the byte ``place`` begins."""
+    """Return the byte at which the line with the byte ``place`` begins."""
     while place:
         piece = min(place, _TAIL_BYTES)
         file.seek(place - piece)
@@ -277,7 +280,8 @@ def _line_start(file: IO[bytes], place: int) -> int:
 
 
 def _session(harness: Harness, native: str, path: Path) -> str:
-    """Return the session of ``native``, the same as that of the harness's hooks; of a file without one its own."""
+    """Return the session id for ``native``, the same as for the harness's hooks; without ``native``, an id for the
+    file."""
     return captured_session_id(AGENTS[harness], native or f"file-{path}")
 
 
@@ -316,7 +320,7 @@ def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
             is_empty = is_empty and not line.kept
             if line.record is not None:
                 records.append(line.record)
-            # Damaged lines and a long one may stand before the first record.
+            # Damaged lines or a long line may precede the first record.
             if records and (number >= _PEEKED or line.end > _PEEKED_BYTES):
                 break
             if line.end > _SEARCHED_BYTES:
@@ -344,7 +348,8 @@ def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
 
 
 def _claude_code(known: Transcript, records: list[Record]) -> Transcript:
-    """A file is of the session that names it; of others, that of its last record: a copied beginning has another."""
+    """Return the source of a session file. Its session is in the file name, else in the last record: a copied beginning
+    has that of another session."""
     path = known.file
     agent = next((text_of(each.get("agentId")) for each in records if text_of(each.get("agentId"))), "")
     is_agent = path.stem.startswith("agent-") or all(each.get("isSidechain") for each in records if "uuid" in each)
@@ -409,7 +414,7 @@ def _codex(known: Transcript, records: list[Record]) -> Transcript:
         session=id,
         native=native,
         workdir=text_of(meta.get("cwd")),
-        # A fork that was imported before its origin has the beginning of that.
+        # A fork shares the root of its origin, even if it is imported first.
         root="" if base else _session("codex", parent, path) if parent and not source else id,
         parent=_session("codex", parent, path) if parent else "",
         base=number_of(base.get("end_byte_offset")),
@@ -424,11 +429,11 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
     header = next((each for each in records if each.get("type") == "session"), {})
     entries = (each for each in records if each.get("type") != "session" and text_of(each.get("id")))
     root = next((f"{each['id']} {each.get('timestamp')}" for each in entries), "")
-    # Of a file whose header is damaged the name ends in the id, too.
+    # The file name also ends with the id, which helps if the header is damaged.
     named = known.file.stem.rpartition("_")[2]
     native = text_of(header.get("id")) or (named if _is_uuid(named) else "")
     id = _session("pi", native, known.file)
-    # The path of the file that this one was copied from, whose name ends in its id.
+    # ``parentSession`` is the path of the file that this one was copied from; its name ends with the session's id.
     origin = PurePath(text_of(header.get("parentSession"))).stem.rpartition("_")[2]
     return known._replace(
         session=id,
@@ -441,14 +446,14 @@ def _pi(known: Transcript, records: list[Record]) -> Transcript:
 
 
 class AgentCallers:
-    """Files of sub-agents of Claude Code that name other ones, as the result of a call of one does. Each folder is read
-    once, when it is first asked for."""
+    """Files of sub-agents of Claude Code that mention other sub-agents, such as in the results of their calls. Each
+    folder is read once, on first use."""
 
     def __init__(self) -> None:
         self._paths: dict[Path, dict[str, str]] = {}
 
     def path(self, source: Transcript) -> str:
-        """Return the file of the sub-agent that names the one of ``source``; empty without one."""
+        """Return the file of a sub-agent that mentions the sub-agent of ``source``; empty without one."""
         folder = source.file.parent
         if source.format != "claude-code":
             return ""
@@ -461,7 +466,7 @@ class AgentCallers:
 
 
 def _named_agents(path: Path) -> set[str]:
-    """Return the sub-agents that a file names beside its own; none if it cannot be read."""
+    """Return the sub-agents that a file mentions, except its own; none if it cannot be read."""
     found: set[str] = set()
     with suppress(OSError), open_source(path) as file:
         for piece in iter(partial(file.readline, _PEEKED_BYTES), b""):
@@ -470,7 +475,8 @@ def _named_agents(path: Path) -> set[str]:
 
 
 def in_groups(sources: Sequence[Transcript]) -> list[list[str]]:
-    """Return the paths of sources in groups that know each other, each in the order of their parents' names."""
+    """Return the paths of sources in groups that share a session, parent, origin or root, in the order of ``sources``
+    unless groups are merged."""
     group_of: dict[str, list[str]] = {}
     for source in sources:
         keys = [f"session {each}" for each in (source.session, source.parent, source.origin) if each]

@@ -1,7 +1,7 @@
-"""Input of a harness's hook to the step that records it. Pure.
+"""Conversion of a hook's input to the call or the events to record. Pure.
 
-Claude Code and codex give a hook one JSON object; the extension for pi and the plugin for opencode send the same form.
-The transcript of the same session has the same ids: of a prompt, of a tool call, of a sub-agent.
+Claude Code and codex pass one JSON object to a hook; the extension for pi and the plugin for opencode use the same
+form. Prompts, tool calls and sub-agents have the same ids in the transcript of the session.
 """
 
 import hashlib
@@ -26,32 +26,32 @@ _STATED: Final = {
     "PreCompact": "trigger",
     "SubagentStart": "agent_type",
 }
-"""Events of which the conversation keeps a notice, and the member with the text of that."""
+"""Events that become a notice in the conversation, with the member for its text."""
 
 _UNRECORDED: Final = frozenset({"PostToolBatch", "PermissionRequest", "InstructionsLoaded", "MessageDisplay"})
-"""Events whose content another event has as well."""
+"""Events that are not recorded, as other events have the same content."""
 
 
 _READERS: Final[dict[str, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
     "claude-code": read_session,
     "codex": read_rollout,
 }
-"""Readers of the transcripts that have texts which no hook of the harness reports."""
+"""Readers of the transcripts of harnesses whose hooks do not report all texts."""
 
 
 _NAMING: Final = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url", "description", "input")
-"""Arguments that name what a tool is asked for, the first one that a call has."""
+"""Arguments that describe a tool call; the first one present is displayed."""
 
 _DISPLAY_CHARS_MAX: Final = 200
 
 
 _GRANTS: Final = ("permission_mode", "approval_policy", "sandbox_mode")
-"""Members that name what the harness was granted."""
+"""Members that hold the permissions of the harness."""
 
 
 class HookedCall(NamedTuple):
-    """One call of a tool in the main conversation, with its output as text. ``is_started``: the conversation has the
-    call, and lacks the output."""
+    """One tool call in the main conversation, with its output as text. ``is_started``: the call is already recorded,
+    without the output."""
 
     call: str
     tool: str
@@ -62,7 +62,7 @@ class HookedCall(NamedTuple):
 
     @property
     def display(self) -> str | None:
-        """The beginning of the command, the path or whatever else names what was asked for; None without one."""
+        """The beginning of the command, path or other argument that describes the call; None without one."""
         named = next((text for name in _NAMING if (text := text_of(self.args.get(name)).strip())), "")
         return " ".join(named[:_DISPLAY_CHARS_MAX].split()) or None
 
@@ -70,11 +70,10 @@ class HookedCall(NamedTuple):
 class HookInput(NamedTuple):
     """One event of a harness for ``session``: a tool call with its output, or ``events``; neither for some hooks.
 
-    ``native``: the operation id made of the harness's own ids; None where the harness gives none. ``start``: the
-    operation id that the start of the tool call has. ``texts``: those of the model before the call, each with an
-    operation id of its own. ``response``: the output of the tool in the harness's own shape.
-    ``permissions``: the grants that the input names. ``kept``: the first messages that a compaction leaves in the
-    window.
+    ``native``: the operation id derived from the harness's own ids; None if the harness gives none. ``start``: the
+    operation id of the start of the tool call. ``texts``: texts of the model before the call, each with its own
+    operation id. ``response``: the output of the tool in the harness's own form.
+    ``permissions``: the permissions in the input. ``kept``: the first messages that a compaction keeps in the window.
     """
 
     session: str
@@ -92,11 +91,11 @@ class HookInput(NamedTuple):
 
     @property
     def is_start(self) -> bool:
-        """True for the start of a tool call, whose output comes with another event."""
+        """True for the start of a tool call; another event has its output."""
         return self.start is not None and self.start == self.native
 
     def without_start(self) -> "HookInput":
-        """The output of the tool call alone: its start is recorded."""
+        """Return the input with only the output of the tool call, as its start is already recorded."""
         if self.call is not None:
             return self._replace(call=self.call._replace(is_started=True))
         return self._replace(events=tuple(each for each in self.events if isinstance(each, typed.ToolResultEvent)))
@@ -108,7 +107,7 @@ class HookInput(NamedTuple):
 
 
 def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
-    """Read the input of a hook that ran ``at`` a time in ms. Raises: ValueError, with the reason."""
+    """Read the input of a hook that ran at time ``at``, in ms. Raises: ValueError, with the reason."""
     record = decoded(text.encode("utf-8", "replace"))
     if not isinstance(record, dict):
         raise ValueError("the input of a hook is a JSON object")
@@ -154,7 +153,7 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
     )
     if (wrapper := wrapper_of(text)) is not None:
         prompt = typed.SystemEvent(id=id, text=text, kind=wrapper, meta=prompt.meta, **place)
-    # codex takes several prompts in one turn.
+    # codex accepts several prompts in one turn.
     native = None if id is None else native_op_id(found.session, "prompt", id, _digest(text))
     return found._replace(events=(prompt,), native=native)
 
@@ -162,7 +161,7 @@ def _prompt(found: HookInput, record: Record, place: dict[str, Any]) -> HookInpu
 def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     call = _call_id(record)
     if call is None:
-        return found  # Its output could not be recognised as that of the same call.
+        return found  # Without an id, its output could not be matched to it.
     args = record.get("tool_input") if place["sidechain"] else _arguments(record)
     event = typed.ToolCallEvent(call=call, tool=_tool_name(record), args=args, **place)
     key = native_op_id(found.session, "start", call)
@@ -170,11 +169,11 @@ def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput
 
 
 def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
-    """``found`` with the texts before the call, from the lines of the transcript that ``ctx-hook`` has added."""
+    """Return ``found`` with the texts before the call, from the transcript lines that ``ctx-hook`` has added."""
     texts = []
     for event in _lines_of(harness, record, place):
         if isinstance(event, typed.ResponseEvent) and event.text and event.sidechain is None:
-            # Calls of one answer have the same text before them.
+            # Calls of one response follow the same text, so its operation id must not depend on the call.
             id = event.id or f"{event.at} {_digest(event.text)}"
             at = place["at"] if event.at is None else event.at
             response = typed.ResponseEvent(id=event.id, text=event.text, model=event.model, at=at)
@@ -183,7 +182,7 @@ def _with_texts(harness: Harness, found: HookInput, record: Record, place: dict[
 
 
 def _lines_of(harness: Harness, record: Record, place: dict[str, Any]) -> Iterator[typed.Event]:
-    """Yield the events of the lines of the transcript that ``ctx-hook`` has added."""
+    """Yield the events of the transcript lines that ``ctx-hook`` added to the input."""
     lines, read = record.get("transcript_lines"), _READERS.get(harness)
     if read is not None and isinstance(lines, list) and place["sidechain"] is None:
         found = (Line(number, record_of(_json_of(text_of(line)))) for number, line in enumerate(lines))
@@ -209,7 +208,7 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     found = found._replace(start=start, response=response)
     if place["sidechain"] is None:
         return found._replace(call=HookedCall(call, tool, _arguments(record), text, status))
-    # The objects of a window are the main conversation's: those of a sub-agent stay in its own events.
+    # Only tool calls of the main conversation become objects: those of a sub-agent are recorded as events.
     events = (
         typed.ToolCallEvent(call=call, tool=tool, args=record.get("tool_input"), **place),
         typed.ToolResultEvent(call=call, text=text, is_error=status != "ok", **place),
@@ -218,7 +217,7 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
 
 
 def _call_id(record: Record) -> str | None:
-    """The id of the tool call; that of an id with other characters than ours is made of its hash."""
+    """Return the id of the tool call; an id that ctxd does not accept is replaced by its hash."""
     call = text_of(record.get("tool_use_id"))
     return call if re.fullmatch(TOOLCALL_ID_PATTERN, call) else f"call-{_digest(call)}" if call else None
 
@@ -249,7 +248,7 @@ def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookIn
 def _compaction(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     summary, meta = text_of(record.get("compact_summary")), _rest(record, "compact_summary")
     if not summary:
-        # codex keeps its summary to itself: a compaction without one would leave the window empty.
+        # codex does not report its summary: a compaction without one would leave the window empty.
         return found._replace(events=(typed.SystemEvent(kind="post_compact", meta=meta, **place),))
     kept, before = text_of(record.get("kept_from")) or None, record.get("tokens_before")
     tokens = before if isinstance(before, int) and not isinstance(before, bool) and before >= 0 else None
@@ -258,7 +257,7 @@ def _compaction(found: HookInput, record: Record, place: dict[str, Any]) -> Hook
 
 
 def output_text(response: object) -> str:
-    """The output of a tool as the model reads it, of the shapes that harnesses give their hooks; others as JSON."""
+    """Return the output of a tool as text, from the forms that harnesses pass to hooks; other values as JSON."""
     match response:
         case None:
             return ""
@@ -275,8 +274,8 @@ def output_text(response: object) -> str:
 
 
 def shortened(harness: Harness, found: HookInput, chars: int) -> str | None:
-    """The text that a hook of ``harness`` prints so that the model sees an output of more than ``chars`` cut, with the
-    id of the whole; None for a shorter output, or one of a shape that the harness does not replace."""
+    """Return the text that a hook of ``harness`` prints to cut an output of more than ``chars`` characters for the
+    model, with the id of the whole; None for a shorter output, a failed call, or a form that cannot be replaced."""
     call = found.call
     if call is None or call.status != "ok" or len(call.text) <= chars:
         return None
@@ -286,7 +285,7 @@ def shortened(harness: Harness, found: HookInput, chars: int) -> str | None:
         return _json({"decision": "block", "reason": text})
     if harness != "claude-code":
         return _json({"text": text})
-    # Claude Code takes the shape of the tool's own output alone.
+    # Claude Code only accepts the form of the tool's own output.
     updated: object
     match found.response:
         case {"stdout": str()}:
@@ -295,7 +294,7 @@ def shortened(harness: Harness, found: HookInput, chars: int) -> str | None:
             whole = record_of(found.response)
             updated = {**whole, "file": {**record_of(whole["file"]), "content": text}}
         case str() | [*_]:
-            updated = text  # Of the tools of an MCP server.
+            updated = text  # Tools of MCP servers.
         case _:
             return None
     return _json({"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": updated}})

@@ -1,6 +1,6 @@
 """opencode: databases of both generations, exported sessions, and the output of ``opencode run --format json``.
 
-A call and its result are one part, rewritten in place. Events are yielded in the order of messages and parts.
+A call and its result are one part, which opencode rewrites in place. Events have the order of messages and parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +27,11 @@ _PART: Final = ("id", "sessionID", "messageID", "type")
 
 
 def read_session(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of a session as ``opencode_storage`` reads it, ``line`` is the number of its line.
+    """Yield the events of the records that ``opencode_storage`` reads from a session, with their line numbers.
 
-    A record has the member ``session``: what of its row stays; or ``info`` and ``parts``: a message of the first
-    generation and of an export; or ``row``, ``type`` and ``data``: a row of the second; or ``session_state``: the rest.
+    A record has the member ``session``: the fixed columns of the session's row; or ``info`` and ``parts``: a message of
+    the first generation or of an export; or ``row``, ``type`` and ``data``: a row of the second generation; or
+    ``session_state``: the other columns of the session's row.
     """
     for line in found:
         record = line.record
@@ -80,7 +81,7 @@ def read_run(found: Iterable[Line]) -> Iterator[Entry]:
 
 
 def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:
-    """Return the events of one message of the first generation: ``info`` is its data, ``parts`` are theirs in order."""
+    """Return the events of one message of the first generation: ``info`` is its data, ``parts`` its parts in order."""
     id = text_of(info.get("id")) or None
     place: dict[str, Any] = {
         "message": id,
@@ -93,12 +94,12 @@ def message_events(info: Record, parts: Sequence[Record]) -> list[typed.Event]:
         data = {"info": dict(info), "parts": [dict(part) for part in parts]}
         return [typed.CompactionEvent(summary=text, meta=data, **place)]
     events = [event for part in parts for event in _part_events(part, info, place, billed)]
-    # The opaque event keeps the members of the message that no part has.
+    # The opaque event holds the members of the message that no part has.
     return [opaque("message", info, **place, usage=billed["usage"]), *events]
 
 
 def _is_finished(info: Record) -> bool:
-    """True for an answer that ended well: one that failed, or is under way, replaces nothing."""
+    """Return True for a complete response without an error: others replace nothing."""
     is_over = bool(info.get("finish")) or record_of(info.get("time")).get("completed") is not None
     return is_over and not info.get("error")
 
@@ -122,7 +123,7 @@ def row_events(kind: str, data: Record, id: str) -> list[typed.Event]:
             ]
             return [opaque("message", rest(data, "content") or {}, **place, usage=billed["usage"]), *parts]
         case "compaction" if data.get("status") == "completed":
-            # What is recent stays in the window as a text of its own.
+            # The member ``recent`` holds the messages that stay in the window, as text.
             summary = "\n\n".join(filter(None, (text_of(data.get("summary")), text_of(data.get("recent")))))
             return [typed.CompactionEvent(summary=summary, meta=rest(data, "summary"), **place)]
         case "system" | "synthetic" | "skill":
@@ -190,7 +191,7 @@ def _usage(tokens: object) -> typed.Usage | None:
     reasoning = number_of(found.get("reasoning"))
     if usage is None or reasoning is None:
         return usage
-    # Reasoning is billed as output and counted beside it.
+    # Reasoning is billed as output, but counted separately.
     return typed.Usage(
         input=usage.input,
         output=usage.output + max(0, reasoning),

@@ -1,7 +1,7 @@
-"""Storage of opencode: sessions of databases of both generations, of exports and of folders of JSON files, as records.
+"""Storage of opencode: reads sessions from databases of both generations, exports and folders of JSON files as records.
 
-A record is one message with its parts, or one row; ``opencode.read_session`` reads them. Sources are only read: a
-database is opened read-only while its harness may write to it.
+A record is one message with its parts, or one row; ``opencode.read_session`` converts records to events. Sources are
+only read: databases are opened read-only, as opencode may be writing to them.
 """
 
 import re
@@ -22,10 +22,10 @@ _SECOND: Final = frozenset({"session_v2", "session_message"})
 """Tables of the two generations."""
 
 _CONTENT_TYPES: Final = ("agent-switched", "model-switched")
-"""Types of rows that the second table has before it holds messages."""
+"""Types of rows that ``session_message`` may have before it holds messages."""
 
 STATE: Final = "session_state"
-"""The member of the record with what changes of a session's row: the last record, so that no other depends on it."""
+"""Member of the record with the changing columns of a session's row: the last record, so that others stay the same."""
 
 _FIXED: Final = frozenset(
     {
@@ -34,13 +34,14 @@ _FIXED: Final = frozenset(
     }
 )  # fmt: skip
 _SUMS: Final = re.compile(r"time|time_(updated|viewed|idle)|(cost|tokens|summary)(_\w+)?")
-"""Members that change with each message and follow from them."""
+"""Members that change with each message and are derived from the messages."""
 
 
 class StoredSession(NamedTuple):
-    """A session: its id, the one that spawned it, and a stamp that changes when any of it does.
+    """A session: its id, the session that spawned it, and a stamp that changes with its content; an empty stamp means
+    unknown.
 
-    ``records`` reads it; raises OSError, sqlite3.Error. ``fork``: the one of which it has copies.
+    ``records`` reads it; raises OSError, sqlite3.Error. ``fork``: the session whose messages it begins with.
     """
 
     id: str
@@ -52,14 +53,14 @@ class StoredSession(NamedTuple):
 
 
 def numbered(records: Iterable[Record]) -> Iterator[Line]:
-    """Yield records as lines: 0 for that of the session, then from 1."""
+    """Yield records as lines, numbered from 0, the record of the session."""
     for number, record in enumerate(records):
         yield Line(number, record)
 
 
 def stored_sessions(path: Path) -> Iterator[StoredSession]:
-    """Yield the sessions of a database. Of a session in tables of both generations the second is read: the first is
-    frozen at the upgrade. Raises: sqlite3.Error."""
+    """Yield the sessions of a database. If the tables of both generations have a session, the second is read: the first
+    does not change after the upgrade. Raises: sqlite3.Error."""
     with closing(_opened(path)) as database:
         tables = _tables(database)
         newer: set[str] = set()
@@ -82,7 +83,7 @@ def stored_sessions(path: Path) -> Iterator[StoredSession]:
 
 
 def has_known_tables(path: Path) -> bool:
-    """True if a database has the tables of a generation that is read, with or without sessions. Raises:
+    """Return True if a database has the tables of a known generation, with or without sessions. Raises:
     sqlite3.Error."""
     with closing(_opened(path)) as database:
         tables = _tables(database)
@@ -94,7 +95,7 @@ def _tables(database: sqlite3.Connection) -> set[str]:
 
 
 def _stamps(database: sqlite3.Connection, table: str, where: str = "") -> dict[str, str]:
-    """Return what changes with the rows of each session, by its id; empty where the rows have no times."""
+    """Return a stamp for each session, by id, that changes with its rows; empty stamps if the rows have no times."""
     columns = {column[1] for column in database.execute(f"PRAGMA table_info({table})")}
     found = [f"max({name})" for name in ("seq", "time_updated") if name in columns]
     wanted = f"SELECT session_id, {', '.join(['count(*)', *found])} FROM {table} {where} GROUP BY session_id"
@@ -156,14 +157,15 @@ def _first_generation(path: Path, session: str) -> Iterator[Record]:
 
 
 def _fixed(row: Record) -> Record:
-    """Return the first record of a session: what stays as it is, so that what follows it does."""
+    """Return the first record of a session, with the members that never change, so that later records keep their
+    places."""
     found = {name: value for name, value in row.items() if name in _FIXED}
     created = record_of(row.get("time")).get("created")
     return {"session": found if created is None else {**found, "time": {"created": created}}}
 
 
 def reverted(state: Record) -> tuple[str, bool]:
-    """Return the first message that a pending revert takes back, empty for none, and True if it begins with a part."""
+    """Return the first message that a pending revert removes, empty for none, and True if it begins at a part."""
     revert = state.get("revert")
     if isinstance(revert, str | bytes):
         revert = _object(revert)
@@ -171,7 +173,7 @@ def reverted(state: Record) -> tuple[str, bool]:
 
 
 def _state(row: Record) -> Iterator[Record]:
-    """Yield the last record of a session, if it has anything."""
+    """Yield the last record of a session, with its changing members, if it has any."""
     found = {name: value for name, value in row.items() if name not in _FIXED and not _SUMS.fullmatch(name)}
     times = {name: value for name, value in record_of(row.get("time")).items() if name not in ("created", "updated")}
     found |= {"time": times} if times else {}
@@ -180,7 +182,7 @@ def _state(row: Record) -> Iterator[Record]:
 
 
 def _object(data: str | bytes) -> Record:
-    """Return the object of a column; text that is not JSON becomes the member ``damaged``, so that it is kept."""
+    """Return the JSON object in a column; other text is kept in the member ``damaged``."""
     try:
         found = decoded(data.encode() if isinstance(data, str) else data)
     except ValueError:
@@ -203,7 +205,7 @@ def export_records(document: Record) -> Iterator[Record]:
 
 
 def folder_sessions(storage: Path) -> Iterator[StoredSession]:
-    """Yield the sessions of a folder of JSON files. Ids are those of the paths: contents may have others."""
+    """Yield the sessions of a folder of JSON files. Ids are taken from the paths: those in the files may differ."""
     for file in sorted(storage.glob("session/*/*.json")):
         row = _document(file)
         messages = sorted((storage / "message" / file.stem).glob("*.json"))

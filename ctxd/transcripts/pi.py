@@ -25,18 +25,18 @@ from ctxd_protocol import event_types as typed
 _ENTRY: Final = ("type", "id", "parentId", "timestamp", "message")
 
 EDIT: Final = "context_edit"
-"""Type of an entry that takes an earlier one out of the window, or gives it other content there."""
+"""Type of an entry that removes an earlier entry from the window, or replaces its content there."""
 
 Edits = Mapping[str, Record | None]
-"""Members to replace in an entry, by its id; None takes it out of the window."""
+"""Members to replace in an entry, by its id; None removes it from the window."""
 
 _NO_EDITS: Final[Edits] = {}
 _EDITABLE: Final = ("user", "assistant", "toolResult", "custom")
 
 
 def read_session(found: Iterable[Line], edits: Edits = _NO_EDITS) -> Iterator[Entry]:
-    """Yield the events of a session file, in file order; ``parent`` is an event's parent in the tree. ``edits``: those
-    of a chain, for its events as the model has them."""
+    """Yield the events of a session file, in file order; ``parent`` is an event's parent in the tree. With ``edits``,
+    those of a chain, the events have the content that the model sees."""
     for line in found:
         if line.record is None:
             yield damaged(line)
@@ -49,7 +49,7 @@ def read_session(found: Iterable[Line], edits: Edits = _NO_EDITS) -> Iterator[En
 
 
 def edits_of(found: Iterable[Line]) -> dict[str, Record | None]:
-    """Return the newest edit of each entry that the entries of one chain edit."""
+    """Return the newest edit of each edited entry in one chain."""
     edits: dict[str, Record | None] = {}
     for line in found:
         match line.record:
@@ -61,13 +61,12 @@ def edits_of(found: Iterable[Line]) -> dict[str, Record | None]:
 
 
 def changes_window(event: typed.Event) -> bool:
-    """Return True for an event that is no message of the conversation, and that the window of a model has all the same,
-    or that edits it."""
+    """Return True for an event that is not a message of the conversation, but is in the model's window or edits it."""
     return isinstance(event, typed.SystemEvent) or (isinstance(event, typed.OpaqueEvent) and event.kind == EDIT)
 
 
 def _edited(record: Record, edit: Record | None) -> Record | None:
-    """Return an entry as the model has it; None if it has it no longer. Settings and labels stay."""
+    """Return an entry with ``edit`` applied; None if the edit removes it. Settings and labels are not edited."""
     match record:
         case {"type": "message", "message": {"role": str(role)} as message}:
             if edit is None:
@@ -82,7 +81,7 @@ def _edited(record: Record, edit: Record | None) -> Record | None:
 
 
 def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of headless output. Only ``message_end`` holds whole messages; the rest repeats them."""
+    """Yield the events of headless output. Only ``message_end`` holds whole messages; other records repeat them."""
     for line in found:
         if line.record is None:
             yield damaged(line)
@@ -106,7 +105,7 @@ def _entry_events(record: Record) -> list[typed.Event]:
     }
     match record.get("type"):
         case "message" if record_of(record.get("message")).get("excludeFromContext") is True:
-            return [opaque("message", record, **place)]  # The user ran a command without showing it to the model.
+            return [opaque("message", record, **place)]  # A command by the user that is hidden from the model.
         case "message":
             common = {**place, "message": id} if id else place
             return _message_events(record_of(record.get("message")), common, rest(record, *_ENTRY))

@@ -1,6 +1,6 @@
-"""Transcript files: the format of each by its content, and its events. Sources are only read.
+"""Transcript files: detects the format from the content, and reads the events. Sources are only read.
 
-A harness may write to a file while it is read: of JSON lines the complete ones count, databases are opened read-only.
+A harness may write to a file while it is read: only complete JSON lines are read, and databases are opened read-only.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ Format = Literal[
 ]
 
 _PEEKED: Final = 20
-"""Records by which a format is known."""
+"""Lines from which the format is detected."""
 
 LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] = {
     "claude-code": claude_code.read_session,
@@ -39,7 +39,7 @@ LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] =
     "opencode": opencode.read_session,
     "opencode-run-json": opencode.read_run,
 }
-"""Reader of each format of JSON lines. ``opencode``: a line for each row, see ``opencode_storage``."""
+"""Reader of each format of JSON lines. ``opencode``: one line for each record of ``opencode_storage``."""
 
 _SESSION_MARKS: Final = frozenset({"uuid", "message", "messageId", "operation"})
 _ROLLOUT_TYPES: Final = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
@@ -68,8 +68,9 @@ class UnknownFormat(Exception):
 def read(path: Path) -> tuple[Format, Iterator[Entry]]:
     """Return the format of the transcript at ``path``, and its events in the order of the file.
 
-    The file stays open until the iterator ends. Memory: a line, or one session of a database; an export is held whole.
-    Raises: UnknownFormat; OSError, sqlite3.Error, here and while iterating.
+    The file stays open until the iterator ends. Memory: one line, or one message of a database; an export as a whole.
+    Raises: UnknownFormat; ValueError for a damaged export or a line that is too long; OSError, sqlite3.Error; also
+    while iterating.
     """
     with path.open("rb") as file:
         start = file.read(16)
@@ -89,13 +90,13 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
 
 
 def format_of(first: Iterable[Record]) -> Format | None:
-    """Return the format that most of the first records of a file of JSON lines show; None if none does.
+    """Return the format that most of the first records of a file of JSON lines indicate; None if none does.
 
-    Records that only one harness writes decide; the others, if there is no such record.
+    Records that only one harness writes decide; if there are none, the other records do.
     """
     records = list(first)
     for known_by in (_certain_format, _likely_format):
-        # Of equally many the first one.
+        # A tie goes to the format that occurs first.
         shown: Counter[Format] = Counter(format for each in records if (format := known_by(each)) is not None)
         if shown:
             return max(shown, key=shown.__getitem__)
@@ -103,7 +104,7 @@ def format_of(first: Iterable[Record]) -> Format | None:
 
 
 def _certain_format(record: Record) -> Format | None:
-    """Return the format of a record that is in no other one; a record of a kind that is not known may be in any."""
+    """Return the format of a record that occurs in only one format; None for other records."""
     kind = record.get("type")
     if not isinstance(kind, str):
         return _untyped_format(record)
@@ -129,7 +130,7 @@ def _untyped_format(record: Record) -> Format | None:
 
 
 def _likely_format(record: Record) -> Format | None:
-    """Return the format that has records with the members or with the kind of name of this one."""
+    """Return the format whose records have similar members or types; None without one."""
     kind = record.get("type")
     if not isinstance(kind, str):
         return None
@@ -149,7 +150,7 @@ def _likely_format(record: Record) -> Format | None:
 
 
 def _rows(sessions: Iterable[StoredSession]) -> Iterator[Entry]:
-    """Yield the events of every session; ``line`` is the number of the session's message from 1."""
+    """Yield the events of all sessions; ``line`` is the number of the record within its session, see ``numbered``."""
     for session in sessions:
         yield from opencode.read_session(numbered(session.records()))
 

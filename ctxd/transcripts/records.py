@@ -1,7 +1,7 @@
 """Records of a transcript: tolerant decoding of JSON lines, and the parts that all formats share.
 
-A reader yields at least one event for every complete line, so that nothing of a transcript is lost: a line that is not
-a JSON object becomes an ``OpaqueEvent`` of kind ``damaged``, an unknown record one of its own kind.
+A reader yields at least one event for every complete line, so that no part of a transcript is lost: a line that is not
+a JSON object becomes an ``OpaqueEvent`` of kind ``damaged``, and an unknown record one of its own kind.
 """
 
 import json
@@ -22,16 +22,16 @@ from ctxd_protocol.limits import SAFE_INTEGER_MAX
 Record = Mapping[str, Any]
 
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of the longest line that is read: images in base64 make lines of tens of MiB."""
+"""Maximum bytes of a line: images in base64 make lines of tens of MiB."""
 
 DAMAGED: Final = "damaged"
 """Kind of the opaque event for a line that is not a JSON object."""
 
 PART: Final = "ctxd-part"
-"""Type of the record that holds a part of a line which is too long for one delta: ``text`` or ``latin1``."""
+"""Type of a record with a part, in ``text`` or ``latin1``, of a line that is too long for one delta or not UTF-8."""
 
 _LONG_NUMBER: Final = b"0" * 16
-"""The shortest integer that no double may hold, its digits as zeros."""
+"""As many digits as the shortest integer that a double may not hold exactly, as zeros."""
 
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -39,7 +39,7 @@ _DATA_URL: Final = re.compile(r"data:(?P<type>[^;,]*)(?:;[^,]*)?;base64,(?P<data
 
 
 class Line(NamedTuple):
-    """One complete line: its number from 1, and its record; None where it is not a JSON object, with its text."""
+    """One complete line: its number from 1, and its record; if it is not a JSON object, None and its text."""
 
     number: int
     record: Record | None
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 def lines(file: BinaryIO) -> Iterator[Line]:
-    """Yield the complete lines of ``file``, blank ones and a byte order mark left out.
+    """Yield the complete lines of ``file``, without blank lines and a byte order mark.
 
     A last line without a line feed is yielded only if it is valid: a harness may still be writing it. Memory: one line.
     Raises: ValueError for a line of more than ``LINE_BYTES_MAX``.
@@ -77,7 +77,7 @@ def lines(file: BinaryIO) -> Iterator[Line]:
 
 
 def joined_parts(found: Iterable[Line]) -> Iterator[Line]:
-    """Yield lines, those that were kept in parts whole again; parts that do not make a JSON object stay as they are."""
+    """Yield lines, with lines that were stored in parts joined; parts that do not form a JSON object stay separate."""
     held: list[Line] = []
     size = 0
     for line in found:
@@ -112,10 +112,10 @@ def _whole(parts: Iterable[Line]) -> Record | None:
 
 
 def decoded(raw: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """Decode JSON that a harness wrote, such that a session accepts it.
+    """Decode JSON from a harness to values that a session accepts.
 
-    Invalid UTF-8 and halves of surrogate pairs become U+FFFD, integers that no double holds and non-finite numbers
-    become text. Raises: ValueError if it is not JSON.
+    Invalid UTF-8 and lone surrogates become U+FFFD; integers that a double cannot hold exactly and non-finite numbers
+    become text. Raises: ValueError if ``raw`` is not JSON or nested too deeply.
     """
     try:
         value = msgspec.json.decode(raw)
@@ -154,18 +154,18 @@ def damaged(line: Line) -> Entry:
 
 
 def opaque(kind: str, record: Record, **fields: Any) -> OpaqueEvent:  # noqa: ANN401 - fields of the event
-    """Return the event of a record that no other event describes."""
+    """Return the event of a record that no other kind of event describes."""
     return OpaqueEvent(kind=kind, data=dict(record), **fields)
 
 
 def rest(record: Record, *used: str) -> dict[str, Any] | None:
-    """Return the members of ``record`` without those that an event has fields for; None if nothing is left."""
+    """Return the members of ``record`` except ``used``, those that have fields in an event; None if nothing is left."""
     return {name: value for name, value in record.items() if name not in used} or None
 
 
 def milliseconds(value: object) -> int | None:
-    """Return a time in ms since 1970: from such a number, or from ISO 8601 (UTC without an offset); None for others,
-    and for a number that no double holds."""
+    """Return a time in ms since 1970, from such a number or from ISO 8601 text (UTC if it has no offset); None for
+    other values, and for numbers that a double cannot hold exactly."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -180,12 +180,12 @@ def milliseconds(value: object) -> int | None:
 
 
 def text_of(value: object) -> str:
-    """Return ``value`` if it is text, else nothing."""
+    """Return ``value`` if it is text, else the empty string."""
     return value if isinstance(value, str) else ""
 
 
 def id_of(record: Record) -> str | None:
-    """Return the id of a record at its source, None for one without."""
+    """Return the id of a record at its source, None if it has none."""
     for name in ("uuid", "id", "row"):
         if isinstance(found := record.get(name), str) and found:
             return found
@@ -193,12 +193,12 @@ def id_of(record: Record) -> str | None:
 
 
 def parent_of(record: Record) -> str:
-    """Return the id of the record that one of a tree follows, empty for one without."""
+    """Return the id of the parent of a record in a tree, empty if it has none."""
     return text_of(record.get("parentUuid")) or text_of(record.get("parentId"))
 
 
 def number_of(value: object) -> int | None:
-    """Return ``value`` if it is a whole number, which ``true`` is not."""
+    """Return ``value`` if it is an integer, but not a boolean; else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -208,12 +208,13 @@ def record_of(value: object) -> Record:
 
 
 def records_of(value: object) -> list[Record]:
-    """Return the objects of a list; those of anything else are none."""
+    """Return the objects in a list; an empty list for other values."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def usage_of(found: object, *, input: str, output: str, cache_read: str, cache_write: str = "") -> Usage | None:
-    """Return token counts under the names that a format gives them; None where it recorded no count."""
+    """Return the token counts in ``found``, under the names that a format uses; None if it has neither input nor
+    output."""
     counts = record_of(found)
     if not any(number_of(counts.get(name)) is not None for name in (input, output)):
         return None
@@ -238,8 +239,8 @@ def attachment_of(media_type: str, source: object, name: str | None = None) -> A
 
 
 def total_usage(entries: Iterable[Entry]) -> Usage:
-    """Return the tokens billed for all responses: events of one provider message share its usage, so that the last
-    one of each message counts. Cost: one entry for each message.
+    """Return the tokens billed for all responses. Events of one provider message share its usage, so only the last one
+    of each message counts. Memory: one entry for each message.
     """
     by_message: dict[str | int, Usage] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Facts of a transcript for the list of sessions: title, first prompt, times, and the grants to the harness."""
+"""Facts of a transcript for the list of sessions: title, first prompt, times, and the permissions of the harness."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ from ctxd_protocol.session_types import RecordedSession
 _TEXT_CHARS_MAX: Final = 200
 _GRANT_BYTES_MAX: Final = 4096
 _ENDINGS: Final = 50
-"""Records at the end of which the last one with a time is looked for."""
+"""Number of last records in which the end time is searched."""
 
 _CLAUDE_TITLES: Final = {"custom-title": "customTitle", "agent-name": "agentName", "ai-title": "aiTitle"}
 _CODEX_GRANTS: Final = (
     "approval_policy", "approvals_reviewer", "sandbox_policy", "permission_profile", "file_system_sandbox_policy",
 )  # fmt: skip
 _UNTITLED: Final = ("New session - ", "Child session - ")
-"""Titles that opencode gives sessions without one begin with these."""
+"""Prefixes of the titles that opencode generates for sessions without a title."""
 
 
 class SessionFacts:
-    """Facts of the records of one transcript, taken one after the other."""
+    """Collects the facts of one transcript from its records, in order."""
 
     def __init__(self, format: Format) -> None:
         self._format = format
@@ -38,7 +38,7 @@ class SessionFacts:
         self._endings: deque[Record] = deque(maxlen=_ENDINGS)
 
     def add(self, record: Record) -> None:
-        """Take the next record. Cost: a few look-ups, once the first prompt is found."""
+        """Add the next record. Cost: a few look-ups, once the first prompt is found."""
         if self._began is None or not self._prompt:
             self._begin(self._events(record))
         self._endings.append(record)
@@ -54,7 +54,8 @@ class SessionFacts:
                 self._opencode(record)
 
     def recorded(self, before: RecordedSession | None = None) -> RecordedSession:
-        """All facts, those of ``before`` where this transcript, another one of the same session, has none."""
+        """Return all facts, merged with ``before``, those of another transcript of the same session: the outer times,
+        the earlier first prompt, and otherwise the facts of this transcript first."""
         known = before or RecordedSession()
         order = ("custom-title", "agent-name", "ai-title", "summary", "thread_name", "session_info", "session")
         title = next((self._titles[name] for name in order if self._titles.get(name)), "")
@@ -111,7 +112,7 @@ class SessionFacts:
             try:
                 given = decoded(given.encode())
             except ValueError:
-                pass  # It is shown as the text that it is.
+                pass  # Kept as text.
         self._grant("permission", given)
 
     def _grant(self, name: str, value: object) -> None:

@@ -1,7 +1,7 @@
 """Complete lines of a source that a harness may still be writing, in pieces that fit a delta. Sources are only read.
 
-A source is a file of JSON lines, plain or compressed with zstd, or lines made of the rows of a database. What follows
-the last line feed is left for the next time unless it is a whole JSON object: the start of an object never is one.
+A source is a file of JSON lines, plain or compressed with zstd, or lines made of the rows of a database. Text after the
+last line feed is left for the next read unless it is a complete JSON object, which a partial line never is.
 """
 
 import os
@@ -25,7 +25,7 @@ else:
     from backports import zstd
 
 LINE_BYTES_MAX: Final = 6 * 1024 * 1024
-"""Bytes of the longest line that is kept as it is. A longer one is kept in parts, so that memory stays bounded."""
+"""Maximum bytes of a line that is kept whole. A longer line is kept in parts, so that memory stays bounded."""
 
 _PART_BYTES: Final = 2 * 1024 * 1024
 _WORD_BYTES_MAX: Final = 4096
@@ -40,10 +40,10 @@ DIGEST_BYTES: Final = 16
 
 
 class SourceLine(NamedTuple):
-    """One line: the bytes of the source up to its end, its bytes as they are kept, and its record.
+    """One line: ``end``, the byte of the source after it; ``kept``, the bytes to store; its record; and its own bytes.
 
-    ``record`` is None for a line that is not a JSON object, which is kept within one. Of an entry of pi in parts,
-    the first one has its parent, and the last one its id: its children follow that.
+    ``record`` is None for a line that is not a JSON object; its text is stored inside an object. If an entry of pi is
+    in parts, the record of the first part has its parent, and that of the last part its id, which its children follow.
     """
 
     end: int
@@ -53,7 +53,7 @@ class SourceLine(NamedTuple):
 
 
 def open_source(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, decompressed if it ends in ``.zst``. Never waits for a pipe's writer.
+    """Open a regular file for reading, decompressed if its name ends in ``.zst``. Never waits for the writer of a pipe.
 
     Raises: OSError, also if it is not a regular file.
     """
@@ -68,7 +68,7 @@ def open_source(path: Path) -> IO[bytes]:
 
 
 class _Unpacked(BufferedReader):
-    """The content of a compressed file, which is closed with it."""
+    """The decompressed content of a file; ``close`` closes both."""
 
     def __init__(self, packed: IO[bytes]) -> None:
         super().__init__(zstd.ZstdFile(packed))
@@ -80,8 +80,8 @@ class _Unpacked(BufferedReader):
 
 
 def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
-    """Yield the complete lines of ``file`` from byte ``start`` on, where one begins. Blank ones have nothing to keep;
-    a byte order mark before the first one is no part of it.
+    """Yield the complete lines of ``file`` from byte ``start`` on, at which a line must begin. Blank lines have an
+    empty ``kept``; a byte order mark is not part of the first line.
 
     Memory: a few times ``LINE_BYTES_MAX``. Raises: OSError, EOFError or zstd's error for a damaged file.
     """
@@ -98,7 +98,7 @@ def source_lines(file: IO[bytes], start: int = 0) -> Iterator[SourceLine]:
         end = line.end
         yield line
         if not raw.endswith(b"\n"):
-            # Its line feed, which is counted, may be written any moment.
+            # The line feed is already counted in ``end``, but not written yet.
             return
 
 
@@ -120,7 +120,7 @@ def _line(raw: bytes, end: int) -> SourceLine | None:
     if not raw.endswith(b"\n"):
         if not is_object:
             return None
-        # The line feed is written with the next line; until then it is as if it were there.
+        # The harness writes the line feed later; it is counted as if it were there.
         raw, end = raw + b"\n", end + 1
     if is_object and (is_plain or _is_utf8(text)):
         return SourceLine(end, text + b"\n", record, raw)
@@ -138,7 +138,8 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _wrapped(kind: str, text: bytes, **more: object) -> bytes:
-    """Return bytes that are no JSON object as a record: Latin-1 keeps every byte, and secrets are found in it."""
+    """Return bytes that cannot be kept unchanged as a record: Latin-1 preserves every byte, and can be searched for
+    secrets."""
     try:
         found = {"text": text.decode()}
     except UnicodeDecodeError:
@@ -147,7 +148,7 @@ def _wrapped(kind: str, text: bytes, **more: object) -> bytes:
 
 
 def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
-    """Yield a long line in parts; nothing of it while its end is not there."""
+    """Yield a long line in parts; nothing if the line is not complete yet."""
     if not _is_complete(file):
         file.seek(0, os.SEEK_END)
         return
@@ -170,7 +171,7 @@ def _long_line(file: IO[bytes], raw: bytes, start: int) -> Iterator[SourceLine]:
 
 
 def _is_complete(file: IO[bytes]) -> bool:
-    """True if a line feed follows; the position stays."""
+    """Return True if a line feed follows; the position of ``file`` does not change."""
     here, found = file.tell(), False
     while piece := file.read(_HASHED_BYTES):
         if b"\n" in piece:
@@ -181,7 +182,7 @@ def _is_complete(file: IO[bytes]) -> bool:
 
 
 def _word_end(held: bytes) -> int:
-    """Return where to divide: no word, and so no secret of one word, is in two parts, and no character either."""
+    """Return the place to split ``held`` so that neither a word, which may be a secret, nor a character is split."""
     at = _PART_BYTES
     found = max(held.rfind(b" ", at - _WORD_BYTES_MAX, at), held.rfind(b"\\n", at - _WORD_BYTES_MAX, at)) + 1
     if found:
@@ -192,7 +193,8 @@ def _word_end(held: bytes) -> int:
 
 
 def prefix_hash(file: IO[bytes], size: int) -> "blake2b | None":
-    """Return the hash of the first ``size`` bytes, positioned behind them; None if there are fewer."""
+    """Return the hash of the next ``size`` bytes of ``file``, and leave the position after them; None if there are
+    fewer."""
     found = blake2b(digest_size=DIGEST_BYTES)
     while size:
         piece = file.read(min(size, _HASHED_BYTES))
