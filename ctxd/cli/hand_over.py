@@ -1,7 +1,7 @@
-"""Hand-over of a context to a harness: a session file that the real client continues, and the command that does so.
+"""Hand-over of a context to a harness: writes a session file, and prints the command with which the harness resumes it.
 
-The session has an id of its own, so that no session that exists is touched. The daemon has a session for it from the
-start, which goes on from the commit and which the harness's hooks then record into.
+The file has a new session id, so that no existing session is touched. The daemon's session for it is created at once:
+it continues the commit, and the harness's hooks then record into it.
 """
 
 import json
@@ -39,7 +39,7 @@ from ctxd_protocol.methods.commits import StartContext
 from ctxd_protocol.session_types import Harness
 
 CONTEXT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of the context of a commit that is handed over."""
+"""Maximum size in bytes of a context that is handed over."""
 
 NAMES: Final[dict[HarnessName, Harness]] = {
     "claude": "claude-code",
@@ -55,7 +55,7 @@ _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 
 class HandedOver(NamedTuple):
-    """Outcome of a hand-over. ``imports``: the command that has to run first, empty for most harnesses."""
+    """Outcome of a hand-over. ``imports``: the command that must run before ``command``, empty for most harnesses."""
 
     session: str
     commit: str
@@ -75,8 +75,9 @@ def hand_over(
     start: Callable[[SyncClient], StartContext],
     agent: str | None,
 ) -> None:
-    """Write a session of ``harness`` that goes on from the context that ``start`` finds, and print the command that
-    continues it; with ``execute`` become that command. Raises: Stop, CallFailed; nothing is left then."""
+    """Write a session of ``harness`` that continues the context returned by ``start``, and print the command that
+    resumes it; with ``execute``, replace this process with that command. Raises: Stop, CallFailed; the session is
+    removed then, unless only the command failed."""
     place = _directory(cwd)
     if execute and shutil.which(harness) is None:
         raise Stop(FAILURE, f"{harness} is not on PATH", hint="install it, or leave --exec out", symbol="no_harness")
@@ -108,7 +109,7 @@ def hand_over(
 def _write(
     client: SyncClient, session: str, harness: HarnessName, new: NewSession, file: Path
 ) -> tuple[str, dict[str, int]]:
-    """Write the file of ``session``; return its commit, and how often which part was left out."""
+    """Write the file of ``session``. Returns: its commit, and how often each part was left out."""
     commit = client.context_current(session=session).context_id
     if commit is None:
         raise Stop(NOT_FOUND, "there is nothing to hand over yet", hint="ctx log lists commits")
@@ -124,8 +125,8 @@ def _write(
 
 
 def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Losses) -> tuple[bytes, bool, str]:
-    """Return the context of ``commit`` as events, True if all of it is of the same harness, and the format of its
-    oldest delta."""
+    """Return the context of ``commit`` as events, True if all of it is from ``harness``, and the format of its oldest
+    delta."""
     made = client.commit_materialize(commit, format=events_v1.NAME, content=False)
     if made.size > CONTEXT_BYTES_MAX:
         hint = "start from a commit after a compaction"
@@ -172,7 +173,7 @@ def _with_output(client: SyncClient, session: str, event: Event) -> Event:
 
 
 def _create(file: Path, text: bytes) -> None:
-    """Create ``file``, readable by the user alone. Raises: Stop; nothing is left of a file that failed."""
+    """Create ``file``, readable by the user alone. Raises: Stop; an incomplete file is removed."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -210,7 +211,7 @@ def _native_id(harness: HarnessName, now: int) -> str:
         case "claude":
             return str(uuid4())
         case "opencode":
-            # Sessions are listed by id, the newest first.
+            # opencode lists sessions in the order of their ids: the newest must come first.
             newest_first = ~(now * 4096) & 0xFFFF_FFFF_FFFF
             return f"ses_{newest_first:012x}{''.join(secrets.choice(_BASE62) for _ in range(14))}"
         case _:
@@ -247,8 +248,8 @@ def _root(variable: str, folder: str) -> Path:
 
 
 def _opencode_model() -> tuple[str, str]:
-    """Return the provider and the model that opencode used last, else those of its configuration: it needs them with
-    each prompt of a session. Raises: Stop without one."""
+    """Return the provider and the model that opencode used last, else those of its configuration: each prompt of a
+    session must name them. Raises: Stop if there are none."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "opencode/model.json"
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
     with suppress(OSError, ValueError, KeyError, IndexError, TypeError):
@@ -256,7 +257,7 @@ def _opencode_model() -> tuple[str, str]:
         return str(recent["providerID"]), str(recent["modelID"])
     for name in ("opencode.jsonc", "opencode.json", "config.json"):
         with suppress(OSError):
-            # It may have comments, so that it is not decoded.
+            # The file may have comments, so it is searched rather than parsed.
             if found := _MODEL.search((config / name).read_text(errors="replace")):
                 return found[1], found[2]
     hint = f'use opencode once, or set "model": "PROVIDER/MODEL" in {config / "opencode.json"}'
@@ -264,7 +265,7 @@ def _opencode_model() -> tuple[str, str]:
 
 
 def _commands(harness: HarnessName, new: NewSession, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the command that has to run first, if any, and the one that continues the session."""
+    """Return the command that must run first, if any, and the one that resumes the session."""
     match harness:
         case "claude":
             return (), ("claude", "--resume", new.id)
@@ -291,7 +292,7 @@ def _report(run: Invocation, harness: HarnessName, result: HandedOver) -> None:
 
 
 def _become(result: HandedOver) -> NoReturn:
-    """Replace this process by the harness. Raises: Stop."""
+    """Replace this process with the harness. Raises: Stop."""
     os.chdir(result.cwd)
     if result.imports:
         done = subprocess.run(result.imports, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)

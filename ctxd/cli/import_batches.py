@@ -1,6 +1,6 @@
-"""Delivery of the commits of one imported source, many in a call, while the next ones are planned.
+"""Delivery of the commits of one imported source: many per call, while the next ones are planned.
 
-One call is under way at a time: the commits of the next one continue those of it.
+Only one call is in flight at a time, since the commits of the next call continue its commits.
 """
 
 from base64 import b64encode
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from ctxd_client import Client
 
 BATCH_BYTES: Final = 256 * 1024
-"""Bytes of deltas that make a call."""
+"""Bytes of queued deltas at which a call is due."""
 
 _BATCH_DELTAS: Final = 200
 _KEY_BYTES: Final = 8
 
 
 class Parent(NamedTuple):
-    """The commit that a delta continues: of the same source by its number, from 1, else by its id; without either, a
-    root. ``key``: equal in equal parents."""
+    """The parent of a delta: a commit of the same source by ``number``, from 1, else any commit by its id. Without
+    either, the delta is a root. ``key``: equal for equal parents."""
 
     number: int = 0
     commit: str | None = None
@@ -43,11 +43,11 @@ class _QueuedDelta(NamedTuple):
 
 
 class CommitBatches:
-    """The commits of one source. ``known``: those of earlier imports, by key; those that are made are added."""
+    """The commits of one source. ``known``: ids of the commits of earlier imports, by key; new commits are added."""
 
     def __init__(self, client: "Client", session: str, format: str, known: dict[str, str], *, dry_run: bool) -> None:
         self.ids: list[str] = []
-        """The id of each commit, by its number from 1; empty until it is there."""
+        """The id of each commit, in the order of their numbers; empty until the commit exists."""
         self._keys: list[str] = []
         self._made = 0
         self._counted = set[str]()
@@ -62,11 +62,11 @@ class CommitBatches:
         self._failure: CallFailed | None = None
 
     def key_of(self, number: int) -> str:
-        """The key of the commit ``number``."""
+        """The key of commit ``number``."""
         return self._keys[number - 1]
 
     def add(self, planned: PlannedDelta, parent: Parent, lines: bytes, *, is_wanted: bool = True) -> bool:
-        """Take the next delta, whose content is ``lines``. Returns: True if it is to be committed: it is wanted, and
+        """Register the next delta, whose content is ``lines``. Returns: True if it must be committed: it is wanted and
         new."""
         of = (self._session, parent.key, self._format, planned.agent, str(planned.is_compaction))
         digest = blake3("\0".join(of).encode())
@@ -80,7 +80,7 @@ class CommitBatches:
         return is_due
 
     def take_made(self) -> int:
-        """Return the number of commits that were made since the last call; of a dry run, those that would be."""
+        """Return the number of commits made since this was last called; in a dry run, of commits that would be made."""
         made, self._made = self._made, 0
         return made
 
@@ -95,7 +95,7 @@ class CommitBatches:
         return self._size >= BATCH_BYTES or len(self._waiting) >= _BATCH_DELTAS
 
     async def send(self, tasks: TaskGroup) -> None:
-        """Begin the next call once the one that is under way has ended. Raises: CallFailed, of that one."""
+        """Start the next call after the one in flight has ended. Raises: CallFailed if that one failed."""
         await self._ended()
         if self._waiting:
             self._under_way = anyio.Event()
@@ -103,7 +103,7 @@ class CommitBatches:
             tasks.start_soon(self._call, waiting, self._under_way)
 
     async def finish(self, tasks: TaskGroup) -> None:
-        """Return once everything is durable. Raises: CallFailed."""
+        """Send the rest, and return once everything is durable. Raises: CallFailed."""
         await self.send(tasks)
         await self._ended()
 

@@ -1,4 +1,4 @@
-"""``ctx import``: sessions of a harness as commits, once and again, or as they grow."""
+"""``ctx import``: import a harness's sessions as commits, once, repeatedly, or continuously."""
 
 import os
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ctxd.cli.import_result import ImportResult
 
 _IDLE_MS: Final = 2000
-"""Milliseconds without a change after which a watch looks whether a scan is due."""
+"""Milliseconds without a change after which a watch checks whether a scan is due."""
 
 _RESCAN_TIMEOUTS: Final = 30
 
 _SAVED_S_MAX: Final = 5.0
-"""Seconds that the end of a watch waits for the daemon to take the record of what was imported."""
+"""Maximum seconds for saving the import record in the daemon when a watch ends."""
 
 
 @click.command(
@@ -97,7 +97,7 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
 
 
 async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, places: Sequence[Path]) -> None:
-    """Import what changes, until cancelled. All places are read at times too: events of a file system can be lost."""
+    """Import changed files until cancelled. All places are also rescanned periodically: file events can be lost."""
     from watchfiles import awatch
 
     from ctxd.cli.undelivered_events import deliver_waiting
@@ -111,7 +111,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
     except Unavailable as error:
         run.screen.note(f"ctx import: {error.message}; trying again")
         missed = set(places)
-    # What changed before the watch began is found by the first scan, after one timeout.
+    # Changes made before the watch began are found by the first rescan, after one timeout.
     async for changes in awatch(*folders, yield_on_timeout=True, rust_timeout=_IDLE_MS):
         found = {_changed_place(harness, Path(name)) for _, name in changes}
         missed |= {path for path in found if path is not None and _is_below(path, places)}
@@ -134,8 +134,8 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
 
 
 def _changed_place(harness: Harness, path: Path) -> Path | None:
-    """Return the place to read when ``path`` has changed. A new folder is read whole: a file may have been written into
-    it before it was watched."""
+    """Return the file or folder to read after a change of ``path``; None if it cannot hold sessions. A new folder is
+    read whole: files may have been written into it before it was watched."""
     candidate = changed_candidate(harness, path)
     return path if candidate is None and path.is_dir() else candidate
 
@@ -145,7 +145,7 @@ def _is_below(path: Path, places: Sequence[Path]) -> bool:
 
 
 def report(run: Invocation, result: "ImportResult", *, is_one_of_many: bool = False) -> None:
-    """Show the outcome of an import."""
+    """Print the outcome of an import."""
     if run.screen.as_json:
         if is_one_of_many:
             run.screen.record(result)

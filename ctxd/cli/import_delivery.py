@@ -1,7 +1,7 @@
-"""Import of transcripts: each source becomes chains of commits in its own format, each line in one of them.
+"""Import of transcripts: each source becomes chains of commits in its own format; each line is in one commit.
 
-The daemon keeps a record of what was imported from each source, so that a repeated import reads only what changed. A
-commit that was made before is known by its content, also after a file was written anew; nothing is there twice.
+The daemon stores a record of each imported source, so that a repeated import reads only changed sources. Existing
+commits are recognised by their content, even after a file was rewritten, so that nothing is stored twice.
 """
 
 from collections import Counter
@@ -52,17 +52,17 @@ if TYPE_CHECKING:
     from ctxd_client import Client
 
 _AT_ONCE: Final = 24
-"""Groups of sources that are imported at the same time: commits of a chain wait for each other's ids, and most sources
-take less time to plan than the daemon takes to commit them."""
+"""Groups of sources that are imported concurrently: commits of a chain wait for their parents' ids, and the daemon
+takes longer to commit most sources than it takes to plan them."""
 
 _TURN_BYTES: Final = 128 * 1024
-"""Bytes that are planned in one go while a call is under way."""
+"""Bytes that are planned between two checkpoints for other tasks."""
 
 _LIVE_MAX: Final = 16
-"""Plans that are kept from one import to the next, so that a file that grows is not read from its start again."""
+"""Plans that are kept from one run to the next, so that a growing file is not read from its start again."""
 
 _QUIET_MS: Final = 3_600_000
-"""Milliseconds without an event after which no hook will record what the transcript of an open session has."""
+"""Milliseconds without an event after which hooks are assumed to record nothing more in an open session."""
 
 _PLANNED_LINES_MAX: Final = 200_000
 
@@ -74,11 +74,11 @@ class _Planned(NamedTuple):
     done: Pass
     stat: Stat | None
     goes_on: bool = False
-    """It goes on from what an earlier import has made of it: its own commits before that are not known one by one."""
+    """The plan continues the commits of an earlier import, which are not known one by one."""
 
 
 class TranscriptImport:
-    """One import of the transcripts of a harness."""
+    """Import of the transcripts of one harness."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class TranscriptImport:
         goes_on: bool = False,
         progress: Callable[[str], None],
     ) -> None:
-        """``goes_on``: sources will be imported again, so that plans of the last ones are kept."""
+        """``goes_on``: ``run`` will be called again, so the newest plans are kept."""
         self._client = client
         self._harness = harness
         self._dry_run = dry_run
@@ -98,7 +98,7 @@ class TranscriptImport:
         self._record = ImportRecord(client, harness, saved_every_s=60.0 if goes_on else 10.0)
         self._records = self._record.sources
         self._sessions: set[str] = set()
-        # What the lists have of sessions without events of their own, in this run.
+        # Recorded facts of the sessions without events of their own, as read in this run.
         self._listed: dict[str, RecordedSession | None] = {}
         self._plans: dict[str, _Planned] = {}
         self._planned_lines = 0
@@ -114,14 +114,14 @@ class TranscriptImport:
         self.result = ImportResult(harness, dry_run)
 
     async def run(self, places: Sequence[Path]) -> ImportResult:
-        """Import what is new or changed in ``places``. Returns the outcome of this run.
+        """Import new and changed sources in ``places``. Returns the outcome of this run.
 
-        Raises: CallFailed if the daemon cannot be reached. Cancel: safe; what is committed is recorded the next time.
+        Raises: CallFailed if the daemon cannot be reached. Cancel: safe; the next import recognises the commits made.
         """
         self.result = ImportResult(self._harness, self._dry_run)
         self._under_way, self._listed, self._callers = set(), {}, AgentCallers()
         records = await self._record.load()
-        # The origin of a copy comes first, so that the common lines are of its session.
+        # Origins come before their copies, so that the common lines belong to the origin's session.
         found = sorted(self._changed(places), key=lambda source: (bool(source.agent), source.is_copy))
         self._record.follow_renames()
         for path in self._record.in_order(path for path in records if records[path].number):
@@ -138,7 +138,7 @@ class TranscriptImport:
                 for _ in range(min(_AT_ONCE, len(groups))):
                     tasks.start_soon(self._import_groups, left)
         except BaseExceptionGroup as failed:
-            # The daemon is gone for all of them alike.
+            # Once the daemon is gone, all tasks fail alike: one of their errors is enough.
             gone, others = failed.split(Unavailable)
             if gone is None or others is not None:
                 raise
@@ -146,16 +146,16 @@ class TranscriptImport:
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
             raise first from None
-        for path in [*self._plans]:  # Of the origins of others, whose files may change until the next import.
+        for path in [*self._plans]:  # Plans of origins, whose files may change before the next run.
             self._take_plan(path)
         self._note_databases()
-        # The order of new sources decides which is a copy of which, also once this import was killed.
+        # The order of new sources decides which of them are copies: save it, in case this import is killed.
         await self.save(when_due=self._goes_on and not self._record.has_new)
         self.result.sessions.sort()
         return self.result
 
     async def save(self, *, when_due: bool) -> None:
-        """Record in the daemon what was imported; ``when_due``: unless that was done a short while ago.
+        """Save the import record, unless this is a dry run; ``when_due``: not if it was saved a short while ago.
 
         Raises: CallFailed.
         """
@@ -176,7 +176,7 @@ class TranscriptImport:
     # --- sources ---
 
     def _changed(self, places: Sequence[Path]) -> Iterator[Transcript]:
-        """Yield the sources that are not as they were when they were imported."""
+        """Yield new sources, and those that changed since they were imported."""
         for place in places:
             for path in candidates(self._harness, place):
                 if isinstance(path, Skipped):
@@ -218,7 +218,7 @@ class TranscriptImport:
             self._databases[str(path)] = stat
 
     def _note_databases(self) -> None:
-        """Record the databases of which every session was read: equal the next time, they are not opened."""
+        """Record the databases whose sessions were all read: the next import does not open them if unchanged."""
         skipped = {name for each in self.result.skipped for name in (each.path, each.path.rpartition("#")[0])}
         for path, stat in self._databases.items():
             if path not in skipped:
@@ -231,7 +231,7 @@ class TranscriptImport:
         self.result.skipped.append(Skipped(path, reason))
 
     async def _planned(self, path: str) -> _Planned | None:
-        """Return the plan of a source, imported if it has to be; None if it cannot be read, or is under way."""
+        """Return the plan of a source, imported if necessary; None if it cannot be read, or its import is under way."""
         if path in self._plans:
             return self._plans[path]
         source = self._waiting.get(path) or self._found_again(path)
@@ -248,7 +248,7 @@ class TranscriptImport:
             )
             return None
         except Exception as error:
-            # Of a damaged database, a damaged zstd frame, a file that is gone.
+            # Such as a damaged database, a damaged zstd frame, or a file that is gone.
             if not is_of_source(error):
                 raise
             self._skip(path, error)
@@ -268,7 +268,7 @@ class TranscriptImport:
         return planned
 
     def _found_again(self, path: str) -> Transcript | None:
-        """Return a source that was imported before."""
+        """Return the source at ``path``, read again; None if the record lacks it or it is gone."""
         if path not in self._records:
             return None
         for source in transcripts(self._harness, Path(path.partition("#")[0] if "#" in path else path)):
@@ -279,7 +279,7 @@ class TranscriptImport:
     # --- one source ---
 
     async def _imported(self, source: Transcript) -> _Planned:
-        """Commit what is not committed yet. Raises: what reading raises, CallFailed."""
+        """Commit the lines of a source that are not committed yet. Raises: as reading the source; CallFailed."""
         record = self._records[source.path]
         last = (self._live.get(source.path) or record).stat
         is_stamped = source.stored is not None and source.stored.stamp
@@ -308,7 +308,7 @@ class TranscriptImport:
     async def _begun(
         self, source: Transcript, record: SourceRecord, stat: Stat | None, recorded: RecordedEvents | None
     ) -> tuple[_Planned, Copies]:
-        """Return the plan of a source: as far as it was read, if that is kept."""
+        """Return the plan of a source: the kept one if the file has only grown since, else a new one."""
         live = self._live.pop(source.path, None)
         if live is None or not is_grown(live.stat, stat) or not can_go_on(source, live.done.size, live.done.tail):
             plan = TranscriptPlan(source.format, source.path, start=await self._start(source), agent=source.agent)
@@ -323,8 +323,8 @@ class TranscriptImport:
         return live._replace(stat=stat), Copies(source, None)
 
     async def _learn_ends(self, planned: _Planned) -> None:
-        """Let deltas end where those of other imports of the session do, of which the record has nothing: one that was
-        killed, or runs beside this one. A commit is known by all of its delta. Raises: CallFailed."""
+        """Make deltas end where those of other imports of the session do that the record lacks: imports that were
+        killed, or are running now. A commit is recognised by its whole delta only. Raises: CallFailed."""
         source, done = planned.source, planned.done
         known = set(done.record.commits.values())
         ends, newest = await self._record.session_ends(source.session, newest_only=bool(done.listed_tx))
@@ -341,9 +341,9 @@ class TranscriptImport:
             found = found[max(1, len(deltas)) :]
 
     async def _recorded(self, source: Transcript, record: SourceRecord) -> RecordedEvents | None:
-        """Return what the session of a source has in its chat, from its hooks as a rule; None without any.
+        """Return the events that the session of a source already has, usually from its hooks; None without any.
 
-        Raises: _UnderWay while hooks may still record what the source has already; CallFailed.
+        Raises: _UnderWay while hooks may still be recording events that the source already has; CallFailed.
         """
         if source.session in self._listed:
             return None
@@ -366,7 +366,7 @@ class TranscriptImport:
         return await recorded_events(self._client, self._clock, source, record, events[begun:], written)
 
     async def _note(self, planned: _Planned) -> None:
-        """Record a source that was read to its end, and count what was new."""
+        """Update the record of a source that was read to its end, and add its new content to the result."""
         source, plan, _, done, stat, _ = planned
         record, result = done.record, self.result
         is_rewritten = bool(record.size) and not done.is_same
@@ -394,7 +394,7 @@ class TranscriptImport:
             record.continued_at = plan.recorded.continued_at
             if plan.recorded.is_completed:
                 record.whole, record.continued = plan.recorded.whole, ""
-        # What was not read again may have changed meanwhile: an import that keeps no plan reads all of it.
+        # The bytes that were not read again may have changed: an import without a kept plan must read all.
         record.stat = None if done.is_continued else stat
         record.stamp = source.stored.stamp if source.stored is not None else ""
         record.session, record.agent, record.root = source.session, source.agent, source.root
@@ -404,9 +404,9 @@ class TranscriptImport:
         self._progress(f"{result.imported}/{result.sources - result.unchanged} {source.path}")
 
     async def _describe(self, source: Transcript, facts: SessionFacts) -> None:
-        """Pass title, times and grants of a source that was read to its end to its session. Raises: CallFailed."""
+        """Store title, times and grants from a source that was read to its end in its session. Raises: CallFailed."""
         session = source.session
-        with suppress(NotFound):  # Of a source without a line of its own there is no session.
+        with suppress(NotFound):  # A source without a line of its own has no session.
             if session in self._listed:
                 known = self._listed[session]
             else:
@@ -417,7 +417,7 @@ class TranscriptImport:
                     self._listed[session] = made.session.recorded
 
     async def _start(self, source: Transcript) -> Start:
-        """Return where the first chain of a source begins: in the source that spawned it or that it goes on from."""
+        """Return where the first chain of a source begins: in the source that spawned it or that it continues."""
         others = source.parent if source.parent != source.session else ""
         parent = source.session if source.agent else others
         if not parent and source.base is None:
@@ -430,7 +430,7 @@ class TranscriptImport:
             if origin is None:
                 continue
             if source.base is not None:
-                # Of several files of one thread it names one in which a line ends there.
+                # If a thread has several files, the right one has a line that ends at this byte.
                 start, is_line_end = origin.plan.at_byte(source.base)
                 if is_line_end:
                     return start
@@ -442,22 +442,22 @@ class TranscriptImport:
         return near or Start()
 
     async def _caller(self, source: Transcript, conversation: TranscriptPlan) -> TranscriptPlan:
-        """Return the plan that has the call of a sub-agent: that of another one, else that of the conversation."""
+        """Return the plan with the call that spawned a sub-agent: another sub-agent's, else the conversation's."""
         path = "" if not source.agent or source.agent in conversation.spawned else self._callers.path(source)
         caller = await self._planned(path) if path else None
         return caller.plan if caller is not None and source.agent in caller.plan.spawned else conversation
 
     async def _copies(self, source: Transcript) -> Copies:
-        """Return the source of which this one may repeat the beginning."""
+        """Return the comparison of a source with the one whose beginning it may repeat."""
         for path in self._origins.of_copy(source):
-            # What a session has from its hooks is in no commit of its transcript.
+            # Events that a session has from its hooks are in no commit of its transcript.
             if (origin := await self._planned(path)) is not None and origin.plan.recorded is None:
                 return Copies(source, (origin.source, origin.plan))
         return Copies(source, None)
 
     async def _imported_before(self, source: Transcript, record: SourceRecord) -> ImportedLines | None:
-        """Return the lines of a source that were imported, if it is a copy of one that is gone, as Claude Code removes
-        old ones, or of one that is such a copy."""
+        """Return the imported lines of a copy whose origin is gone, as Claude Code removes old files, or is such a copy
+        itself; None for other sources, and for a rewritten one."""
         if record.copy_end is None or not record.newest:
             return None
         origin = await self._planned(record.copy_end.path) if record.copy_end.path != source.path else None
@@ -468,7 +468,7 @@ class TranscriptImport:
         return None
 
     async def _go_on(self, source: Transcript, copies: Copies) -> None:
-        """Let a copy that has reached the end of its origin go on with another one that has left it there."""
+        """If a copy leaves its origin, continue the comparison with another source that left it at the same line."""
         if (end := copies.end) is None:
             return
         path = self._origins.going_on(source, end) or end.path
@@ -481,7 +481,7 @@ class TranscriptImport:
     # --- commits ---
 
     async def _deliver(self, planned: _Planned, delta: PlannedDelta) -> None:
-        """Commit a delta unless it is there. Raises: CallFailed, also of an earlier one."""
+        """Queue the commit of a delta unless it exists. Raises: CallFailed, also for an earlier delta."""
         parent = await self._parent(planned, delta.parent)
         lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
         batches, recorded = planned.batches, planned.plan.recorded
@@ -496,15 +496,15 @@ class TranscriptImport:
 
     def _imported_delta(self, planned: _Planned, delta: PlannedDelta, size: int, is_newest: bool) -> ImportedDelta:
         now = self._clock.wall_ms()
-        # Lines without a time, or of a clock that was ahead, are as old as the file.
+        # Lines without a time, or with one in the future, get the time of the file's last change.
         times = (delta.at, planned.stat.changed_ns // 1_000_000 if planned.stat is not None else None)
         valid_time = next((at for at in times if at is not None and 0 <= at < now), None)
         if planned.source.agent and valid_time is not None and not self._goes_on:
-            # One that ran on when the conversation had ended would be what the session goes on from. What a watch sees
-            # is under way: the conversation waits, and goes on behind it.
+            # A sub-agent that outlasts the conversation must not become the newest commit, from which the session
+            # continues. In a watch, the conversation is still under way and continues after its sub-agents.
             valid_time = min(valid_time, self._conversation_ends.get(planned.source.session, now) - 1)
         if (recorded := planned.plan.recorded) is not None and is_newest:
-            # Newer than what the hooks have made: the session goes on from it.
+            # Newer than the commits of the hooks, so that the session continues from it.
             valid_time = None if valid_time is None else max(recorded.before, valid_time)
         elif recorded is not None and not delta.is_continued:
             valid_time = min(recorded.before - 1, now if valid_time is None else valid_time)
@@ -535,7 +535,7 @@ class TranscriptImport:
         return Parent(commit=commit, key=commit)
 
     def _repeated(self, wanted: Sequence[Repeated]) -> Iterator[bytes]:
-        """Yield lines that another delta has too."""
+        """Yield the bytes of lines that are repeated from other deltas."""
         for path in dict.fromkeys(each.source for each in wanted):
             source = self._found_again(path)
             if source is not None:
@@ -543,8 +543,8 @@ class TranscriptImport:
                 yield from (line.kept for line in lines_at(source, starts))
 
     async def _create(self, source: Transcript) -> None:
-        """Create the session of a source, set aside, unless it is there. Raises: CallFailed."""
-        if source.session in self._sessions:  # One after the other: all sources of a session are in one group.
+        """Create the session of a source, paused, unless it exists. Raises: CallFailed."""
+        if source.session in self._sessions:  # No race: all sources of a session are in one group.
             return
         agent = AGENTS[self._harness]
         labels = {
@@ -571,11 +571,11 @@ class TranscriptImport:
 
 
 class _UnderWay(ValueError):
-    """The session of the source is being recorded by its hooks."""
+    """Hooks may still be recording the session of the source."""
 
 
 def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
-    """Yield the deltas of what was not read yet; None when it is the turn of a call, or ``copies`` is at an end."""
+    """Yield the deltas of unread lines; None when other tasks are due, or when ``copies`` has reached an end."""
     source, plan, done = planned.source, planned.plan, planned.done
     unseen = 0
     for line in lines_of(source, done.size):

@@ -1,4 +1,4 @@
-"""Reading of one imported source: what of it was read before, and what of it repeats another source."""
+"""Reading of one imported source: which lines were read before, and which lines repeat another source."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ctxd_client import Client
 
 _TAIL_BYTES: Final = 16 * 1024
-"""Bytes before the end of what was read that must be the same for the reading to go on there."""
+"""Bytes at the end of the earlier reading that must be unchanged if the next reading is to continue there."""
 
 _HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _BYTES_HASHED_AT_ONCE: Final = 256 * 1024
 _SETTLED_MS: Final = 1000
-"""Milliseconds without a change after which a file that has become shorter is taken as it is."""
+"""Milliseconds without a change after which a file that became shorter is read as it is."""
 
 _SETTLING_MS_MAX: Final = 5000
 _COPIED: Final = frozenset(
@@ -41,12 +41,12 @@ _COPIED: Final = frozenset(
         "promptId", "requestSessionId", "gitBranch", "version", "slug", "ordinal", "row", "seq",
     }
 )  # fmt: skip
-"""Members of a record that a copy changes: a fork of Claude Code is one chain, whatever tree its origin is."""
+"""Members of a record that a copy may change: a fork of Claude Code is one chain even if its origin is a tree."""
 
 
 async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
-    """Return the identity of a file's content. One that is shorter than ``before`` may be being written anew: it is
-    waited for until it has all of that again, or no more is written. Raises: OSError. Cancel: safe."""
+    """Return the identity of a file's content. If the file is shorter than ``before``, it may be in the middle of a
+    rewrite: wait, for seconds at most, until it is as long again or stops changing. Raises: OSError. Cancel: safe."""
     stat = stat_of(path)
     for _ in range(0, _SETTLING_MS_MAX, 100):
         is_shorter = before is not None and stat[:2] == before[:2] and stat.size < before.size
@@ -58,13 +58,13 @@ async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
 
 
 def is_grown(before: Stat | None, stat: Stat | None) -> bool:
-    """True if ``stat`` is of the file that was read, and it has no fewer bytes."""
+    """True if ``stat`` and ``before`` are of the same file, and it has not become shorter."""
     return stat is not None and before is not None and stat[:2] == before[:2] and stat.size >= before.size
 
 
 class Pass:
-    """One reading of a source: its bytes so far, compared with what was read before. ``facts``: None for a sub-agent,
-    which is in no list."""
+    """One reading of a source: its bytes so far, compared with the last import. ``facts``: None for a sub-agent, which
+    is not in any list."""
 
     def __init__(self, record: SourceRecord, facts: SessionFacts | None) -> None:
         self.record = record
@@ -76,29 +76,29 @@ class Pass:
         self.tail = b""
         """The last bytes that were read."""
         self.listed_tx = 0
-        """The journal sequence of the newest commit of the session whose delta was looked at."""
+        """The journal sequence of the session's newest commit when the deltas of other imports were last read."""
         self.ends = set(record.ends)
-        """Ends of lines with which another import has ended a delta."""
+        """Line ends at which another import ended a delta."""
         self.kept = record.kept
-        """The bytes that an earlier version has planned, whose deltas end as they did."""
+        """The bytes that an earlier parser version planned, whose deltas keep their ends."""
         self._learnt: dict[bytes, set[int]] = {}
         self._hash = blake3()
         self._unhashed: list[bytes] = []
         self._hashed = 0
 
     def go_on(self, plan: TranscriptPlan) -> None:
-        """Read on where the last reading ended."""
+        """Continue where the last reading ended."""
         self.is_same = self.is_continued = True
         self.is_level = False
         self.lines_before, self.copied_before, self.counted = self.lines, plan.copied, plan.counts.copy()
 
     def ends_at(self, line: SourceLine) -> bool:
-        """Take a line; True if an earlier import ended behind it. ``is_level``: the last one did."""
+        """Add a line; True if an earlier import ended after it. ``is_level``: the last import did, with equal bytes."""
         if line.record is not None:
             if self.facts is not None:
                 self.facts.add(line.record)
             if STATE in line.record:
-                return False  # Whatever is added stands before it.
+                return False  # Later lines are inserted before it.
         self._unhashed.append(line.source)
         if line.end - self._hashed >= _BYTES_HASHED_AT_ONCE:
             self._update()
@@ -112,12 +112,12 @@ class Pass:
         return self.size in self._cuts
 
     def learn(self, delta: bytes) -> None:
-        """Let deltas end as ``delta`` does, which another import has committed."""
+        """Remember where ``delta`` ends, which another import has committed, so that a delta ends there again."""
         self._learnt.setdefault(_last_line(delta), set()).add(len(delta))
 
     def ends_another(self, line: SourceLine, pending: tuple[int, bool]) -> bool:
-        """True if another import has committed a delta that ends with ``line``, and has the bytes that are ``pending``,
-        with those that it repeats if it does so."""
+        """True if another import has committed a delta that ends with ``line`` and is as long as the ``pending`` one,
+        or longer if that one begins with repeated lines."""
         if STATE in (line.record or ()):
             return False
         size, is_repeating = pending
@@ -137,8 +137,8 @@ class Pass:
 
 
 async def keep_cuts(client: "Client", source: Transcript, done: Pass) -> None:
-    """Let the deltas of lines that an earlier version has planned end as they did: what it has committed would be there
-    a second time, in other deltas. Raises: CallFailed, and as ``lines_of``. Cancel: safe."""
+    """Keep the ends of the deltas that an earlier parser version planned: with other ends, the same lines would be
+    committed twice. Raises: CallFailed, and as ``lines_of``. Cancel: safe."""
     record = done.record
     if record.parser == PARSER or not _is_as_imported(source, record):
         return
@@ -148,14 +148,14 @@ async def keep_cuts(client: "Client", source: Transcript, done: Pass) -> None:
             deltas = (await client.commit_deltas(left[:PAGE_ITEMS_MAX])).deltas
             for each in deltas:
                 if each.data is None:
-                    return  # It was purged, or is long: its end is not known.
+                    return  # It was purged, or is too long: its end is unknown.
                 done.learn(each.data)
             left = left[len(deltas) :]
         done.kept = record.size
 
 
 def _is_as_imported(source: Transcript, record: SourceRecord) -> bool:
-    """True if a source begins with the lines that were imported of it. Raises: as ``lines_of``."""
+    """True if a source still begins with the lines that were imported from it. Raises: as ``lines_of``."""
     found, end = blake3(), 0
     for line in lines_of(source):
         if line.end > record.size:
@@ -172,14 +172,14 @@ def _last_line(delta: bytes) -> bytes:
 
 
 class ImportedLines(TranscriptPlan):
-    """The lines of a source that an earlier import has committed, as those of an origin that it goes on from: of a copy
-    whose own origin is gone no commit can be known again by what it continues."""
+    """Plan of the lines of a source that an earlier import committed, which serves as the origin of the later lines: if
+    a copy's own origin is gone, its commits cannot be recognised, as their parents are unknown."""
 
     def __init__(self, source: Transcript, record: SourceRecord) -> None:
         """Read the source. Raises: as ``lines_of``; ValueError if it was rewritten."""
         super().__init__(source.format, source.path, agent=source.agent)
         self._newest = record.newest
-        # While the lines are taken, its chains begin within itself.
+        # None while lines are added: until then, chains begin within this plan.
         self._tip: Start | None = None
         found, end = blake3(), 0
         for line in lines_of(source):
@@ -194,8 +194,8 @@ class ImportedLines(TranscriptPlan):
         self._tip = self.at_spawn("")
 
     def at_line(self, place: int) -> Start:
-        """Return where a chain begins after line ``place``: a branch within the lines repeats all that it has of
-        them."""
+        """Return the start of a chain after line ``place``. A branch within the imported lines repeats the lines up to
+        there, from the last compaction on, since their commits are unknown."""
         start = super().at_line(place)
         if self._tip is None:
             return start
@@ -215,12 +215,12 @@ class ImportedLines(TranscriptPlan):
 
 
 def fingerprint(record: Record) -> int:
-    """Return a hash of a record without the members that a copy of it in another session changes."""
+    """Return a hash of a record that is equal for its copies in other sessions."""
     same = {name: value for name, value in record.items() if name not in _COPIED}
     if "payload" in record:
         same.pop("timestamp", None)
     if "parts" in record:
-        # An export and a folder of opencode repeat in each part what a database has in columns.
+        # Exports and folders of opencode repeat in each part the ids that a database has in columns.
         same["info"] = _without_place(record_of(record.get("info")))
         same["parts"] = [_without_place(part) for part in records_of(record["parts"])]
     return int.from_bytes(blake2b(msgspec.json.encode(same, order="sorted"), digest_size=8).digest())
@@ -231,18 +231,19 @@ def _without_place(record: Record) -> Record:
 
 
 def _is_same_session(one: Record | None, other: Record | None) -> bool:
-    """True for the first records of one session of opencode, whose members have other names in an export."""
+    """True for two first records of the same opencode session: their members have other names in an export."""
     id = text_of(record_of((one or {}).get("session")).get("id"))
     return bool(id) and id == text_of(record_of((other or {}).get("session")).get("id"))
 
 
 class Copies:
-    """Comparison of a source with another one of which it may repeat the beginning, or some of its lines. The beginning
-    may lack lines of the other: a fork has one branch of a tree. Where another copy of the same origin goes on as this
-    one does, the comparison goes on with that: ``end`` is where to look for it, None if it need not be looked for.
-    ``origin``: the source with which it compares.
+    """Comparison of a source with its ``origin``, whose beginning, or some of whose lines, it may repeat.
 
-    Memory: of one that repeats some lines, some 150 bytes for each line of the other.
+    The beginning may lack lines of the origin: a fork has one branch of a tree. If another copy of the same origin
+    continues like this one, the comparison continues with that copy, found by ``end``: the place where this source
+    leaves the origin, None if no copy is wanted.
+
+    Memory: for a source that repeats only some lines, about 150 bytes for each line of the origin.
     """
 
     def __init__(self, source: Transcript, origin: tuple[Transcript, TranscriptPlan] | None) -> None:
@@ -253,18 +254,19 @@ class Copies:
         self._plan = None if origin is None else origin[1]
         self._theirs = self._lines(*origin) if origin is not None else iter(())
         self._ahead: deque[tuple[int, SourceLine]] = deque()
-        """Lines of the other one that were read ahead: some without an id, and the one with an id behind them."""
+        """Lines of the origin that were read ahead: lines without an id, and the next one with an id."""
         self._held: list[tuple[int, SourceLine]] = []
         self._size = self._number = 0
-        # Of their origin, a sub-agent of codex and a fork of opencode get what is settled alone.
+        # A sub-agent of codex and a fork of opencode copy only the completed parts of their origin.
         is_of_another = origin is not None and origin[0].session != source.session
         self._is_selection = is_of_another and (bool(source.first_own) or source.format == "opencode")
         self._places: dict[int, deque[int]] | None = None
 
     def taken(self, plan: TranscriptPlan, line: SourceLine) -> Iterator[PlannedDelta | None]:
-        """Take the next line into ``plan``, unless it is a copy. Lines without an id wait for the end of the copy.
+        """Add the next line to ``plan``, or skip it there if it is a copy. Other lines without an id are held until the
+        copy ends.
 
-        Yields the deltas that are due, and None when ``end`` is set: without a call of ``go_on`` the copy is over then.
+        Yields the deltas that are due, and None after ``end`` was set: the copy ends unless ``go_on`` is called then.
         """
         if self._plan is None:
             yield from plan.add(line)
@@ -292,7 +294,7 @@ class Copies:
                 yield from self.rest(plan)
 
     def _is_at_end(self, line: SourceLine) -> bool:
-        """Set ``end`` to where the copy leaves its origin before ``line``; False if it has not begun."""
+        """Set ``end``, as the copy leaves its origin before ``line``; False if no beginning was copied."""
         if self._is_selection or self._last_copied is None:
             return False
         there, place = self._plan, self._last_copied
@@ -303,7 +305,7 @@ class Copies:
         return True
 
     def go_on(self, source: Transcript, plan: TranscriptPlan, *, after: int | None = None) -> None:
-        """Compare what follows with what ``source`` has behind line ``after``; None: with what it has of its own."""
+        """Compare the next lines with those of ``source`` after line ``after``; None: with all lines of its own."""
         self.end, self._last_copied = None, after
         self.origin, self._plan = source, plan
         self._ahead.clear()
@@ -313,7 +315,7 @@ class Copies:
         self._theirs = ((place, line) for place, line in lines if place >= first and place not in plan.outside)
 
     def _skip_held(self, plan: TranscriptPlan) -> None:
-        """Take those of the lines that wait that are copies."""
+        """Skip those held lines that are copies."""
         held, self._held, self._size = self._held, [], 0
         for here, line in held:
             if self._plan is not None and (place := self._repeated(line)) is not None:
@@ -323,12 +325,12 @@ class Copies:
                 self._size += len(line.kept)
 
     def _is_inherited(self, record: Record) -> bool:
-        """True for a line of a sub-agent of codex that is its caller's, equal to one of its lines or not."""
+        """True for a line that a sub-agent of codex has from its caller, even if the caller has no equal line."""
         ordinal = number_of(record.get("ordinal"))
         return ordinal is not None and ordinal < self._source.first_own
 
     def _place(self, line: SourceLine, number: int, *, is_keyed: bool) -> int | None:
-        """Return the place of the line of the other source of which ``line`` is a copy."""
+        """Return the place of the line of the origin that ``line`` copies, None without one."""
         if not line.kept or (self._is_selection and not is_keyed):
             return None
         if self._is_selection:
@@ -349,7 +351,7 @@ class Copies:
         return None
 
     def _repeated(self, line: SourceLine) -> int | None:
-        """Return the place at the other one of a line without an id, before its next line with one."""
+        """Return the place of an equal line without an id, before the origin's next line with an id."""
         self._next_keyed()
         for position, (place, theirs) in enumerate(self._ahead):
             if theirs.kept == line.kept or _is_same_session(theirs.record, line.record):
@@ -359,7 +361,7 @@ class Copies:
         return None
 
     def _next_keyed(self) -> tuple[int, SourceLine] | None:
-        """Return the other one's next line with an id, the last one that was read ahead."""
+        """Return the origin's next line with an id, up to which lines are read ahead."""
         if self._ahead and self._is_keyed_there(*self._ahead[-1]):
             return self._ahead[-1]
         for place, line in self._theirs:
@@ -380,13 +382,13 @@ class Copies:
         return found.popleft() if found else None
 
     def release(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
-        """Take the lines that wait."""
+        """Add the held lines to ``plan``."""
         held, self._held, self._size = self._held, [], 0
         for place, line in held:
             yield from plan.add(line, place)
 
     def rest(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
-        """End the comparison: what follows is the source's own."""
+        """End the comparison: add the held lines, and treat all later lines as the source's own."""
         self._plan = self.end = None
         yield from self.release(plan)
 

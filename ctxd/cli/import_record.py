@@ -1,6 +1,7 @@
-"""Record of what was imported, kept in the daemon: an artifact for each harness, which a tag names.
+"""Record of imported sources, stored in the daemon: one tagged artifact per harness.
 
-Without it nothing is lost: commits are known by their operation ids. With it an import again opens only what changed.
+If it is lost, no commit is made twice: the daemon recognises commits by their content and parent. With it, a repeated
+import opens only sources that changed.
 """
 
 import os
@@ -27,8 +28,8 @@ _Ends = defaultdict[str, list[tuple[str, int]]]
 
 
 class CopyEnd(NamedTuple):
-    """The end of what a source copies of another one, which is at ``path``: its line ``place``, from 0, is the last one
-    copied, and ``own`` is the fingerprint of the line that stands behind it in the copy."""
+    """The end of a copy: line ``place``, from 0, of the source at ``path`` is the last line copied, and ``own`` is the
+    fingerprint of the next line of the copy."""
 
     path: str
     place: int
@@ -36,17 +37,17 @@ class CopyEnd(NamedTuple):
 
 
 class SourceRecord(msgspec.Struct, array_like=True):
-    """State of one source: its file as it was read, its complete prefix and the prefix's hash.
+    """State of one source: its file's identity when it was read, and the size and hash of the imported prefix.
 
-    ``cuts``: the ends of earlier imports, where all deltas end. ``ends``: those of deltas of imports of which this
-    record knew nothing, each the end of the one that its line is in. ``commits``: key and id of each commit made of it.
-    ``unrecorded``: the bytes that were imported before the session had events of its own. ``continued``: the commit of
-    the session that the lines behind those events continue, empty while there are none. ``number``: grows with the
-    order in which sources were first imported, 0 before that: a later one may be a copy of an earlier one.
-    ``copy_end``: where this source leaves its origin, None if it is a copy of no other. ``newest``: the commit with
-    which its main chain ends, empty if it has none of its own. ``whole``: the bytes that were imported with what hooks
-    had recorded of them, as these had begun behind earlier turns. ``continued_at``: the end of the first of the lines
-    that continue the session. ``kept``: the bytes that an earlier version has planned, whose deltas are kept.
+    ``cuts``: the ends of earlier imports, where all deltas end. ``ends``: line ends at which imports missing from this
+    record ended a delta. ``commits``: the id of each commit made from it, by key. ``unrecorded``: the bytes that were
+    imported before the session had events of its own. ``continued``: the commit of the session that lines after those
+    events continue, empty for none. ``number``: the position in the order of first imports, 0 before the first: a later
+    source may be a copy of an earlier one. ``copy_end``: where this source leaves its origin, None if it is no copy.
+    ``newest``: the last commit of its main chain, empty if it has none of its own. ``whole``: the bytes that were
+    imported including events that hooks had recorded, because the hooks missed earlier turns. ``continued_at``: the end
+    of the first line that continues the session. ``kept``: the bytes that an earlier parser version planned, whose
+    deltas are kept.
     """
 
     parser: int
@@ -71,7 +72,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
 
 
 class ImportRecord:
-    """The sources of one harness that were imported, by their paths; ``changed``: those that are to be recorded."""
+    """Records of the imported sources of one harness, by path; ``changed``: the paths of unsaved records."""
 
     def __init__(self, client: "Client", harness: Harness, *, saved_every_s: float) -> None:
         self.sources: dict[str, SourceRecord] = {}
@@ -81,10 +82,10 @@ class ImportRecord:
         self._saved_every_s = saved_every_s
         self._kept: str | None = None
         self.has_new = False
-        """Sources were imported for the first time since it was saved."""
+        """True if sources were imported for the first time since the last save."""
         self._is_loaded = False
         self._newest = 0
-        # The paths of each session and agent, made once for each import.
+        # Paths by session and agent, computed once per import.
         self._paths: dict[tuple[str, str], list[str]] | None = None
         self._renamed: dict[str, str] = {}
         self._ends: dict[tuple[str, bool], tuple[_Ends, int]] = {}
@@ -92,8 +93,8 @@ class ImportRecord:
         self._saved_at = anyio.current_time()
 
     async def load(self) -> dict[str, SourceRecord]:
-        """Read the record of earlier imports, once. Returns: its sources. Raises: CallFailed. Call it at the beginning
-        of each import."""
+        """Return the sources of earlier imports; only the first call reads them. Raises: CallFailed. Call it at the
+        start of each import."""
         if not self._is_loaded:
             self.sources |= await self._stored()
             self._is_loaded = True
@@ -103,11 +104,11 @@ class ImportRecord:
         return self.sources
 
     def in_order(self, paths: Iterable[str]) -> list[str]:
-        """``paths`` in the order in which they were first imported, then those that were not."""
+        """``paths`` in the order of their first import, followed by those that were not imported yet."""
         return sorted(paths, key=lambda path: self.sources[path].number or sys.maxsize)
 
     def note(self, path: str) -> None:
-        """Take the source of ``path`` as imported."""
+        """Mark the source at ``path`` as imported."""
         if not self.sources[path].number:
             self._newest += 1
             self.sources[path].number = self._newest
@@ -115,9 +116,9 @@ class ImportRecord:
         self.changed.add(path)
 
     async def save(self, *, when_due: bool) -> None:
-        """Keep the record, together with what another import has added meanwhile.
+        """Save the record, merged with the additions of concurrent imports.
 
-        ``when_due``: unless it was saved a short while ago. Raises: CallFailed. Cancel: safe.
+        ``when_due``: skip this within ``saved_every_s`` of the last save. Raises: CallFailed. Cancel: safe.
         """
         if when_due and anyio.current_time() < self._saved_at + self._saved_every_s:
             return
@@ -140,8 +141,8 @@ class ImportRecord:
                 self.changed -= mine
 
     def adopt(self, path: str, session: str, agent: str) -> SourceRecord | None:
-        """Take over the record of a source of the same ``session`` and ``agent`` whose file is gone: it was moved,
-        renamed or compressed. Returns: None without one."""
+        """Take over the record of a source with the same ``session`` and ``agent`` whose file is gone because it was
+        moved, renamed or compressed. Returns: None if there is no such source."""
         if self._paths is None:
             self._paths = {}
             for old, record in self.sources.items():
@@ -155,7 +156,7 @@ class ImportRecord:
         return None
 
     def follow_renames(self) -> None:
-        """Let the ends of copies name the new paths of sources that were adopted. Cost: that of all sources, once."""
+        """Update the ends of copies to the new paths of adopted sources. Cost: one pass over all sources."""
         for path, record in self.sources.items() if self._renamed else ():
             end = record.copy_end
             if end is not None and end.path in self._renamed:
@@ -164,10 +165,10 @@ class ImportRecord:
         self._renamed.clear()
 
     async def session_ends(self, session: str, *, newest_only: bool) -> tuple[_Ends, int]:
-        """Return the commits of a session with which imports have ended, each with its journal sequence, by thread; and
-        the sequence of the session's newest commit. ``newest_only``: of the newest page alone.
+        """Return the commits with which imports of a session ended, by thread, each with its journal sequence; and the
+        sequence of the session's newest commit. ``newest_only``: read only the newest page of commits.
 
-        Read once in each import, for all sources of the session. Raises: CallFailed. Cancel: safe.
+        Read once per import, for all sources of the session. Raises: CallFailed. Cancel: safe.
         """
         if (known := self._ends.get((session, newest_only))) is not None:
             return known
@@ -181,7 +182,7 @@ class ImportRecord:
                     newest = max(newest, each.tx)
                     if each.checkpoint == "session_end" and each.artifact_ref:
                         ends[each.thread_id].append((each.commit, each.tx))
-                # What another import adds to a file that grows is among the newest.
+                # Commits that another import makes from a growing file are among the newest.
                 if (cursor := page.next_cursor) is None or newest_only:
                     break
         self._ends[session, newest_only] = ends, newest
@@ -204,7 +205,7 @@ class ImportRecord:
         try:
             return msgspec.json.decode(b"".join(parts), type=dict[str, SourceRecord])
         except msgspec.DecodeError:
-            return {}  # Of another version of ctxd.
+            return {}  # Written by another version of ctxd.
 
     async def _put(self, data: bytes) -> str:
         if len(data) <= PIECE_BYTES_MAX:

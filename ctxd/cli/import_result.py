@@ -6,10 +6,11 @@ from ctxd.transcripts.discovery import Harness, Skipped
 
 
 class ImportResult(msgspec.Struct):
-    """Outcome of an import: numbers of sources, of what was new in them, and all that was left out, with reasons.
+    """Outcome of an import: the number of sources, counts of their new content, and skipped files with reasons.
 
-    ``events`` by class. ``copied``: lines that repeat those of another source. ``recorded``: lines that the session has
-    from its hooks. ``rewritten``: sources that were replaced or truncated since they were imported.
+    ``events``: counts by type. ``copied``: lines that repeat lines of another source. ``recorded``: lines that the
+    session has already, from its hooks or a hand-over. ``rewritten``: sources that were replaced or truncated since
+    their last import.
     """
 
     harness: Harness

@@ -1,4 +1,4 @@
-"""Events that the session of an imported source has from elsewhere: from its hooks as a rule, or from a hand-over."""
+"""Events that the session of an imported source already has, usually from its hooks, else from a hand-over."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from ctxd_client import Client
 
 _BYTES_AT_ONCE: Final = 256 * 1024
-"""Bytes that are read in one go while a call is under way."""
+"""Bytes per read, and between two checkpoints for other tasks."""
 
 
 async def recorded_events(
     client: "Client", clock: Clock, source: Transcript, record: SourceRecord, events: Sequence[Event], written: int
 ) -> RecordedEvents:
-    """Return ``events``, which the session of a source has, as what its import leaves out. ``written``: the bytes of
-    the source that a hand-over wrote before them. Raises: CallFailed; as ``lines_of``. Cancel: safe."""
-    # What the import adds is beside what the session goes on from, or continues it.
+    """Return the ``events`` that a source's session has as the ``RecordedEvents`` that its import leaves out.
+    ``written``: the bytes of the source that a hand-over wrote before them. Raises: CallFailed; as ``lines_of``.
+    Cancel: safe."""
+    # Imported lines continue this commit, or form a separate chain.
     own = record.continued or (await client.context_current(session=source.session)).context_id
     record.continued = own or ""
     newest = (await client.commit_resolve(session=source.session)).commit
@@ -44,7 +45,7 @@ async def recorded_events(
         continued_at=record.continued_at, has_commits=newest is not None and newest.session == source.session,
     )  # fmt: skip
     recorded = make()
-    # Once something was imported beside what hooks have recorded, the rest of the source goes on there.
+    # Once an import has left out recorded events, later imports of the source do so too.
     is_first = record.size == record.unrecorded and not record.whole
     if is_first and not (written or source.agent or source.is_spawned or source.stored):
         if whole := await _unrecorded_beginning(source, make()):
@@ -54,7 +55,7 @@ async def recorded_events(
 
 @cache
 def _guard() -> "Guard":
-    # Imported only where a session has redacted text: it takes as long as the import of a small file.
+    # Loaded only if a session has redacted text: loading takes as long as importing a small file.
     from ctxd.cli.secrets import host_guard
     from ctxd.config import ConfigError
 
@@ -65,15 +66,15 @@ def _guard() -> "Guard":
 
 
 def redacted(text: str) -> str:
-    """Return ``text`` as the daemon stores it under ``redact``, but for the tags. Raises: ValueError for rules that
-    cannot be used, as an unreadable source does: the others are imported."""
+    """Return ``text`` as the daemon stores it under ``redact``, except for the tags. Raises: ValueError for invalid
+    rules; as for an unreadable source, the other sources are still imported."""
     return _guard().redacted(text)
 
 
 def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int]:
-    """Return the bytes at the start of a source that a hand-over wrote, if they are unchanged, and the number of events
-    that its session had then; zeros for any other. Of a session of opencode, which makes rows of a database of them,
-    they are known by their ids. Raises: OSError, and as reading it does."""
+    """Return the size of the part at the start of a source that a hand-over wrote, and the number of events that its
+    session had then; zeros if there is no such part or it was changed. In opencode's database, the part is recognised
+    by the ids of its rows. Raises: OSError; as ``lines_of``."""
     stated = HandedOverStart.read(labels)
     if stated is None:
         return 0, 0
@@ -89,9 +90,9 @@ def handed_over(source: Transcript, labels: Mapping[str, str]) -> tuple[int, int
 
 
 async def _unrecorded_beginning(source: Transcript, recorded: RecordedEvents) -> int:
-    """Return the bytes of a source, up to its last complete line, if the conversation in it has whole turns before the
-    first event that the session has, as of a session that was resumed when its hooks were new; else 0, also where the
-    source lacks what the session has. ``recorded`` takes the lines. Raises: as ``lines_of``. Cancel: safe."""
+    """Return the size of a source, up to its last complete line, if its conversation has whole turns before the
+    session's first event, as after hooks were installed and the session was resumed; else 0, also if the source lacks
+    events of the session. The lines are passed to ``recorded``. Raises: as ``lines_of``. Cancel: safe."""
     read, end, unseen = LINE_READERS[source.format], 0, 0
     is_asked = is_answered = is_begun = False
     for line in lines_of(source):
