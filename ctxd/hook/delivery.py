@@ -1,12 +1,12 @@
-"""Program of ``ctx-hook``: passes a hook's standard input to the daemon, or keeps it for the next hook to pass on.
+"""Program of ``ctx-hook``: sends a hook's standard input to the daemon, or keeps it for the next hook to deliver.
 
-It exits with 0, within ``DELIVERY_S`` and ``REST_S``, and prints nothing but what the daemon has for the harness. It
-runs at every tool call, and most of its time is the start of the process: hence only modules of the standard library
-that load fast, and those in C beneath ``socket``, ``json`` and ``signal``. ``ctx-hook`` imports it without the package
-around it.
+It exits with 0, within ``DELIVERY_S`` plus ``REST_S``, and prints only the daemon's output for the harness. It runs at
+every tool call, and most of its time is the start of the process: hence it uses only modules of the standard library
+that load fast, and the C modules beneath ``socket``, ``json`` and ``signal``. ``ctx-hook`` imports it without the
+package around it.
 
-While the daemon is not there, each event waits in a file of its own in the user's state directory, and the next hook
-delivers all of them in order. An event whose reply was lost is sent again under the same operation id.
+While the daemon is unreachable, each event waits in a file of its own in the user's state directory, and the next hook
+delivers all of them in order. An event whose reply was lost is sent again with the same operation id.
 """
 
 import os
@@ -21,45 +21,45 @@ if TYPE_CHECKING:
     from ctxd.hook.event_spool import EventSpool
 
 DELIVERY_S = 1.5
-"""Seconds for delivering: the event that is new, and those that wait. $CTXD_HOOK_SECONDS sets others."""
+"""Seconds for delivering the new event and the waiting ones; $CTXD_HOOK_SECONDS overrides it."""
 
 REST_S = 2.5
-"""Seconds for all the rest. Then the process ends whatever it is doing."""
+"""Seconds for everything else. Then the process ends, whatever it is doing."""
 
 NOTED_S = 0.2
-"""Seconds after those for the note that the event is lost."""
+"""Further seconds for noting that the event is lost."""
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of the standard input of a hook that are read."""
+"""Maximum bytes of a hook's standard input; a larger event is lost."""
 
 FRAME_BYTES_MAX = 15 * 1024 * 1024
-"""Bytes of a call, below the daemon's bound of a line. Events of more than half of it are cut: quotes double some."""
+"""Maximum bytes of a call, below the daemon's limit of a line. Events above half of it are cut: escapes double some."""
 
 CUT_BYTES = 2 * 1024 * 1024
-"""Bytes that are kept of such an event. With each of them the harness waits longer."""
+"""Bytes that are kept of such an event: the more, the longer the harness waits."""
 
 TAIL_BYTES_MAX = 256 * 1024
 SEARCH_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes at the end of a transcript in which the text before a tool call is looked for: at first, and at most. Between
-the two are the inputs and outputs of calls in the same answer."""
+"""Bytes at the end of a transcript that are searched for the text before a tool call: at first, and at most. Inputs and
+outputs of other calls in the same answer may follow the text."""
 
 START_WRITTEN_S = 2.0
-"""Seconds from the start of a tool call in which the harness writes it to its transcript. Claude Code takes up to 0.2,
-and 1.1 on a busy machine. It does not wait for the hook meanwhile."""
+"""Seconds from the start of a tool call within which the harness writes it to its transcript. Claude Code takes up to
+0.2, and 1.1 on a busy machine. It does not wait for the hook meanwhile."""
 
 END_WRITTEN_S = 0.5
-"""As much from the end of the call on, for a call that is shorter than that: the harness waits for this hook."""
+"""The same from the end of the call, for a call that ended before it was written: the harness waits for this hook."""
 
 CREATED_S = 0.5
-"""Seconds from the start of its first call in which a harness creates the transcript, unless it keeps none."""
+"""Seconds from the start of its first call within which a harness creates the transcript, if it keeps one."""
 
 LATE = ".late"
 LATE_S = 3.0
-"""End of the name of the file for an event that waits for the transcript, and seconds that it takes to be delivered. An
-older file is one that a killed hook has left."""
+"""Suffix of the file for an event that waits for the transcript, and maximum seconds until its delivery. An older file
+was left by a killed hook."""
 
 _LINE_START = 4_096
-"""Bytes of a line that may have been incomplete at an earlier look, in which the id of a call of Claude Code is."""
+"""Bytes by which searches overlap: the last line may have been incomplete. A call's id is among its first bytes."""
 
 _PAUSE_S, _PAUSE_S_MAX = 0.01, 0.05
 
@@ -71,7 +71,7 @@ _BEFORE_ANSWER = (
 )  # fmt: skip
 _TEXT = (b'"type":"text"', b'"type":"output_text"')
 _ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
-"""Bytes of lines of Claude Code and codex. They are in no text, whose quotation marks are escaped."""
+"""Markers in lines of Claude Code and codex. They cannot occur in texts, whose quotation marks are escaped."""
 
 HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
 SYSTEM_SOCKET = "/run/ctxd/ctxd.sock"
@@ -80,7 +80,7 @@ REFUSALS = {
     "invalid_params", "invalid_path", "too_large", "idempotency_mismatch", "internal_error", "session_closed",
     "session_removed",
 }  # fmt: skip
-"""Errors of an event that no later call changes. With any other, of an older daemon too, it waits."""
+"""Permanent errors of an event. After any other error, such as one of an older daemon, the event waits."""
 
 DELIVERED, REFUSED, POSTPONED, UNREACHABLE, UNANSWERED = range(5)
 
@@ -100,14 +100,14 @@ def main(arguments: list[str]) -> None:
 
 
 class HookRun:
-    """One run of the program, which notes that the event is lost if it ends before that is delivered or kept."""
+    """One run of the program. If it ends before the event is delivered or kept, it notes that the event is lost."""
 
     def __init__(self) -> None:
         self._socket = ""
         self._is_safe = True
 
     def give_up(self, reason: str) -> None:
-        """Exit with 0, and note that the event was lost for ``reason`` if it was."""
+        """Exit with 0; if the event is lost, first note ``reason``."""
         signal(SIGALRM, lambda *_: os._exit(0))
         setitimer(ITIMER_REAL, NOTED_S)
         try:
@@ -117,7 +117,7 @@ class HookRun:
             os._exit(0)
 
     def deliver_input(self, arguments: list[str]) -> None:
-        """Deliver the event, or keep it. Raises: whatever prevents that."""
+        """Deliver the event on standard input, or keep it. Raises: any exception that prevents both."""
         options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
         harness = HARNESSES[arguments[0]]
         self._socket = options.get("--socket") or socket_path(os.environ)
@@ -140,7 +140,7 @@ class HookRun:
         order.end()
 
     def _deliver(self, frame: bytes, name: str, *, may_wait: bool) -> bytes:
-        """Send ``frame``, after all that waits, or keep it. Return the daemon's reply, empty for none."""
+        """Send ``frame`` after all waiting events, or keep it. Return the daemon's reply, empty for none."""
         ends = now() + delivery_s()
         sent, reply = (POSTPONED, b"") if may_wait else DaemonConnection(self._socket, ends).call(frame)
         if sent == DELIVERED:
@@ -158,7 +158,7 @@ class HookRun:
             own = waiting.file_of(name)
             unkept = {own: frame} if reason else {}
             reply = deliver_waiting(waiting, self._socket, ends, own, unkept)
-            # The delivery of others has made room, unless it has failed as well.
+            # The delivery of other events has made room, unless it has failed as well.
             reason = waiting.add(name, frame) if unkept else ""
         if reason:
             waiting.note_lost(reason)
@@ -180,7 +180,7 @@ def socket_path(environ: "os._Environ[str] | dict[str, str]") -> str:
 
 
 def waiting_root(environ: "os._Environ[str] | dict[str, str]") -> str:
-    """The directory with a directory of waiting events for each socket."""
+    """The parent of the directories of waiting events, one for each socket."""
     return f"{_state(environ)}/ctx-hook"
 
 
@@ -191,8 +191,8 @@ def folder_of(path: str, environ: "os._Environ[str] | dict[str, str]") -> str:
 
 
 def open_folder(path: str, environ: "os._Environ[str] | dict[str, str]") -> int | None:
-    """Open ``folder_of``; None if it does not exist. Raises: OSError for one that is another user's, that others may
-    write to, or that is a symbolic link."""
+    """Open ``folder_of``; None if it does not exist. Raises: OSError if it belongs to another user, is writable by
+    others, or is a symbolic link."""
     place = folder_of(path, environ)
     try:
         folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -233,7 +233,7 @@ def _input() -> bytes:
 
 
 class HookedEvent:
-    """An event as the harness gave it, and the members that the hook reads itself, empty where they are missing."""
+    """An event as the harness passed it, and the members that the hook itself reads, empty if they are missing."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -242,20 +242,20 @@ class HookedEvent:
         self.session = _member(text, text.find('"session_id"'))
         self.transcript = _member(text, text.find('"transcript_path"'))
         self.call = _member(text, text.rfind('"tool_use_id"'))
-        # The calls of a sub-agent are not in the transcript of the session, and its events are in no order with those.
+        # A sub-agent's calls are not in the session's transcript, and its events are not ordered with the session's.
         self.is_main = '"agent_id"' not in text and text.endswith("}")
 
 
 class EventOrder:
-    """The place of an event among those of its session.
+    """The order of an event among the events of its session.
 
-    While an event waits for the transcript, in a process of its own, the directory of the spool has a file for it, and
-    later events of the session wait until that is gone, in processes of their own: a call that was denied has no end
-    that would be recorded before the answer. The end of a call, whose hook may print, waits as it does for the text.
+    While an event waits for the transcript, in a detached process, the spool's directory has a file for it. Until that
+    is removed, later events of the session wait in detached processes too: a denied call, for example, has no end event
+    before the answer. The hook of a call's end may print, so it waits undetached, for ``END_WRITTEN_S`` at most.
     """
 
     def __init__(self, path: str, name: str, event: HookedEvent) -> None:
-        self.has_waiting = False  # Of events in the spool.
+        self.has_waiting = False  # True if the spool has events.
         self._folder: int | None = None
         self._path, self._name = path, name
         self._is_main = event.is_main
@@ -266,7 +266,7 @@ class EventOrder:
         self._late: list[str] = []
 
     def go_apart(self) -> None:
-        """Go on in a process that the harness does not wait for. Raises: OSError."""
+        """Continue in a detached process, for which the harness does not wait. Raises: OSError."""
         try:
             folder = make_folder(self._path, os.environ)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -288,7 +288,7 @@ class EventOrder:
                 while self._is_behind() and now() < ends:
                     time.sleep(_PAUSE_S)
         except OSError:
-            return  # What cannot wait can still be delivered.
+            return  # An event that cannot wait can still be delivered.
 
     def _is_behind(self) -> bool:
         """True while an earlier event of the session waits for the transcript. Raises: OSError."""
@@ -302,7 +302,7 @@ class EventOrder:
         )
 
     def end(self) -> None:
-        """Let the later events go on. Raises: OSError."""
+        """Stop holding up later events: remove this event's file, and those of killed hooks. Raises: OSError."""
         for each in self._late:
             if each == self._name + self._call or self._is_own_start(each) or _age_s(each) > 2 * LATE_S:
                 try:
@@ -323,11 +323,11 @@ def _age_s(name: str) -> float:
 
 
 def with_texts(event: HookedEvent, order: EventOrder) -> bytes:
-    """The event as bytes; with the lines of the transcript, as ``transcript_lines``, that have the model's texts just
-    before a tool call, or what a compaction keeps. No hook reports those.
+    """The event as bytes. ``transcript_lines`` is added if the transcript has texts of the model just before a tool
+    call, or messages that a compaction keeps: no hook reports these.
 
-    Of a call that the harness has not written yet, both hooks wait for the line, as a call that is recorded without its
-    texts has them behind it: at its start in a process of its own, so that the harness goes on.
+    If the harness has not written the call yet, the hooks of its start and of its end wait for the line: texts that are
+    recorded later would follow the call. The hook of the start waits in a detached process.
     """
     raw, text, path, call = event.raw, event.text, event.transcript, event.call
     if event.kind == "PostCompact" and event.is_main and path:
@@ -352,7 +352,7 @@ def with_texts(event: HookedEvent, order: EventOrder) -> bytes:
 def _late_texts(transcript: "CallTranscript", *, is_start: bool) -> list[bytes] | None:
     """``CallTranscript.texts_before`` as soon as the harness has written the tool call; None if it does not in time.
 
-    Many of these may wait at once: the transcript is read again only when it has grown, and looked at less and less
+    Many hooks may wait at once: the transcript is read again only when it has grown, and is checked less and less
     often.
     """
     began, pause, seen, lines = now(), _PAUSE_S, -1, None
@@ -377,7 +377,7 @@ def _size_of(path: str) -> int | None:
 
 
 def _detach() -> None:
-    """Go on in a process that the harness does not wait for, and that ends as soon as this one would have."""
+    """Continue in a process that the harness does not wait for, with a new time limit of the same length."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -388,7 +388,7 @@ def _detach() -> None:
 
 
 def _member(text: str, at: int) -> str:
-    """The string after the name at ``at`` of a JSON object; empty for anything else, or if ``at`` is negative."""
+    """The string value of the JSON member whose name is at ``at``; empty for other values, or if ``at`` is negative."""
     try:
         at = text.index('"', at + 1) + 1 if at >= 0 else len(text)
         while text[at : at + 1] in (":", " "):
@@ -399,7 +399,7 @@ def _member(text: str, at: int) -> str:
 
 
 class CallTranscript:
-    """The transcript at ``path``, in which the texts before the tool call ``call`` are looked for from its end on."""
+    """The transcript at ``path``, which is searched from its end for the texts before the tool call ``call``."""
 
     def __init__(self, path: str, call: str) -> None:
         self.path = path
@@ -407,8 +407,8 @@ class CallTranscript:
         self._searched = 0
 
     def texts_before(self, most: int) -> list[bytes] | None:
-        """The lines with the texts before the call in the same answer; None if the last ``most`` bytes do not have the
-        call, or not the start of the answer, or if there is no transcript yet. Raises: OSError."""
+        """The lines with the texts before the call in the same answer; None without a transcript, or if the last
+        ``most`` bytes lack the call or, below ``SEARCH_BYTES_MAX``, the start of the answer. Raises: OSError."""
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -418,7 +418,7 @@ class CallTranscript:
             while True:
                 begin = max(0, size - length)
                 lines, is_whole = self._texts_in(os.pread(file, length, begin), is_all=begin == 0)
-                # Before what an earlier look has searched the call is not: the harness only adds lines.
+                # The call is not in the part that was searched before: the harness only appends lines.
                 if is_whole or length >= most or (lines is None and begin <= self._searched - _LINE_START):
                     break
                 length = min(4 * length, most)
@@ -444,7 +444,7 @@ class CallTranscript:
         return found[::-1], is_all
 
     def _call_at(self, tail: bytes) -> int:
-        """The place of the id in the line of the call; negative without it. Lines about its progress have it too."""
+        """The place of the id in the line of the call; negative without one. Progress lines of the call have it too."""
         at = tail.find(self._call)
         while at >= 0:
             begin = tail.rfind(b"\n", 0, at) + 1
@@ -455,7 +455,7 @@ class CallTranscript:
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:
-    """The call that records the event ``raw``, one line. Raises: OverflowError, and as ``event_cuts.cut``."""
+    """The JSON-RPC call that records the event ``raw``, one line. Raises: OverflowError, and as ``event_cuts.cut``."""
     text = b"" if len(raw) > FRAME_BYTES_MAX // 2 else _quoted(raw)
     if not text or len(text) > FRAME_BYTES_MAX:
         from ctxd.hook.event_cuts import cut
@@ -480,11 +480,11 @@ def _quoted(raw: bytes) -> bytes:
 def deliver_waiting(
     waiting: "EventSpool", path: str, ends: float, own: str = "", unkept: dict[str, bytes] | None = None
 ) -> bytes:
-    """Deliver all that waits, oldest first, until ``ends``; return the reply to the event ``own``, empty for none.
+    """Deliver all waiting events, oldest first, until ``ends``; return the reply to the event ``own``, empty for none.
 
     ``unkept``: events for which the spool has no room. They are delivered as if they were in it, and those that the
-    daemon has taken or refused are removed. Another hook that delivers at the same time is waited for: of one session
-    all events arrive in order.
+    daemon has accepted or refused are removed. If another hook is delivering, this waits for it, so that all events of
+    a session arrive in order.
     """
     while not waiting.lock():
         if now() > ends:
@@ -512,7 +512,7 @@ def deliver_waiting(
 
 
 def _settle(waiting: "EventSpool", name: str, unkept: dict[str, bytes], refusal: str) -> None:
-    """Remove an event that the daemon has taken, or refused with the code ``refusal``. Raises: OSError."""
+    """Remove an event that the daemon has accepted, or refused with the code ``refusal``. Raises: OSError."""
     if refusal:
         waiting.note_lost(refusal)
     if unkept.pop(name, None) is None:
@@ -528,8 +528,8 @@ class DaemonConnection:
         self._wire: socket | None = None
 
     def call(self, frame: bytes) -> tuple[int, bytes]:
-        """Send ``frame`` and receive the reply: DELIVERED, or REFUSED for good, or POSTPONED, as for a session of
-        another host; else UNREACHABLE or UNANSWERED."""
+        """Send ``frame``. Returns: the outcome, and the reply if there is one. REFUSED is permanent; POSTPONED is not,
+        as for a session of another host; UNANSWERED means that the time was up."""
         try:
             if self._wire is None:
                 wire = socket(AF_UNIX, SOCK_STREAM)
@@ -581,7 +581,7 @@ def make_spool(path: str, environ: "os._Environ[str] | dict[str, str]") -> "Even
 
 
 def code_of(reply: bytes) -> str:
-    """The symbolic code of an error."""
+    """The symbolic code of an error reply; ``refused`` if it has none."""
     import json
 
     try:
@@ -591,10 +591,10 @@ def code_of(reply: bytes) -> str:
 
 
 def delivery_s() -> float:
-    """Seconds for delivering."""
+    """Seconds for delivering, from the environment or by default."""
     return float(os.environ.get("CTXD_HOOK_SECONDS") or DELIVERY_S)
 
 
 def now() -> float:
-    """Seconds of the clock that ends deliveries."""
+    """Seconds of the monotonic clock that all time limits use."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)

@@ -1,20 +1,20 @@
-"""Events that are too large for a call, cut: long texts, lists and objects keep their beginning, with a notice of how
-much was left out. Separate: only a large event needs the module ``json``."""
+"""Cutting of events that are too large for a call: long texts, lists and objects keep their beginning, with a notice of
+how much was left out. Separate: only a large event needs the module ``json``."""
 
 import gc
 import json
 from _json import encode_basestring  # type: ignore[import-not-found,unused-ignore]
 
 _SHARES = 8
-"""A value gets at most this part of the room that is left: those behind it have some as well."""
+"""Parts into which the remaining room is divided, at most: a value gets one, so that later values get some as well."""
 
 _WHOLE = 256
-"""Bytes of a value that is never cut: the notice would be as long."""
+"""Bytes up to which a value is never cut: the notice would be as long."""
 
 _DEPTH_MAX = 100
 
 _VALUES_MAX = 2_000_000
-"""Values that are read, in about a second. The time limit cannot interrupt the reading."""
+"""Maximum number of values that are parsed, in about a second. The time limit cannot interrupt the parser."""
 
 _WHY = "the event is too large"
 LEFT_OUT = "[left out by ctx-hook]"
@@ -22,22 +22,22 @@ LEFT_OUT = "[left out by ctx-hook]"
 
 
 def cut(raw: bytes, room: int) -> bytes:
-    """The event ``raw``, a JSON object, cut to about ``room`` bytes. The time grows with the input while it is read,
-    and then with ``room`` alone: what is left out is not looked at. Raises: OverflowError for too many values;
-    ValueError, RecursionError."""
+    """The event ``raw``, a JSON object, cut to about ``room`` bytes. The time for parsing grows with the input, but the
+    time for cutting with ``room`` alone: values that are left out are not visited. Raises: OverflowError for too many
+    values; ValueError, RecursionError."""
     if _values(raw) > _VALUES_MAX:
         raise OverflowError("the event has too many values")
-    gc.disable()  # It would go through the millions of new values again and again.
+    gc.disable()  # It would traverse the millions of new values again and again.
     event = json.loads(raw.decode("utf-8", "replace"))
     if isinstance(event, dict):
-        # Ids and names come first, wherever they are.
+        # Short members, such as ids and names, come first.
         event = dict(sorted(event.items(), key=lambda member: _is_long(member[1])))
     short, _ = _short(event, room, 0)
     return json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _values(raw: bytes) -> int:
-    """About the number of values in ``raw``, without reading it as JSON."""
+    """The approximate number of values in ``raw``, without parsing it."""
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     texts = plain.count(b'"') // 2
     if texts > 2 * _VALUES_MAX:  # With the names of members.
@@ -51,7 +51,7 @@ def _is_long(value: object) -> bool:
 
 
 def _short(value: object, room: int, depth: int) -> tuple[object, int]:
-    """``value`` cut to about ``room`` bytes, and its bytes."""
+    """``value`` cut to about ``room`` bytes, and its size in bytes."""
     room = max(room, _WHOLE)
     if isinstance(value, str):
         return _short_text(value, room)
@@ -63,7 +63,7 @@ def _short(value: object, room: int, depth: int) -> tuple[object, int]:
 
 
 def _bytes(text: str) -> int:
-    """The bytes of ``text`` in JSON."""
+    """The size of ``text`` in JSON, in bytes."""
     quoted = encode_basestring(text)
     return len(quoted) if quoted.isascii() else len(quoted.encode("utf-8", "replace"))
 

@@ -1,5 +1,5 @@
-"""Spool of ``ctx-hook``: the directory of the events that wait for the daemon, and of the reasons for which events were
-lost. Only loaded where it is needed."""
+"""Spool of ``ctx-hook``: the directory of the events that wait for the daemon, with the reasons for which events were
+lost. Loaded only when it is needed."""
 
 import fcntl
 import os
@@ -8,14 +8,14 @@ from errno import ELOOP
 from io import FileIO
 
 HELD_S = 5.0
-"""Seconds in which no hook tries a daemon that did not answer in time: a harness must not wait at each tool call."""
+"""Seconds for which no hook calls a daemon that did not reply in time: a harness must not wait at each tool call."""
 
 WAITING_MAX = 20_000
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""Events that wait, and their bytes. Where there are more, the newest is dropped, and ``LOST`` notes it."""
+"""Maximum number of waiting events, and of their bytes. Events beyond these are dropped, and noted in ``LOST``."""
 
 DRAFT_S = 60.0
-"""Seconds after which a draft is one that a killed hook has left."""
+"""Age in seconds from which a draft is assumed to have been left by a killed hook."""
 
 SUFFIX = ".event"
 DRAFT = ".draft"
@@ -24,7 +24,7 @@ LOST = "lost"
 
 
 class EventSpool:
-    """The directory of events for one socket that no daemon has yet, each in a file of mode 0600 named by its time."""
+    """The directory of undelivered events for one socket, each in a file of mode 0600 named by its time."""
 
     def __init__(self, path: str, folder: int) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class EventSpool:
         os.close(self._folder)
 
     def lock(self) -> bool:
-        """Let no other hook deliver until ``close``; False while another one does. Raises: OSError."""
+        """Keep other hooks from delivering until ``close``; False if another one is delivering. Raises: OSError."""
         if self._lock is None:
             self._lock = self.opened("lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -49,15 +49,15 @@ class EventSpool:
 
     @staticmethod
     def file_of(name: str) -> str:
-        """The file of the event ``name``."""
+        """The file name of the event ``name``."""
         return name + SUFFIX
 
     def names(self) -> list[str]:
-        """The files of events that wait, oldest first."""
+        """The file names of waiting events, oldest first."""
         return sorted(name for name in os.listdir(self._folder) if name.endswith(SUFFIX))
 
     def drafts(self) -> list[str]:
-        """Events that a hook is writing, or was writing when it was killed."""
+        """The file names of events that a hook is writing, or was writing when it was killed."""
         return [name for name in os.listdir(self._folder) if name.endswith(DRAFT)]
 
     def is_empty(self) -> bool:
@@ -65,7 +65,7 @@ class EventSpool:
         return not any(name.endswith(SUFFIX) for name in os.listdir(self._folder))
 
     def add(self, name: str, frame: bytes) -> str:
-        """Keep ``frame``, durable. Returns: empty, or the reason for which it cannot be kept."""
+        """Store ``frame`` durably. Returns: empty, or the reason why it cannot be stored."""
         draft = name + DRAFT
         try:
             sizes = [found.st_size for each in self._files() if (found := self._stat(each)) is not None]
@@ -89,7 +89,7 @@ class EventSpool:
         return [*self.names(), *self.drafts()]
 
     def clear(self) -> None:
-        """Remove what killed hooks left half-written."""
+        """Remove the incomplete files of killed hooks."""
         for name in self.drafts():
             found = self._stat(name)
             if found is not None and time.time_ns() / 1e9 - found.st_mtime > DRAFT_S:
@@ -113,7 +113,8 @@ class EventSpool:
             return file.read()
 
     def whole(self, name: str) -> bytes | None:
-        """The event ``name``; None of a damaged one, which is removed and reported as lost. Raises: OSError."""
+        """The event ``name``; None if it is gone, or if it is damaged: then it is removed and noted as lost. Raises:
+        OSError."""
         try:
             frame = self.read(name)
         except FileNotFoundError:
@@ -140,7 +141,7 @@ class EventSpool:
             return []
 
     def hold(self) -> None:
-        """Let the hooks of the next ``HELD_S`` seconds wait without trying. Without room for the note they try."""
+        """Keep hooks from calling the daemon for ``HELD_S`` seconds. If the file cannot be written, they call it."""
         try:
             self.opened("held", os.O_WRONLY | os.O_CREAT).close()
             os.utime("held", dir_fd=self._folder, follow_symlinks=False)
@@ -148,13 +149,13 @@ class EventSpool:
             return
 
     def is_held(self) -> bool:
-        """True if a hook was not answered in time a moment ago."""
+        """True if the daemon failed to reply to a hook in time less than ``HELD_S`` ago."""
         found = self._stat("held")
         return found is not None and abs(time.time_ns() / 1e9 - found.st_mtime) < HELD_S
 
     def note_lost(self, reason: str) -> None:
-        """Note that an event was dropped, for ``ctx doctor``, unless a person closed or removed its session. Without
-        room for the note the delivery goes on."""
+        """Note that an event was dropped, for ``ctx doctor``, unless a person closed or removed its session. Ignores
+        errors: delivery goes on without the note."""
         if reason in ("session_closed", "session_removed"):
             return
         try:

@@ -1,7 +1,7 @@
-"""Lines of a transcript with the messages that Claude Code keeps word for word behind the summary of a compaction.
+"""Transcript lines of the messages that Claude Code keeps verbatim after the summary of a compaction.
 
-The harness names them in the record of the compaction, which it writes once the hooks have ended: ``ctx-hook`` waits
-for it in a process of its own. Only loaded for a compaction, as it needs the module ``json``.
+The harness lists them in the record of the compaction, which it writes after the hooks have ended: ``ctx-hook`` waits
+for it in a detached process. Loaded only for a compaction, since it needs the module ``json``.
 """
 
 import json
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WRITTEN_S = 2.0
-"""Seconds from the hook on in which the harness writes the record."""
+"""Seconds after the hook within which the harness writes the record."""
 
 SEARCH_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes before the record in which the messages are looked for."""
+"""Bytes before the record that are searched for the messages."""
 
 BEFORE_BYTES = 256 * 1024
-"""Bytes before the end of the transcript, as the hook found it, in which the record may be already."""
+"""Bytes at the end of the transcript, at the start of the hook, that may have the record already."""
 
 LINES_MAX = 16
-"""Lines that are delivered, the first ones: the session finds the place from which on its own events stay."""
+"""Maximum number of lines delivered, from the first: with them the session finds the first event that it keeps."""
 
 LINE_BYTES_MAX = 256 * 1024
 
@@ -35,12 +35,12 @@ _PAUSE_S = 0.02
 
 
 def with_kept(raw: bytes, text: str, path: str, go_apart: "Callable[[], None]") -> bytes:
-    """The event ``raw`` of a compaction, which is ``text``, with ``transcript_lines`` if the harness writes to its
-    transcript within ``WRITTEN_S`` which messages stay; as it came if it does not, and where that cannot be read.
+    """The event ``raw`` of a compaction, decoded as ``text``, with ``transcript_lines`` if the harness lists the kept
+    messages in its transcript within ``WRITTEN_S``; unchanged if it does not, or if the transcript cannot be read.
 
-    ``go_apart`` lets the harness go on. Raises: OSError if that fails.
+    ``go_apart`` continues in a detached process. Raises: OSError if that fails.
     """
-    # The event of pi has the place from which messages stay, and its transcript never has such a record.
+    # The extension of pi names the first kept message itself, and its transcript never has such a record.
     if '"compact_summary"' not in text or '"kept_from"' in text:
         return raw
     try:
@@ -57,7 +57,7 @@ def with_kept(raw: bytes, text: str, path: str, go_apart: "Callable[[], None]") 
 
 
 def _late_lines(path: str, begin: int) -> list[bytes]:
-    """The lines of messages that the newest compaction, behind byte ``begin``, has kept; empty without one in time.
+    """The lines of the messages that the newest compaction after byte ``begin`` keeps; empty without one in time.
 
     Raises: OSError; ValueError for a damaged record.
     """
@@ -78,7 +78,7 @@ def _late_lines(path: str, begin: int) -> list[bytes]:
 
 
 def _boundary(new: bytes) -> tuple[int, bytes] | None:
-    """The place and the whole line of the compaction at the end of ``new``; None without one that no answer follows."""
+    """The place and the whole line of the last compaction in ``new``; None without one, or if an answer follows it."""
     at = new.rfind(_BOUNDARY)
     end = new.find(b"\n", at)
     if at < 0 or end < 0 or _ANSWER in new[end:]:
@@ -88,7 +88,7 @@ def _boundary(new: bytes) -> tuple[int, bytes] | None:
 
 
 def _ids(line: bytes) -> list[bytes]:
-    """The ids of the messages that stay, or those of the first and the last one. Raises: ValueError."""
+    """The ids of the kept messages, or that of the first one if the record does not list all. Raises: ValueError."""
     record = json.loads(line)
     found = record.get("compactMetadata") if isinstance(record, dict) else None
     kept, segment = (found.get(name) for name in ("preservedMessages", "preservedSegment")) if found else (None, None)
@@ -99,7 +99,7 @@ def _ids(line: bytes) -> list[bytes]:
 
 
 def _kept(before: bytes, ids: list[bytes]) -> list[bytes]:
-    """The lines in ``before`` from the first of the messages ``ids`` on."""
+    """At most ``LINES_MAX`` lines of messages in ``before``, from the first of ``ids`` on, without very long ones."""
     lines = before.split(b"\n")
     first = next((place for place, line in enumerate(lines) if any(_ID + id in line for id in ids)), len(lines))
     found = [line for line in lines[first:] if any(mark in line for mark in _MESSAGES)]

@@ -5,13 +5,13 @@ const COMMAND = /* command */ [];
 
 export const CtxdPlugin = async ({ directory }) => {
   const started = new Set();
-  // The texts under way, by part: some providers end a text only after the calls of tools that follow it.
+  // Unfinished texts, by part: some providers end a text only after the tool calls that follow it.
   const texts = new Map();
   const reported = new Map();
-  // Calls under way, by part: a fork copies those that failed, and they are in the session that it was made of.
+  // Calls in flight, by part: a fork also copies failed calls, which the original session has reported already.
   const calls = new Set();
   const prompts = new Map();
-  // The summary that is being written, by session, and the message with which the part that it leaves begins.
+  // The summary that is being written, by session, and the first message that stays in the window.
   const summaries = new Map();
   const tails = new Map();
 
@@ -24,7 +24,7 @@ export const CtxdPlugin = async ({ directory }) => {
     }
   }
 
-  // It waits for the process, which takes some 20 ms: opencode does not wait for handlers of events, and then ends.
+  // Blocks for some 20 ms, until the process ends: opencode may exit without waiting for its event handlers.
   function hook(session, event, members) {
     try {
       if (!started.has(session)) {
@@ -42,7 +42,7 @@ export const CtxdPlugin = async ({ directory }) => {
     "chat.message": async (input, output) => {
       const id = output.message?.id ?? input.messageID;
       prompts.set(input.sessionID, [...(prompts.get(input.sessionID) ?? []), id]);
-      // Each text is a prompt of its own, as in the database: an import then knows them.
+      // Each text is a separate prompt, as in the database, so that an import recognises it.
       for (const { type, text, synthetic, ignored } of output.parts) {
         if (type !== "text" || !text || synthetic || ignored) continue;
         hook(input.sessionID, "UserPromptSubmit", { prompt: text, prompt_id: id });
@@ -90,7 +90,7 @@ export const CtxdPlugin = async ({ directory }) => {
         });
       }
       if (event.type === "session.idle") {
-        // Texts that were interrupted.
+        // Forget texts that were interrupted.
         for (const known of [texts, reported]) {
           for (const [id, { of }] of known) if (of === sessionID) known.delete(id);
         }
@@ -98,7 +98,7 @@ export const CtxdPlugin = async ({ directory }) => {
       }
       if (event.type === "session.compacted") {
         const tail = tails.get(sessionID);
-        // A tail may begin within a turn; the window has whole ones. Ids of messages ascend.
+        // A tail may begin within a turn, but the window has whole turns. Ids of messages ascend.
         const kept = (tail && prompts.get(sessionID)?.findLast((id) => id <= tail)) ?? tail;
         const summary = (summaries.get(sessionID) ?? []).join("\n");
         summaries.delete(sessionID);

@@ -1,5 +1,5 @@
 // Installed by `ctx install pi`; `ctx uninstall pi` removes it. Passes the events of a session to ctxd, and lets the
-// model arrange its context with the tools of `ctx mcp`: pi has no MCP of its own.
+// model arrange its context with the tools of `ctx mcp`: pi itself has no MCP client.
 import { spawn } from "node:child_process";
 import { dirname, join } from "node:path";
 
@@ -8,7 +8,7 @@ const TOOLS: any[] = /* tools */ [];
 const CONTENT_CHARS_MAX = 50_000;
 const ANSWER_MS = 30_000;
 
-// One process after the other: events arrive in order. A failure of one never reaches pi.
+// Processes run one after another, so that events arrive in order. Their failures never reach pi.
 let last: Promise<string> = Promise.resolve("");
 function hook(ctx: any, event: string, members: object): Promise<string> {
   const input = JSON.stringify({
@@ -43,7 +43,7 @@ function textOf(content: any): string {
   return content.filter((block) => block?.type === "text").map((block) => block.text).join("\n");
 }
 
-// One `ctx mcp` for all calls, started by the first: answers by the number of their request.
+// One `ctx mcp` for all calls, started by the first call. Responses are matched to requests by id.
 let server: { ask: (method: string, params: object) => Promise<any>; end: () => void } | undefined;
 function mcp() {
   if (server) return server;
@@ -91,7 +91,7 @@ function mcp() {
   return server;
 }
 
-// The result of a tool as text; an error is thrown, as pi expects.
+// Returns the result of a tool as text; throws an error, as pi expects.
 async function called(ctx: any, name: string, args: any): Promise<string> {
   const _meta = { sessionId: ctx?.sessionManager?.getSessionId?.() };
   const { ask } = mcp();
@@ -100,7 +100,7 @@ async function called(ctx: any, name: string, args: any): Promise<string> {
   if (result.isError) throw new Error(text);
   const uri = name === "context_activate" ? text.match(/ctx:\/\/object\/\S+$/)?.[0] : undefined;
   if (!uri) return text;
-  // pi reads no resources.
+  // pi does not read resources.
   const content = (await ask("resources/read", { uri, _meta })).contents[0]?.text ?? "";
   const left = content.length - CONTENT_CHARS_MAX;
   return `${text}\n\n${content.slice(0, CONTENT_CHARS_MAX)}${left > 0 ? `\n[${left} characters follow]` : ""}`;
@@ -124,7 +124,7 @@ export default function (pi: any) {
     const { role, content, timestamp, model, stopReason } = event.message ?? {};
     const text = textOf(content);
     if (!text) return;
-    // The transcript has the same time of the message.
+    // The transcript has the same timestamp for the message.
     if (role === "user") await hook(ctx, "UserPromptSubmit", { prompt: text, prompt_id: String(timestamp) });
     if (role === "assistant") {
       await hook(ctx, "Stop", { last_assistant_message: text, turn_id: String(timestamp), model, stop_reason: stopReason });

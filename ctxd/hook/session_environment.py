@@ -1,11 +1,11 @@
-"""The session in the environment of the commands that Claude Code runs. Separate: only the first hooks of a session
-have the file for it."""
+"""The session in the environment of the commands that Claude Code runs. Separate: only the first hooks of a session get
+the file for it."""
 
 import os
 
 
 def name_session(environ: "os._Environ[str] | dict[str, str]", path: str | None) -> None:
-    """Let the commands that Claude Code runs know their session: it sources the file before each of them."""
+    """Add $CTXD_SESSION, and $CTXD_SOCKET for a ``path``, to the file that Claude Code sources before each command."""
     session = environ.get("CLAUDE_CODE_SESSION_ID", "")
     if not session.replace("-", "").isalnum() or not session.isascii():
         return
@@ -19,4 +19,4 @@ def name_session(environ: "os._Environ[str] | dict[str, str]", path: str | None)
             if lines not in before:
                 file.write(b"\n" + lines if before and not before.endswith(b"\n") else lines)
     except OSError:
-        return  # The event is worth more than the name.
+        return  # The event must be delivered all the same.
