@@ -61,7 +61,7 @@ class RecordedEvents:
     it, all others are older. ``has_commits``: the session has commits of its own. ``redact``: replaces the secrets in a
     text as the daemon does, except for their tags. ``written``: the bytes at the start of the source that a hand-over
     wrote from a context of the session; ``events`` are those after it. ``whole``: the bytes of the source that are
-    imported together with the events that the session has of them, as the session began after earlier turns.
+    imported including events that the session has, because the source has turns before them.
     ``continued_at``: the end of the line that was the first to continue the session, 0 before there is one. Memory:
     about 150 bytes for each event.
     """
@@ -84,14 +84,14 @@ class RecordedEvents:
         self.whole = whole
         self.continued_at = continued_at
         self.is_completed = False
-        """The source is imported whole for the first time: the session goes on from the chain with all of it."""
+        """True if the source is imported whole for the first time: the session then continues from its chain."""
         self._first_line: bytes | None = None
         self._is_within = self._has_first_line = False
         self._has_commits = has_commits
         self.before = before
         self.newest = newest
         self.left_out = 0
-        """Number of lines without any content that the session lacks."""
+        """Number of lines left out, as the session has all of their content."""
         self._recorded = Counter[Key]()
         self._redact = redact
         self._redacted: dict[Key, list[Key]] = {}
@@ -114,8 +114,8 @@ class RecordedEvents:
         return (self._has_prompts or self.written > 0) and self._prompts_left == 0
 
     def is_continued_by(self, line: SourceLine, events: Iterable[Event]) -> bool:
-        """True for a line that begins what continues the session: a prompt in its conversation behind every one that
-        the session has, and whatever follows the part that a hand-over wrote; or the line that was it before."""
+        """True for the first line that continues the session: after all of the session's prompts, the next prompt of
+        the conversation, or any line if a hand-over began the source; or the line found by an earlier import."""
         if self.newest is None or not line.kept or self._is_within or line.end < self.continued_at:
             return False
         is_first = self.written > 0 or any(is_typed(event) and event.sidechain is None for event in events)
@@ -126,7 +126,7 @@ class RecordedEvents:
 
     @property
     def has_met_all(self) -> bool:
-        """True once the transcript has had every prompt and every output of a tool of the session's conversation."""
+        """True once the transcript has contained every prompt and tool result of the session's conversation."""
         return all(self._met[key] >= times for key, times in self._required.items())
 
     def would_be_hidden_by(self, delta: PlannedDelta) -> bool:
@@ -136,28 +136,28 @@ class RecordedEvents:
         return is_empty and self.newest is not None and not self._has_commits
 
     def complete(self, whole: int) -> None:
-        """Import the first ``whole`` bytes of the source with what the session has of them, for the first time."""
+        """Import the first ``whole`` bytes of the source for the first time, including events that the session has."""
         self.whole, self.newest, self.is_completed = whole, None, True
 
     def is_behind_beginning(self, delta: PlannedDelta) -> bool:
-        """True for a delta of the conversation that has what the session has too, or that follows on such a delta. Call
-        it for each delta in order."""
+        """If ``is_completed``, True for the first delta of the conversation with an event that the session has, and for
+        later deltas of the conversation. Call it for each delta in order."""
         if self.is_completed and self._first_line is not None and not delta.agent:
             self._has_first_line = self._has_first_line or self._first_line in delta.lines
         return self._has_first_line and not delta.agent
 
     def meet(self, events: Iterable[Event]) -> list[Event]:
-        """Return those of ``events``, of the next line of the transcript, that the session has."""
+        """Return the ``events`` of the transcript's next line that the session has, and count them as found."""
         return [event for event in events if _keys(event) and self._meet(event)]
 
     def go_on(self, earlier: "RecordedEvents") -> None:
-        """Take over the state from ``earlier``, when the source was read before."""
+        """Take over the state of ``earlier``, with which the source was read before."""
         self._met, self.left_out, self.continued_at = earlier._met, earlier.left_out, earlier.continued_at
         self._prompts_left -= sum(times for (kind, _), times in self._met.items() if kind == "prompt")
 
     def without(self, line: SourceLine, events: Sequence[Event]) -> SourceLine:
-        """Return ``line``, from which ``events`` were read, without the content that the session has: blank if that is
-        all."""
+        """Return ``line``, from which ``events`` were read, without the content that the session has: blank if the
+        session has all of it."""
         if line.end <= self.written:
             self.left_out += 1
             return line._replace(kept=b"")

@@ -72,8 +72,8 @@ class _Branch:
 class TranscriptPlan:
     """Plan of one source of lines.
 
-    ``start`` and ``agent``: of its first chain. Memory: about 150 bytes for each line, and the lines that are not in a
-    commit yet.
+    ``start``, ``agent``: the start and the sub-agent of its first chain. Memory: about 150 bytes for each line, and the
+    lines that are not in a commit yet.
     """
 
     def __init__(self, format: Format, source: str, *, start: Start = ROOT, agent: str = "") -> None:
@@ -82,7 +82,7 @@ class TranscriptPlan:
         self.copied = 0
         """Number of lines that repeat lines of another source, or of this one."""
         self.recorded: RecordedEvents | None = None
-        """Events that the session has from elsewhere, which are left out of the following lines."""
+        """Events that the session already has, which are left out of the following lines."""
         self.keeps_cuts = False  # Another version planned the next lines: ``end_delta`` cuts them as it did.
         self._read = LINE_READERS[format]
         self._start, self._agent = start, agent
@@ -166,14 +166,14 @@ class TranscriptPlan:
     def _unrecorded(
         self, recorded: RecordedEvents, line: SourceLine, events: list[Event]
     ) -> tuple[SourceLine, list[Event]]:
-        """Return the part of ``line`` and its ``events`` that the session lacks. The first part after the session's own
-        events begins the chain that continues the session's."""
+        """Return the part of ``line`` and its ``events`` that the session lacks. The first line that continues the
+        session begins a chain of its own."""
         found = recorded.without(line, events)
         if found.kept and found.record is not None and found.record is not line.record:
             events = [entry.event for entry in self._read([Line(1, found.record)])]
         if not self._is_continued and recorded.is_continued_by(found, events):
             self._is_continued, self._main = True, self._branch(CONTINUED, self._agent)
-            # The line before is in the session's own chain, whatever chain has the last one that was not left out.
+            # Its parent line is in the session's own chain, whichever chain has the last line that was not left out.
             self._nodes.pop(hash(parent_of(record_of(line.record))), None)
         return found, events
 
@@ -195,7 +195,7 @@ class TranscriptPlan:
             yield from self.flush("explicit")
 
     def skip(self, line: SourceLine, origin: "TranscriptPlan", place: int, here: int | None = None) -> None:
-        """Take a line that repeats line ``place`` of ``origin``: later lines continue there. ``here``: reserved."""
+        """Skip a line that repeats line ``place`` of ``origin``: later lines continue there. ``here``: as reserved."""
         here = self.reserve(line) if here is None else here
         record, before = line.record or {}, self._start
         self.copied += 1
@@ -251,7 +251,7 @@ class TranscriptPlan:
         return before._replace(repeated=(*before.repeated, *repeated))
 
     def at_byte(self, end: int) -> tuple[Start, bool]:
-        """Return the start of a chain that continues after the line that ends at byte ``end``; True if there is one."""
+        """Return the start of a chain after the line that ends at byte ``end``, and True if a line ends there."""
         if not end or not self.size:
             return Start(), not end
         place = min(bisect_left(self._ends, end), self.size - 1)
@@ -269,7 +269,7 @@ class TranscriptPlan:
     # --- chains ---
 
     def reserve(self, line: SourceLine) -> int:
-        """Return the place of the next line of the source, which is added later, or has nothing to add."""
+        """Reserve and return the place of the next line of the source, which is added or skipped later, if at all."""
         self.starts.append(line.end - len(line.source))
         self._ends.append(line.end)
         self._commit_of.append(0)
@@ -408,7 +408,7 @@ class TranscriptPlan:
         return found[::-1]
 
     def line(self, place: int) -> Repeated:
-        """Return a line as one to repeat."""
+        """Return line ``place`` as a line to repeat."""
         if place in self.outside:
             origin, there = self.outside[place]
             return origin.line(there)
