@@ -1,4 +1,4 @@
-"""``ctx artifact``: bytes of any size by their address, from files and into files."""
+"""``ctx artifact``: store files of any size, and read them by their address."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ctxd_protocol.methods.artifacts import ArtifactPolicy, DamagedArtifact
 
 _PIECE_BYTES: Final = 128 * 1024
-"""Longer pieces are hardly faster, and the calls of others wait while each is decoded."""
+"""Bytes of a piece. Longer pieces are hardly faster, and other calls wait while a piece is decoded."""
 _SHORT_DIGITS: Final = 12
 _MS: Final = 1000
 
@@ -82,7 +82,7 @@ def sent_upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: b
     if file.seekable():
         found = os.fstat(file.fileno())
         size = found.st_size
-        # The same file, unchanged, goes on where it was.
+        # The upload of the same, unchanged file continues where it was interrupted.
         name = f"ctx-{found.st_dev:x}-{found.st_ino:x}-{size:x}-{found.st_mtime_ns:x}"
     offset = client.artifact_upload(name).offset if size else 0
     if offset:
@@ -97,7 +97,7 @@ def sent_upload(run: Invocation, client: "SyncClient", file: IO[bytes], first: b
 
 
 def show_progress(done: int, size: int) -> None:
-    """Write the progress of a transfer to a terminal, over the last one."""
+    """Write the progress of a transfer to a terminal, over the previous progress."""
     if sys.stderr.isatty():
         of = f" of {size:,}" if size else ""
         click.echo(f"\r{done:,}{of} bytes", err=True, nl=done >= size > 0)
@@ -136,7 +136,7 @@ def _download(client: "SyncClient", artifact: str, target: IO[bytes]) -> int:
     size = 0
     while offset is not None:
         part = client.artifact_get(artifact, offset=offset, limit=_PIECE_BYTES)
-        # A tag may move meanwhile.
+        # Continue by address: a tag may move meanwhile.
         artifact, size = part.artifact, part.size
         target.write(part.data)
         show_progress(part.offset + len(part.data), size)

@@ -1,4 +1,4 @@
-"""``ctx capture``: runs an agent, passes its output through, and keeps what it learns as context commits."""
+"""``ctx capture``: runs an agent, passes its output through, and stores its conversation as context commits."""
 
 import os
 import signal
@@ -122,7 +122,7 @@ def capture(
 
 
 def _require_session(run: Invocation, session: str) -> None:
-    """Raises: ``Stop`` if the daemon has no such session, before an agent is started. Without a daemon it may have."""
+    """Raises: ``Stop`` if the daemon has no such session, before an agent is started. Unchecked without a daemon."""
     with suppress(ConnectFailed, ConnectionLost, TimedOut), run.client() as client:
         try:
             client.session_get(session)
@@ -132,7 +132,7 @@ def _require_session(run: Invocation, session: str) -> None:
 
 
 class AgentOutput:
-    """Output of an agent, from a pipe or a file, in pieces as they come."""
+    """Output of an agent, read from a pipe or a file as it arrives."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -140,15 +140,15 @@ class AgentOutput:
         self._waiting = anyio.CancelScope()
 
     def end(self) -> None:
-        """Let ``read`` return what is there already, and then nothing: the writer is gone."""
+        """Make ``read`` end after the data that is available now: the writer is gone."""
         self._is_ended = True
         self._waiting.cancel()
 
     async def read(self) -> bytes:
-        """Return the next piece; nothing at the end."""
+        """Return the next piece; empty at the end."""
         while True:
             with anyio.CancelScope() as self._waiting:
-                # A file is always readable, and none that an event loop can wait for.
+                # A regular file is always readable, and an event loop cannot wait for it.
                 with suppress(PermissionError):
                     if not self._is_ended:
                         await anyio.wait_readable(self._fd)
@@ -158,7 +158,7 @@ class AgentOutput:
 
 
 class CaptureRun:
-    """One run: the agent's output to standard output, to events, and to the commits of a chain."""
+    """One run: copies the agent's output to standard output, and turns it into events and the commits of a chain."""
 
     def __init__(self, output: AgentOutput, tracker: CheckpointTracker, delivery: CommitDelivery) -> None:
         self._output = output
@@ -169,10 +169,10 @@ class CaptureRun:
         self._in_order = anyio.Lock()
         self._line: list[bytes] = []
         self.is_over = False
-        """True once the agent has ended, and commits are all that is waited for."""
+        """True once the agent has ended, and only commits are awaited."""
 
     async def follow(self) -> None:
-        """Pass on and capture until the output ends, or its reader is gone."""
+        """Pass the output on and capture it until it ends, or its reader is gone."""
         while piece := await self._output.read():
             try:
                 await in_thread(_write, piece)
@@ -189,7 +189,7 @@ class CaptureRun:
         self._delivery.end()
 
     async def cut(self) -> None:
-        """Commit what there is."""
+        """Commit the events so far."""
         async with self._in_order:
             await self._delivery.put(self._tracker.cut("explicit"))
 
@@ -227,7 +227,7 @@ async def _run(
 
 
 async def _end_with(agent: "subprocess.Popen[bytes]", output: AgentOutput) -> None:
-    """End the output with the agent: a process that it left behind may hold the pipe open for ever."""
+    """End the output when the agent ends: a process that it left behind may hold the pipe open for ever."""
     await in_thread(agent.wait)
     output.end()
 
@@ -255,7 +255,7 @@ async def _obey_signals(
 
 
 def _started(command: Sequence[str], session: str | None) -> "subprocess.Popen[bytes]":
-    """Start the agent; its tools know the session. Raises: Stop with the exit codes of a shell."""
+    """Start the agent with $CTXD_SESSION in its environment. Raises: Stop with the exit codes of a shell."""
     env = os.environ if session is None else {**os.environ, "CTXD_SESSION": session}
     try:
         return subprocess.Popen(command, stdout=subprocess.PIPE, env=env)

@@ -1,8 +1,8 @@
 """Hooks in codex's ``config.toml``: what ``ctx install codex`` adds to it, and removes from it again. Pure.
 
-codex knows a handler by its place alone: the number of its group among those of the event, and its number in the group.
-An entry of ``hooks.state`` with that place in its name trusts the handler by a hash, or disables it. When a handler of
-ours goes, those behind it get other places, and their entries other names.
+codex identifies a handler only by its place: the number of its group among those of the event, and its number in the
+group. An entry of ``hooks.state`` named by that place trusts the handler by a hash, or disables it. When a handler of
+ours is removed, later handlers get other places, and their entries other names.
 """
 
 import hashlib
@@ -50,9 +50,9 @@ class _Layout(NamedTuple):
 
 
 def installed(text: str, command: str, path: Path) -> str:
-    """``text`` of the file at ``path`` with hooks that run ``command``; unchanged if it has these.
+    """``text`` of the file at ``path`` with hooks that run ``command``; unchanged if it has them already.
 
-    A handler of ours stays where it is, so that no other one moves. Raises: UnsuitableFile.
+    A handler of ours keeps its place, so that no other handler moves. Raises: UnsuitableFile.
     """
     hooks = _hooks(text)
     if _is_current(hooks, command, path):
@@ -78,7 +78,7 @@ def installed(text: str, command: str, path: Path) -> str:
 
 
 def removed(text: str, path: Path) -> str:
-    """``text`` of the file at ``path`` without our hooks, and with all else as it is. Raises: UnsuitableFile."""
+    """``text`` of the file at ``path`` without our hooks, and otherwise unchanged. Raises: UnsuitableFile."""
     if not _ours(_hooks(text)):
         return text
     done = _without_mark(_without(text, path, (), set()))
@@ -92,7 +92,7 @@ def removed(text: str, path: Path) -> str:
 
 
 def command(text: str) -> list[str] | None:
-    """The words that our hooks in ``text`` run; None if it has none. Raises: UnsuitableFile."""
+    """The command of our hooks in ``text``, as words; None if it has none. Raises: UnsuitableFile."""
     ours = [each["command"] for each in handlers(_events(_hooks(text))) if _is_ours(each)]
     return shlex.split(ours[0]) if ours else None
 
@@ -112,7 +112,7 @@ def disabled(text: str, path: Path) -> list[str]:
 def trust(path: Path, event: str, group: int, handler: int, command: str) -> tuple[str, str]:
     """The key and the hash by which codex trusts our handler of ``event``, at its place in the file at ``path``.
 
-    The hash is of codex's own form of the definition, as canonical JSON (codex 0.169.0, ``hooks/list``).
+    The hash is over codex's own form of the definition, as canonical JSON (codex 0.169.0, ``hooks/list``).
     """
     definition = {"async": False, "command": command, "timeout": TIMEOUT_S, "type": "command"}
     form = json.dumps({"event_name": _snake(event), "hooks": [definition]}, separators=(",", ":"), ensure_ascii=False)
@@ -120,7 +120,7 @@ def trust(path: Path, event: str, group: int, handler: int, command: str) -> tup
 
 
 def _name(path: Path, place: _HookPlace) -> str:
-    # codex resolves no symbolic links here, but dots.
+    # codex resolves dots here, but no symbolic links.
     return f"{os.path.normpath(path)}:{_snake(place.event)}:{place.group}:{place.handler}"
 
 
@@ -217,8 +217,8 @@ def _layout(text: str) -> _Layout:
 
 
 class _Removal(NamedTuple):
-    """A removal of the handlers at ``gone``: the groups that go with them, and the new names of the entries of
-    ``hooks.state``, None for those that go."""
+    """A removal of the handlers at ``gone``: the groups removed with them, and the new names of the entries of
+    ``hooks.state``, None for a removed entry."""
 
     gone: Collection[_HookPlace]
     groups: set[tuple[str, int]]
@@ -226,7 +226,7 @@ class _Removal(NamedTuple):
 
 
 def _removal(hooks: Mapping[str, Any], path: Path, kept: Collection[_HookPlace], hashes: Collection[str]) -> _Removal:
-    """The removal of our handlers, and of all trust in them or by ``hashes``, save those at ``kept``."""
+    """The removal of our handlers except those at ``kept``, and of the entries that trust them, or trust ``hashes``."""
     ours = _ours(hooks)
     gone = [place for place in ours if place not in kept]
     groups, moved = _moved(_events(hooks), gone)
@@ -239,7 +239,7 @@ def _removal(hooks: Mapping[str, Any], path: Path, kept: Collection[_HookPlace],
     states = hooks.get("state")
     for name in states if isinstance(states, dict) else ():
         is_ours = name in going or (_state(hooks, name).get("trusted_hash") in digests and name not in staying)
-        # An entry for a place that had no handler must not get that of one that moves there.
+        # An old entry for an empty place must not apply to a handler that moves there.
         is_stale = name not in new and name in new.values()
         names[name] = None if is_ours or is_stale else new.get(name, name)
     return _Removal(gone, groups, names)
@@ -248,7 +248,7 @@ def _removal(hooks: Mapping[str, Any], path: Path, kept: Collection[_HookPlace],
 def _moved(
     events: Mapping[str, list[Any]], gone: Collection[_HookPlace]
 ) -> tuple[set[tuple[str, int]], dict[_HookPlace, _HookPlace]]:
-    """The groups that go with the handlers at ``gone``, having nothing else, and the new places of the others."""
+    """The groups removed with the handlers at ``gone``, having nothing else, and the new places of other handlers."""
     groups, moved = set(), {}
     for event, listed in events.items():
         left = 0
@@ -264,7 +264,7 @@ def _moved(
 
 
 def _rest(text: str, path: Path, hashes: Collection[str] = ()) -> dict[str, Any]:
-    """The document without our hooks and what they leave empty: equal before and after each change of ours."""
+    """The document without our hooks and the tables that they leave empty: no change of ours may alter it."""
     settings = _settings(text)
     hooks = settings.pop("hooks", {})
     removal = _removal(hooks, path, (), hashes)
@@ -287,7 +287,7 @@ def _group_without(group: Any, gone: Collection[int]) -> Any:  # noqa: ANN401 - 
 
 
 def _without(text: str, path: Path, kept: Collection[_HookPlace], hashes: Collection[str]) -> str:
-    """``text`` after the removal of our handlers but those at ``kept``, as far as they are tables of their own."""
+    """``text`` without our handlers except those at ``kept``, if they are tables of their own."""
     hooks, layout = _hooks(text), _layout(text)
     removal = _removal(hooks, path, kept, hashes)
     edits = [_gone(each) for group in removal.groups for each in layout.groups.get(group, ())]
@@ -308,7 +308,7 @@ def _gone(statement: Statement) -> Edit:
 
 
 def _refuse_others(state: Mapping[str, Any], name: str) -> None:
-    """Raise UnsuitableFile for an entry of ours with lines that are not: they would go with it."""
+    """Raise UnsuitableFile for an entry of ours with other members: they would be removed with it."""
     if others := sorted(set(state) - _TRUST):
         raise UnsuitableFile(
             f'its table [hooks.state."{name}"] is of ctxd, and has {", ".join(others)} too: move that away from there'
@@ -316,7 +316,7 @@ def _refuse_others(state: Mapping[str, Any], name: str) -> None:
 
 
 def _completed(text: str, command: str, path: Path) -> str:
-    """``text``, in which our handlers may stay, with the right ones for all events."""
+    """``text``, which may have handlers of ours, with the right handlers for all events."""
     hooks, layout = _hooks(text), _layout(text)
     ours = {place.event: place for place in _ours(hooks)}
     edits: list[Edit] = []
@@ -348,7 +348,7 @@ def _completed(text: str, command: str, path: Path) -> str:
 
 
 def _replaced(text: str, there: list[Statement], new: str) -> list[Edit]:
-    """Edits that put ``new`` in the place of the table of the statements ``there``, with its ends of lines."""
+    """Edits that replace the table of the statements ``there`` with ``new``, keeping its line endings."""
     if not there:
         return []
     first = there[0]
@@ -362,7 +362,7 @@ def _appended(text: str, tables: str) -> str:
         return text
     if comments(text, _MARK):
         return f"{text}{tables}" if text.endswith("\n") else f"{text}\n{tables}"
-    # A line feed in any case: what is removed with the mark is what came with it.
+    # Always with a line feed, so that the removal of the mark removes only what was added with it.
     apart = "\n" if text else ""
     return f"{text}{apart}{_MARK}\n{tables}"
 
@@ -370,7 +370,7 @@ def _appended(text: str, tables: str) -> str:
 def _without_mark(text: str) -> str:
     for start, end in reversed(comments(text, _MARK)):
         before, behind = text[:start], text[end:]
-        # The line feed before the mark came with it, and stays where it ends a line before others.
+        # The line feed before the mark was added with it; it stays only if it separates other lines.
         bare = re.sub(r"\r?\n\Z", "", before)
         is_needed = bool(behind.strip()) and bare and not bare.endswith("\n")
         text = (before if is_needed else bare) + behind

@@ -30,20 +30,20 @@ from ctxd_protocol.context_types import AssembledContext
 from ctxd_protocol.methods.commits import Checkpoint, Commit, CommitMaterializeResult, CommitType
 
 _SENT_WHOLE_MAX: Final = 512 * 1024
-"""Bytes of a delta that is sent in one call; others wait for no longer one."""
+"""Maximum bytes of a delta sent in one call: other calls wait no longer than for that."""
 
 _NARRATIVE: Final = "narrative-v1"
 
 
 class _Delta(TypedDict, total=False):
-    """The delta of a call: its bytes in base64, or the address of the artifact that they are."""
+    """The delta of a call: its bytes in base64, or the address of an artifact with them."""
 
     delta_base64: str
     artifact: str
 
 
 def _sent(run: Invocation, client: SyncClient, path: str) -> _Delta:
-    """Read a file or standard input; what does not fit one line of the protocol is sent as an artifact, in pieces."""
+    """Read a file or standard input; a delta too long for one call is sent as an artifact, in pieces."""
     with input_file(path) as file:
         first = file.read(_SENT_WHOLE_MAX + 1)
         if len(first) <= _SENT_WHOLE_MAX:
@@ -116,7 +116,7 @@ def checkpoint(
             thread_id=thread,
         ).commit
         if (artifact := sent.get("artifact")) is not None and made.artifact_ref != artifact:
-            # It held secrets, which the commit does not.
+            # The artifact has secrets, which were redacted in the commit.
             client.object_purge(f"artifact:{artifact}")
     from ctxd.formats.delta_formats import DELTA_FORMATS
 
@@ -181,19 +181,19 @@ def log(
 
 
 def _chain(client: SyncClient, tip: str, limit: int) -> tuple[tuple[Commit, ...], str | None]:
-    """``tip`` and its ancestors, at most ``limit``, and the one to go on with."""
+    """``tip`` and its ancestors, at most ``limit`` in all, and the id of the next ancestor, if any."""
     history = client.commit_history(tip, depth=limit)
     return history.commits, history.next_commit
 
 
 def _before_session(client: SyncClient, session: str, oldest: tuple[Commit, ...]) -> str | None:
-    """The commit that ``session`` goes on from, found by its ``oldest`` commits; None if it begins a chain."""
+    """The commit that ``session`` continues, found by its ``oldest`` commits; None if it begins a chain."""
     if not oldest:
         first = newest_commit(client, session)
         return None if first is None else first.commit
     own = {each.commit for each in oldest}
     parent = next((each.parent for each in reversed(oldest) if each.parent and each.parent not in own), None)
-    # One that a sandbox may not see ends the graph, and so does one of the session that an earlier page has shown.
+    # The graph ends at a parent that a sandbox may not see, and at one of the session, which an earlier page has shown.
     with suppress(NotFound):
         return parent if parent and client.commit_show(parent).commit.session != session else None
     return None
@@ -210,7 +210,7 @@ def drawn(commits: tuple[Commit, ...]) -> list[tuple[str, Commit | None]]:
             lanes.append(each.commit)
         first, *others = mine
         if others:
-            # Branches end in the lane of their common parent.
+            # Branches join in the lane of their common parent.
             joining = list("| " * len(lanes))
             for number in others:
                 joining[2 * number - 1 : 2 * number + 1] = "/ "
@@ -224,7 +224,7 @@ def drawn(commits: tuple[Commit, ...]) -> list[tuple[str, Commit | None]]:
 
 
 def _children_first(commits: tuple[Commit, ...]) -> list[Commit]:
-    """``commits`` in their order, save that a parent waits for its children: imported ones may be older than it."""
+    """``commits`` in their order, except that parents follow their children: imported children may be older."""
     by_id = {each.commit: each for each in commits}
     children = Counter(each.parent for each in commits)
     ordered: list[Commit] = []
@@ -385,7 +385,7 @@ def materialize(
 def _content(
     client: SyncClient, commit: str, stop: str, format: str | None
 ) -> tuple[str | bytes, CommitMaterializeResult]:
-    """A context of any size: text, or bytes that are none."""
+    """A context of any size: text, or bytes if it is not text."""
     content, made = downloaded(client, commit, stop=stop, format=format)
     try:
         return content.decode(), made
@@ -453,7 +453,7 @@ def tag(run: Invocation, name: str, commit: str | None, delete: bool, force: boo
         raise Stop(USAGE, f"{name!r} is no name of a tag", hint=hint)
     with run.client() as client:
         id = located_commit(client, name if delete and commit is None else commit, session).commit
-        # A tag is taken off the commit that is meant, and moved by force alone.
+        # A tag is only removed from the named commit, and only moved with --force.
         expected = id if delete else None if force else ""
         try:
             made = client.commit_tag(id, name, remove=delete, expected=expected).commit

@@ -1,7 +1,7 @@
-"""Delivery of captured commits to the daemon: from memory while it answers, through a file while it does not.
+"""Delivery of captured commits to the daemon: from memory while it replies, through a file while it does not.
 
-The agent is never made to wait: commits beyond what memory may hold, those that wait longer than 2 s, and those that
-are left at the end go to the file, which the next capture delivers.
+The agent never waits: commits above the limit of memory, commits that are not acknowledged for 2 s, and commits left at
+the end are written to the file, which the next capture delivers.
 """
 
 import os
@@ -41,7 +41,7 @@ _MEMORY_COMMITS_MAX: Final = 64
 _MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _SILENT_S: Final = 2.0
-"""Seconds without an acknowledgement after which commits go to the file, where a kill does not lose them."""
+"""Seconds without an acknowledgement after which commits are written to the file, where they survive a kill."""
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +55,9 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitDelivery:
-    """Commits of one chain, each the child of the one before. Each is sent until the daemon acknowledges it.
+    """Commits of one chain, each the child of the previous one. Each is sent until the daemon acknowledges it.
 
-    ``holds_input``: the input is a file, which can wait while commits do.
+    ``holds_input``: reading may pause while commits wait, since the input is a file.
     """
 
     def __init__(self, run: Invocation, chain: Chain, *, holds_input: bool) -> None:
@@ -73,7 +73,7 @@ class CommitDelivery:
         self._newest: str | None = None
         self._failure = ""
         self._notes: list[str] = []
-        # Until the daemon has answered, the strictest one.
+        # The strictest policy until the daemon has returned the session's.
         self._policy: SecretPolicy = "redact"
         self._memory: deque[QueuedCommit] = deque()
         self._memory_bytes = 0
@@ -88,7 +88,7 @@ class CommitDelivery:
     # --- from the agent ---
 
     async def put(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Queue checkpoints; the file takes those for which memory has no room."""
+        """Queue checkpoints in memory, or in the file if memory is full."""
         for checkpoint in checkpoints:
             while self._holds_input and self._is_full and self._file is None and not self._failure:
                 await self._changed.wait()
@@ -104,12 +104,12 @@ class CommitDelivery:
             self._note_change()
 
     def end(self) -> None:
-        """Declare that no checkpoint follows."""
+        """Declare that no more checkpoints follow."""
         self._is_complete = True
         self._note_change()
 
     async def store_when_silent(self) -> None:
-        """Put everything that waits into the file whenever the daemon has acknowledged nothing for a while."""
+        """Write all waiting commits to the file whenever the daemon has acknowledged none for ``_SILENT_S``."""
         while True:
             before = self._made
             await self._clock.sleep(_SILENT_S)
@@ -119,7 +119,7 @@ class CommitDelivery:
                 self._note_change()
 
     async def store_rest(self) -> None:
-        """Put everything that was not delivered into the file, durably. Call it once nothing is sent any more."""
+        """Write all undelivered commits to the file, durably. Call it once sending has ended."""
         if self._memory or self._sending is not None:
             async with self._storing:
                 await self._store()
@@ -158,13 +158,14 @@ class CommitDelivery:
         )
 
     def _hooked(self) -> str:
-        """Return the session in which hooks would record the same; empty if the caller named another place."""
+        """Return the session in which hooks would record the same events; empty if the caller named another place."""
         hooked = captured_session_id("claude-code", self.native) if self.native else ""
         chain = self._chain
         return hooked if chain.parent in (None, NEWEST) and chain.session in (None, hooked) else ""
 
     async def _store(self, *more: QueuedCommit) -> None:
-        """Move what is in memory to the file, and add ``more``. What the file does not take is lost, and counted."""
+        """Move the commits in memory to the file, and add ``more``. Commits for which it has no room are lost, and
+        counted."""
         # A cancellation in between would lose a commit that has left memory.
         with anyio.CancelScope(shield=True):
             try:
@@ -175,7 +176,7 @@ class CommitDelivery:
             if self._sending is not None and not self._sending_is_stored:
                 self._sending_is_stored = await self._appended(file, self._sending)
                 if self._sending_is_stored:
-                    file.next()  # It is being sent.
+                    file.next()  # Skip it: it is being sent.
             while self._memory:
                 queued = self._memory.popleft()
                 self._memory_bytes -= len(queued.delta)
@@ -203,7 +204,7 @@ class CommitDelivery:
         from ctxd_client.socket_lookup import find_socket
 
         path, origin = find_socket(self._run.socket_path())
-        # Which of the default places has a socket depends on whether the daemon runs.
+        # Without a named socket, do not depend on which default place has one: that changes with the daemon.
         return folder_of(path if origin in ("argument", "CTXD_SOCKET") else "", os.environ)
 
     def _kept(self, queued: QueuedCommit) -> QueuedCommit:
@@ -222,7 +223,7 @@ class CommitDelivery:
     # --- to the daemon ---
 
     async def send_all(self) -> None:
-        """Deliver what earlier captures left, then each queued commit in turn until the end or a refusal."""
+        """Deliver the commits left by earlier captures, then each queued commit in turn until the end or a refusal."""
         from ctxd_client import CallFailed, connect
 
         try:
@@ -298,7 +299,7 @@ class CommitDelivery:
             try:
                 file = await in_thread(UndeliveredFile, path)
             except (BlockingIOError, FileNotFoundError):
-                continue  # Another capture runs, or has delivered them.
+                continue  # Another capture is using the file, or has delivered it.
             except (OSError, ValueError) as error:
                 self._notes.append(f"commits of an earlier capture cannot be read: {error}")
                 continue
@@ -316,7 +317,7 @@ class CommitDelivery:
                     continue
                 parent = file.parent if queued.parent == PREVIOUS else queued.parent
                 if parent == NEWEST:
-                    # Sent again, it must have the same parent.
+                    # If it is sent again, it must have the same parent.
                     parent = file.parent or await _newest_of(client, queued.session)
                     file.note_parent(parent)
                 file.note_delivered(await _committed(client, queued, parent))

@@ -1,9 +1,9 @@
-"""Commits as people write them, found through the daemon.
+"""Commits by the names that people give them, looked up in the daemon.
 
 A commit is named by its id, by the id of an assembly (the newest commit before it), by a tag, by ``HEAD`` (the newest
 of the command's session), by the session whose newest it is, or by ``PRINCIPAL@TIME`` or ``SESSION@{TIME}`` (the newest
-at that time); ``~N`` behind any of them goes N parents back. ``SESSION@12`` is the newest one that has nothing behind
-turn 12; behind a turn ``~N`` goes N turns back, as ``@~N`` does from the newest one.
+at that time); ``~N`` after any of them goes N parents back. ``SESSION@12`` is the newest commit without events after
+turn 12; after a turn ``~N`` goes N turns back, as ``@~N`` does from the newest turn.
 """
 
 import re
@@ -29,7 +29,7 @@ _FORMS: Final = "write ctx-1a2b3c4d, HEAD~2, a tag, a session, or PRINCIPAL@TIME
 
 
 class _Scope(TypedDict, total=False):
-    """Conditions on the commits that are looked at."""
+    """Conditions on the commits that are searched."""
 
     principal: str
     session: str
@@ -84,19 +84,19 @@ def start_context(client: SyncClient, text: str | None) -> StartContext:
             found = locate(client, text)
             return StartContext(session=found.session, **times(client, found))
         except Stop as stop:
-            # PRINCIPAL@TIME names a commit.
+            # It may be PRINCIPAL@TIME, which names a commit.
             if stop.code not in (NOT_FOUND, USAGE):
                 raise
     else:
-        # HEAD~2 and the like are no names of sessions.
+        # HEAD~2 and the like are not session names.
         with suppress(NotFound, InvalidCall):
             return _as_it_is(client, client.session_get(text).session.session)
     return StartContext(commit=located_commit(client, text).commit)
 
 
 def _as_it_is(client: SyncClient, session: str) -> StartContext:
-    """Return the context of a session as it is; of one that has commits alone, as an import makes it, that of its
-    newest commit."""
+    """Return the context of a session as it is now; for a session with commits only, such as an imported one, that of
+    its newest commit."""
     if not client.session_get(session).session.session_index and not client.session_events(session, limit=1).events:
         commit = client.commit_resolve(session=session).commit
         if commit is not None:
@@ -143,7 +143,7 @@ def _named(client: SyncClient, name: str, session: str | None) -> Commit:
 
 
 def _before_assembly(client: SyncClient, id: str, session: str | None) -> Commit:
-    """Return the newest commit before the assembly ``id``, of its session."""
+    """Return the newest commit before the assembly ``id``, in the same session."""
     owner, record = located_assembly(client, id, session)
     found = client.commit_resolve(session=owner, assembly=record.number).commit
     if found is None:
@@ -174,7 +174,7 @@ def _by_time(client: SyncClient, text: str) -> Commit:
     at = instant(moment_ms(moment, SystemClock().wall_ms()))
     scopes: list[_Scope] = [{"session": owner}, {"principal": owner}] if owner else [{}]
     for scope in scopes:
-        # A session's name is looked at first; what cannot be one is a principal.
+        # The name is looked up as a session first, else it is a principal.
         with suppress(NotFound, InvalidCall):
             if (found := client.commit_resolve(at=at, **scope).commit) is not None:
                 return found

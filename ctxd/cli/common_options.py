@@ -146,7 +146,7 @@ harness_option = click.option(
     callback=lambda _context, _option, given: "claude-code" if given == "claude" else given,
     help="Only sessions of this harness: claude, codex, pi, opencode, …",
 )
-"""A harness, by the name that ``ctx import`` and ``ctx install`` have for it, or by that of its agent."""
+"""A harness, by its name in ``ctx import`` and ``ctx install``, or by the name of its agent."""
 
 object_argument = click.argument("object", shell_complete=complete_objects)
 """An object by id, unique prefix or path; see ``object_by_path.object_id``."""

@@ -225,7 +225,7 @@ def bar(sections: tuple[SectionSize, ...], columns: int = BAR_COLUMNS) -> list[t
 
 
 def labels_of(client: SyncClient, session: str, objects: Iterable[str]) -> dict[str, str]:
-    """Return a name for each object that a person recognises: a file's path, a tool call's tool and command."""
+    """Return a readable name for each object: a file's path, a tool call's tool and command."""
     ids = list(dict.fromkeys(objects))
     labels = {id: short(id) for id in ids}
     with suppress(InvalidCall):  # not granted to this sandbox: the ids must do

@@ -14,7 +14,7 @@ from ctxd_protocol.methods.commits import CommitMaterializeResult
 def downloaded(
     client: SyncClient, commit: str, *, stop: str = "compaction", format: str | None = None
 ) -> tuple[bytes, CommitMaterializeResult]:
-    """Return a whole context, and the counts of it. Raises: as ``download``."""
+    """Return a whole context, and its counts. Raises: as ``download``."""
     pieces: list[bytes] = []
     made = download(client, commit, stop, format, pieces.append)
     return b"".join(pieces), made
@@ -23,9 +23,9 @@ def downloaded(
 def download(
     client: SyncClient, commit: str, stop: str, format: str | None, write: Callable[[bytes], object]
 ) -> CommitMaterializeResult:
-    """Write a context piece by piece, with progress on a terminal if there are several; memory for one.
+    """Write a context piece by piece, with progress on a terminal if there are several; only one is in memory.
 
-    Raises: Stop if it changes meanwhile, as by an update; CallFailed.
+    Raises: Stop if the context changes meanwhile, for example after an update of the daemon; CallFailed.
     """
     first = made = client.commit_materialize(commit, stop=stop, format=format, limit=PIECE_BYTES_MAX)
     while True:

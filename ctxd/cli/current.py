@@ -1,4 +1,4 @@
-"""``ctx current``: the id of the context that is being worked in, for hooks and scripts that must not wait."""
+"""``ctx current``: print the id of the current context, for hooks and scripts that must not wait."""
 
 import click
 

@@ -1,7 +1,7 @@
 """Lookup of the current context id within 200 ms of the start of the process.
 
 The sources are, in this order, the environment, the file that it names, the daemon, and the file beside a sandbox's
-socket, which names the newest commit while the daemon also commits what is new. The module imports
+socket. That file names the newest commit, whereas the daemon first commits new events. The module imports
 little, since imports would take longer than the lookup, and bounds the time even if a file system hangs.
 """
 
@@ -19,23 +19,23 @@ WITHIN_S: Final = 0.2
 """Seconds from the start of the process to its end."""
 
 _END_S: Final = 0.04
-"""Seconds of those that are left for ending."""
+"""Seconds of ``WITHIN_S`` that are reserved for the exit."""
 
 _FILE_S: Final = 0.03
-"""Seconds that are left for the file where there is one."""
+"""Seconds of ``WITHIN_S`` that are reserved for the file beside the socket, if it exists."""
 
 _LEAST_S: Final = 0.03
-"""Seconds that are taken for looking on a machine on which even the start took too long."""
+"""Minimum seconds for the lookup, even if the start of the process took too long."""
 
 _ANSWER_BYTES_MAX: Final = 65_536
 
 _HARNESS_SESSIONS: Final = (("CODEX_THREAD_ID", "codex"), ("PI_SESSION_ID", "pi"))
-"""Variables in which harnesses give their tools their own id of the session, and the beginning of the id of the session
-that captures it. In the others `ctx install` sets $CTXD_SESSION."""
+"""Variables in which harnesses pass their session id to tools, and the prefix of the id of the session that captures
+it. For other harnesses, `ctx install` sets $CTXD_SESSION."""
 
 
 class UnknownSession(Exception):
-    """The daemon has no session of the name that was given."""
+    """The daemon has no session with the given name."""
 
     hint = "give its full id: ctx session ls lists them"
 
@@ -44,9 +44,9 @@ class UnknownSession(Exception):
 
 
 def look(session: str | None = None, socket_path: str | None = None) -> dict[str, Any] | None:
-    """Return the current context of ``session`` as ``context.current`` answers it, or at least its id; else None.
+    """Return the current context of ``session`` as ``context.current`` returns it, or at least its id; else None.
 
-    ``session`` None: $CTXD_SESSION, else the session of a call without one. ``socket_path`` None: the default places.
+    ``session`` None: $CTXD_SESSION, else the daemon's default. ``socket_path`` None: the default places.
     Raises: UnknownSession.
     """
     wanted = session or os.environ.get("CTXD_SESSION")
@@ -61,8 +61,8 @@ def look(session: str | None = None, socket_path: str | None = None) -> dict[str
 def _within(
     seconds: float, session: str | None, socket_path: str | None, *, by_environment: bool
 ) -> dict[str, Any] | UnknownSession | None:
-    """Search in a thread, and abandon it after ``seconds``: a hanging file system obeys no timeout, and no signal but
-    SIGKILL."""
+    """Search in a thread, and abandon it after ``seconds``: access to a hanging file system has no timeout, and only
+    SIGKILL interrupts it."""
     ends = time.clock_gettime(time.CLOCK_MONOTONIC) + seconds
     found: list[dict[str, Any] | UnknownSession | None] = []
     captured = next((f"{harness}-{id}" for name, harness in _HARNESS_SESSIONS if (id := os.environ.get(name))), None)
@@ -114,7 +114,7 @@ def _socket(named: str | None) -> Path:
 
 
 def _from_file(path: Path, session: str | None) -> dict[str, Any] | None:
-    """Return the content of the context file if it exists and is of ``session``."""
+    """Return the content of the context file; None if it is missing, invalid, or of another session."""
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read(_ANSWER_BYTES_MAX))
@@ -125,7 +125,7 @@ def _from_file(path: Path, session: str | None) -> dict[str, Any] | None:
 
 
 def _from_daemon(place: Path, session: str | None, ends: float) -> dict[str, Any] | None:
-    """Return the daemon's answer, received before ``ends``. Raises: OSError, ValueError, UnknownSession."""
+    """Return the daemon's result, received before ``ends``. Raises: OSError, ValueError, UnknownSession."""
     params = {} if session is None else {"params": {"session": session}}
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "context.current", **params}).encode() + b"\n"
     answer = b""

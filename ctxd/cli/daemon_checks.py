@@ -1,6 +1,6 @@
 """Checks of a running daemon from outside, for ``ctx doctor``: its limits, its watches, its sandboxes and their mounts.
 
-A check reports and changes nothing.
+Checks only report: they change nothing.
 """
 
 import os
@@ -20,13 +20,13 @@ from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.tracker_types import Watching
 
 TRIED_MAX: Final = 3
-"""Sandboxes that are tried from inside: each takes some 100 ms."""
+"""Maximum number of sandboxes that are tried from inside: each takes about 100 ms."""
 
 INSIDE_S_MAX: Final = 10
-"""Seconds that one of them may take to start and to be answered."""
+"""Maximum seconds for one of them to start and receive a reply."""
 
 DESCRIPTORS_SHARE_WARN: Final = 0.8
-"""Share of its descriptors from which on a daemon is about to refuse connections."""
+"""Share of descriptors in use above which a daemon is about to refuse connections."""
 
 _OWN_VIEW: Final = "add BindReadOnlyPaths= for it to the unit, whose PrivateTmp or ProtectHome hides it"
 
@@ -101,7 +101,7 @@ def mounts(found: Sequence[SandboxView], pid: int, proc: Path = Path("/proc")) -
 
 
 def reachable(found: Sequence[SandboxView], bubblewrap: str | None = None) -> Iterator[Finding]:
-    """Check that a program in a real sandbox, without network and with only its directory mounted, gets an answer."""
+    """Check that a program in a real sandbox, without network and with only its directory mounted, gets a reply."""
     program = bubblewrap or shutil.which("bwrap")
     if not found:
         yield ok("sandbox reachability", "no sandbox is registered")
@@ -122,7 +122,7 @@ def _tried(bubblewrap: str, box: SandboxView) -> Finding:
     command += ["--proc", "/proc", "--tmpfs", "/run", "--ro-bind", box.directory, "/run/ctxd"]
     command += ["--", sys.executable, "-I", "-S", "-c", _INSIDE, SOCKET_NAME]
     try:
-        # The host's root has no rights inside: the attempt is made as the user of the socket.
+        # The host's root has no rights inside, so the program runs as the user of the socket.
         other = None if user == os.geteuid() else user
         done = subprocess.run(
             command,

@@ -20,11 +20,11 @@ class Filter(TypedDict, total=False):
 
 
 def named_session(client: SyncClient, given: str | None) -> str:
-    """Return the session that ``given``, an id or a unique prefix of one, names; without it ``$CTXD_SESSION`` counts.
+    """Return the session named by ``given``, an id or a unique prefix of one, else by ``$CTXD_SESSION``.
 
     Without either, return the only session that is not closed, else the one whose working directory contains the
-    current directory; one that is paused and has no turn, as an imported one, only if no other is open. On a sandbox's
-    socket, which may not list sessions, return the sandbox's current one.
+    current directory. A paused session without turns, such as an imported one, is returned only if no other is open. On
+    a sandbox's socket, which may not list sessions, return the sandbox's current one.
     Raises: ``Stop`` without a match, or for several.
     """
     name = given or os.environ.get("CTXD_SESSION")
@@ -35,7 +35,7 @@ def named_session(client: SyncClient, given: str | None) -> str:
     except NotFound:
         matching: list[str] = []
         with suppress(InvalidCall):  # a sandbox may not list sessions
-            # Archived sessions, and then those in the trash, are found by a prefix only where no other one is.
+            # A prefix matches archived sessions, and then those in the trash, only if it matches no others.
             for more in (Filter(), Filter(archived=True), Filter(state="removed")):
                 matching = matching or [
                     each.session for each in sessions(client, **more) if each.session.startswith(name)
@@ -59,7 +59,7 @@ def _default_session(client: SyncClient) -> str:
     try:
         for state in ("active", "paused"):
             open_sessions += sessions(client, state=state)
-        # Imported sessions and LangGraph threads are not worked in.
+        # Imported sessions and LangGraph threads are not in use.
         used = [each for each in open_sessions if each.state == "active" or each.turn_count]
         open_sessions = used or _at_current_directory(open_sessions)
     except InvalidCall:

@@ -1,4 +1,4 @@
-"""``ctx doctor``: every check, one line each, with the fix beneath each problem."""
+"""``ctx doctor``: run every check; one line each, with the fix below each problem."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ from ctxd_protocol.sandbox_types import SandboxView
 from ctxd_protocol.status import DaemonStatus
 
 ANSWER_S_MAX: Final = 5.0
-"""Seconds that the daemon has to answer: longer is itself a finding."""
+"""Maximum seconds for a reply of the daemon: a later one is itself a finding."""
 
 
 @click.command(cls=Command, examples="ctx doctor\nctx doctor --json | jq '.items[] | select(.verdict != \"ok\")'")
@@ -90,9 +90,9 @@ def _all(run: Invocation) -> list[Finding]:
 
 
 def state_dir_of(status: DaemonStatus | None, config: Config, socket: str) -> Path | None:
-    """Return the directory of the daemon at ``socket``; None for an ephemeral one.
+    """Return the state directory of the daemon at ``socket``; None for an ephemeral one.
 
-    Without an answer it is that of the system service for the service's socket, else the configured one.
+    Without a ``status`` it is that of the system service for the service's socket, else the configured one.
     """
     if status is not None:
         found = Path(status.state_dir)
@@ -103,14 +103,14 @@ def state_dir_of(status: DaemonStatus | None, config: Config, socket: str) -> Pa
 
 
 def _node(status: DaemonStatus | None, config: Config | None) -> str:
-    """Return the address of the XTDB node, as the running daemon or else the settings name it; empty without a node."""
+    """Return the URL of the XTDB node, from the running daemon, else from the settings; empty without a node."""
     if status is not None:
         return status.store.projection.url if status.store.projection is not None else ""
     return config.store_url if config is not None and config.store_backend == "xtdb" else ""
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """Answers of the daemon; ``silence`` and ``remedy`` explain a ``status`` of None."""
+    """Replies of the daemon; ``silence`` and ``remedy`` explain a ``status`` of None."""
 
     status: DaemonStatus | None
     silence: str

@@ -1,4 +1,4 @@
-"""Entry point of ``ctx``: runs ``ctx current``, which hooks wait for, before anything else is imported."""
+"""Entry point of ``ctx``: runs ``ctx current``, for which hooks wait, before importing anything else."""
 
 import sys
 from typing import Final

@@ -1,4 +1,4 @@
-"""``ctx epoch``: the system context that a model had received, and the versions of files that it came from."""
+"""``ctx epoch``: show the system context that a model had received, and the file versions that it came from."""
 
 import click
 import msgspec
@@ -61,7 +61,7 @@ def _whole(client: SyncClient, found: Located) -> EpochShowResult:
 
 def _moment(client: SyncClient, found: Located) -> AssemblyKey:
     key = assembly(client, found)
-    # The turn has to be there, but need not have a request.
+    # The turn must exist, but need not have a request.
     return {"turn": turn_of(client, found).turn} if "turn" in key else key
 
 

@@ -1,4 +1,4 @@
-"""Failed calls: exit code and error line of each."""
+"""Conversion of failed calls to exit codes and error lines."""
 
 import re
 from typing import Final
@@ -38,18 +38,18 @@ COMMANDS: Final = {
     "sandbox.list": "sandbox ls",
     "sandbox.release": "sandbox release",
 }
-"""Command of each method; any other method is called by ``ctx rpc``."""
+"""Command for each method; any other method is called with ``ctx rpc``."""
 
 _METHOD: Final = re.compile(r"(?<![\w./])(" + "|".join(map(re.escape, METHODS)) + r")(?![\w/])(?: with (\{[^{}]*\}))?")
 
 
 def in_commands(remedy: str) -> str:
-    """Replace method names in ``remedy``, which the daemon writes for programs, by the commands of ``ctx``."""
+    """Replace method names in ``remedy``, which the daemon writes for programs, with commands of ``ctx``."""
     return _METHOD.sub(lambda found: _command(found[1], found[2]), remedy).replace("Call ctx ", "Run ctx ")
 
 
 def _command(method: str, params: str | None) -> str:
-    """The command of ``method``, with the ``params`` that the remedy gives it."""
+    """The command for ``method``, with the ``params`` from the remedy."""
     if method in COMMANDS:
         return f"ctx {COMMANDS[method]}"
     if params:

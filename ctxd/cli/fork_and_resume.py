@@ -1,5 +1,5 @@
-"""``ctx fork`` and ``ctx resume``: a session that goes on from a commit, a moment of a session, or a principal's newest
-work."""
+"""``ctx fork`` and ``ctx resume``: start a session that continues a commit, a moment of a session, or a principal's
+newest work."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def _into_harness(run: Callable[P, R]) -> Callable[P, R]:
-    """Add ``--in`` and what belongs to it."""
+    """Add ``--in`` and the options that depend on it."""
     for option in (
         click.option("--exec", "execute", is_flag=True, help="With --in: run the harness instead of printing how to."),
         click.option(
@@ -187,7 +187,7 @@ def _here(directory: str | None) -> StartContext:
 
 
 def _origin(client: SyncClient, made: SessionView) -> str | None:
-    """The session that ``made`` goes on from, with its title."""
+    """The session that ``made`` continues, with its title; without a session the commit, if any."""
     origin = made.origin or SessionOrigin()
     session = origin.session
     if session is None and origin.commit is not None:

@@ -1,7 +1,7 @@
-"""The commit-msg hook of ``ctx install git``: its text, and putting it in its place and away again.
+"""The commit-msg hook of ``ctx install git``: its text, installation and removal.
 
-Owns one file in git's hooks directory, and the name under which a hook that was there before is kept. Promise: what was
-there runs as before, first, and comes back when this goes.
+Owns one file in git's hooks directory, and the name under which an earlier hook is kept. An earlier hook still runs,
+first, and is restored on removal.
 """
 
 import os
@@ -109,7 +109,7 @@ def uninstall(repo: Path) -> Done:
 
 
 def _hooks(repo: Path) -> tuple[Path, bool]:
-    """Return the hooks directory of the work tree ``repo``, and True if it is outside of it. Raises: ``Stop``."""
+    """Return the hooks directory of the work tree ``repo``, and True if it is outside. Raises: ``Stop``."""
     hooks = repo / _git(repo, "rev-parse", "--git-path", "hooks")
     own = (repo / _git(repo, "rev-parse", "--git-common-dir")).resolve(), _top(repo)
     place = hooks.resolve()

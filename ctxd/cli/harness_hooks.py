@@ -1,7 +1,7 @@
-"""Hooks of each harness in its own settings: what ``ctx install`` adds to a file, and removes from it again. Pure.
+"""Hooks of each harness in its own settings: added to a file by ``ctx install``, and removed from it again. Pure.
 
-Claude Code keeps hooks in ``settings.json``; codex in ``config.toml`` (``codex_hooks``); pi and opencode load a file of
-ours from a folder. Text that is not ours stays byte for byte.
+Claude Code has hooks in ``settings.json``; codex in ``config.toml`` (``codex_hooks``); pi and opencode load a file of
+ours from a folder. All other text is kept byte for byte.
 """
 
 import json
@@ -33,7 +33,7 @@ _COMMAND: Final = re.compile(r"^const COMMAND(?:: string\[\])? = (\[.*\]);\r?$",
 
 
 def place(harness: HarnessName, environ: Mapping[str, str]) -> Path:
-    """The file that connects ``harness``, as the harness itself finds it."""
+    """The file that connects ``harness``, where the harness itself looks for it."""
     folder = Path(home(environ))
     match harness:
         case "claude":
@@ -48,7 +48,7 @@ def place(harness: HarnessName, environ: Mapping[str, str]) -> Path:
 
 
 def installed(harness: HarnessName, text: str, words: Sequence[str], path: Path) -> str:
-    """The file's ``text`` with hooks that run ``words``; unchanged if it has these. Raises: UnsuitableFile."""
+    """The file's ``text`` with hooks that run ``words``; unchanged if it has them already. Raises: UnsuitableFile."""
     match harness:
         case "claude":
             return _claude_installed(text, words)
@@ -85,7 +85,7 @@ def removed(harness: HarnessName, text: str, path: Path, copy: str | None) -> st
 
 
 def command(harness: HarnessName, text: str) -> list[str] | None:
-    """The words that our hooks in ``text`` run; None if it has none. Raises: UnsuitableFile."""
+    """The command of our hooks in ``text``, as words; None if it has none. Raises: UnsuitableFile."""
     match harness:
         case "claude":
             groups = _claude_hooks(text) if text.strip() else {}
@@ -101,15 +101,14 @@ def command(harness: HarnessName, text: str) -> list[str] | None:
 
 
 class SwitchOff(NamedTuple):
-    """A setting with which a harness runs no hooks, or not all of ours, and the remedy."""
+    """A setting that disables hooks, or some of ours, and the remedy."""
 
     found: str
     remedy: str
 
 
 def switch_off(harness: HarnessName, text: str, path: Path) -> SwitchOff | None:
-    """The setting in ``text`` with which the harness does not run our hooks; None without one. Raises:
-    UnsuitableFile."""
+    """The setting in ``text`` that disables hooks of ours; None without one. Raises: UnsuitableFile."""
     if harness == "claude" and text.strip() and _claude_settings(text).get("disableAllHooks") is True:
         return SwitchOff("disableAllHooks switches all hooks off", "remove that setting")
     if harness == "codex":
@@ -130,7 +129,7 @@ def _claude_settings(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        # Claude Code takes no comments either: it ignores such a file.
+        # Claude Code does not accept comments either: it ignores such a file.
         raise UnsuitableFile(f"it is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise UnsuitableFile("it is not a JSON object")
@@ -178,7 +177,7 @@ def _claude_removed(text: str, copy: str | None) -> str:
 
 
 def _empty_entries(copy: str | None) -> set[str]:
-    """The events whose list was empty before our hooks came, or ``hooks`` if there was no event: they stay."""
+    """The events whose list was empty before our hooks were added, or ``hooks`` if it had no events: they are kept."""
     try:
         hooks = _claude_settings(copy or "{}").get("hooks")
     except UnsuitableFile:
@@ -189,8 +188,8 @@ def _empty_entries(copy: str | None) -> set[str]:
 
 
 class _HandlerPlace(NamedTuple):
-    """A handler of ours: that of ``position`` in the list at ``handlers``, in the group of ``number`` in the list at
-    ``groups``, in the hooks at ``hooks``."""
+    """The place of a handler of ours: item ``position`` of the list at ``handlers``, in the group that is item
+    ``number`` of the list at ``groups``, in the hooks at ``hooks``."""
 
     hooks: int
     groups: int
@@ -217,7 +216,7 @@ def _places(text: str, event: str) -> list[_HandlerPlace]:
 
 
 def _with_handlers(text: str, event: str, handler: Mapping[str, Any]) -> str:
-    """``text`` with ``handler`` where our handlers of ``event`` are."""
+    """``text`` with ``handler`` in place of our handlers of ``event``."""
     for place in reversed(_places(text, event)):
         at, end = place.element.value, place.element.end
         if json.loads(text[at:end]) != handler:
@@ -226,8 +225,8 @@ def _with_handlers(text: str, event: str, handler: Mapping[str, Any]) -> str:
 
 
 def _without_event(text: str, event: str, *, is_list_kept: bool) -> str:
-    """``text`` without our handlers of ``event``, and without what they leave empty, save the list itself if it is
-    kept."""
+    """``text`` without our handlers of ``event``, and without containers that they leave empty, except the event's list
+    if it is kept."""
     while places := _places(text, event):
         at = places[0]
         if len(json_edits.elements(text, at.handlers)) > 1:
@@ -240,5 +239,5 @@ def _without_event(text: str, event: str, *, is_list_kept: bool) -> str:
 
 
 def _last(text: str, at: int, key: str) -> int:
-    """The number of the member ``key`` of the object at ``at``, the last one as for every reader."""
+    """The number of the member ``key`` of the object at ``at``; of equal keys the last one, as in JSON parsers."""
     return max(number for number, each in enumerate(json_edits.elements(text, at)) if each.key == key)

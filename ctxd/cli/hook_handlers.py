@@ -9,11 +9,11 @@ from typing import Any, Final
 PROGRAM: Final = "ctx-hook"
 
 TIMEOUT_S: Final = 10
-"""Seconds that a harness gives a hook, which ends itself long before: without it some are killed after one."""
+"""Timeout of a hook in seconds, which ends long before: without a timeout, some harnesses kill it after one second."""
 
 
 class UnsuitableFile(Exception):
-    """The file has a form to which nothing can be added, or from which nothing can be removed."""
+    """The file has a form to which hooks cannot be added, or from which they cannot be removed."""
 
 
 def handlers(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -28,11 +28,11 @@ def handlers(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_group(group: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - any value of a settings file
-    """The handlers of a group; none of what is no group."""
+    """The handlers of a group; none for a value of another form."""
     return [each for each in items_of(group) if isinstance(each, dict)]
 
 
 def items_of(group: Any) -> list[Any]:  # noqa: ANN401 - any value of a settings file
-    """All that a group lists in the place of its handlers."""
+    """All items in a group's list of handlers, even invalid ones."""
     found = group.get("hooks") if isinstance(group, dict) else None
     return found if isinstance(found, list) else []

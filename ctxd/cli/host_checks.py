@@ -1,6 +1,6 @@
 """Checks of this host, for ``ctx doctor``: each finds a present or future problem for ctxd, and its fix.
 
-A check reports and changes nothing. Facts are passed as arguments where a test cannot bring them about.
+Checks only report: they change nothing. Facts that a test cannot create are passed as arguments.
 """
 
 import importlib.metadata
@@ -30,26 +30,26 @@ DISK_FREE_WARN: Final = 1024 * 1024 * 1024
 """Free bytes below which an operator should look."""
 
 WATCHES_WARN: Final = 65_536
-"""inotify watches of a user below which a large tree cannot be followed: one is needed per folder."""
+"""Limit of a user's inotify watches below which a large tree cannot be followed: each folder needs one."""
 
 INSTANCES_WARN: Final = 128
-"""inotify instances of a user below which editors and other tools use them up."""
+"""Limit of a user's inotify instances below which editors and other tools exhaust them."""
 
 SQLITE_LEAST: Final = (3, 51, 3)
-"""SQLite before this may lose a commit when the write-ahead log is reset while another connection checkpoints."""
+"""Earlier versions of SQLite may lose a commit if the write-ahead log is reset while another connection checkpoints."""
 
 EPOCH_LEAST_MS: Final = 1_700_000_000_000
-"""November 2023, in ms since 1970: a clock that shows less has never been set."""
+"""November 2023, in ms since 1970: a clock with an earlier time has never been set."""
 
 NODE_S_MAX: Final = 30
-"""Seconds that the check of an XTDB node may take: it starts two programs and waits for a node that is busy."""
+"""Maximum seconds for the check of an XTDB node: it starts two programs and waits for a busy node."""
 
 OTHER_VARIABLES: Final = frozenset(
     {"CTXD_CONFIG", "CTXD_SESSION", "CTXD_CONTEXT_ID", "CTXD_CONTEXT_FILE", "CTXD_FAILPOINTS", "CTXD_XTDB_HOME"}
     | {"CTXD_HOOK_SECONDS", "CTXD_HOOK_DEBUG"}
     | {f"CTXD_XTDB_PG_{name}" for name in ("HOST", "PORT", "DATABASE", "USER", "PASSWORD")}
 )
-"""Variables that are read and are no settings."""
+"""Variables that are read, but are not settings."""
 
 
 def socket_path(path: str) -> Finding:
@@ -89,7 +89,7 @@ def socket_file(path: str) -> Finding:
 def daemon(
     status: DaemonStatus | None, error: str, client_version: str, remedy: str = "start it: ctxd run"
 ) -> Iterator[Finding]:
-    """Check that a daemon answers, has this version, and accepts writes. ``error``, ``remedy``: for ``status`` None."""
+    """Check that a daemon replies, has this version, and accepts writes. ``error``, ``remedy``: for ``status`` None."""
     if status is None:
         yield fail("daemon", error, remedy)
         return
@@ -147,7 +147,7 @@ def executables(path: str) -> Finding:
     found = shutil.which("ctxd", path=path)
     if found is None:
         return warn("executable", "no ctxd on the PATH", f"add {Path(sys.executable).parent} to it")
-    # A link to it is it: units expect it in /usr/local/bin.
+    # A symbolic link counts too: units expect it in /usr/local/bin.
     if not {_scripts(), Path(sys.executable).parent} & {Path(found).parent, Path(found).resolve().parent}:
         return warn("executable", f"{found} is not the ctxd of this ctx", f"put {_scripts()} first on the PATH")
     return ok("executable", found)
@@ -263,7 +263,7 @@ def environment(environ: Mapping[str, str]) -> Finding:
 
 
 def node(url: str, program: Sequence[str] = (sys.executable, "-m", "ctxd")) -> Iterator[Finding]:
-    """The XTDB node at ``url``, as ``ctxd xtdb check`` finds it: that command is asked, for a client knows no node."""
+    """Check the XTDB node at ``url`` by running ``ctxd xtdb check``, since clients have no access to nodes."""
     asked = [*program, "xtdb", "check", "--json", "--url", url]
     try:
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=NODE_S_MAX, check=False)

@@ -1,6 +1,6 @@
 """Shell completion of session, object and commit ids, requested from the daemon within 200 ms.
 
-Completion never fails: without a daemon, or with one that is too slow, it offers nothing.
+Completion never fails: if the daemon is unreachable or too slow, it offers nothing.
 """
 
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ctxd_protocol.session_types import SessionStatus
 
 ANSWER_S_MAX: Final = 0.2
-"""Seconds that the daemon has for everything: a person waits at the prompt."""
+"""Maximum seconds for all calls of the daemon: a person waits at the prompt."""
 
 _Find = Callable[["SyncClient", str | None, str], list[CompletionItem]]
 
@@ -51,8 +51,8 @@ def objects(ctx: click.Context, _: click.Parameter, begun: str) -> list[Completi
 
 
 def commits(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return the newest commits whose id begins with ``begun``, tags of them, and sessions, which name their newest
-    commits. A branch is named by its newest commit."""
+    """Return the newest commits whose id begins with ``begun``, tags of commits, and sessions, which stand for their
+    newest commit. A branch is named by its newest commit."""
 
     def find(client: "SyncClient", session: str | None, begun: str) -> list[CompletionItem]:
         listed = client.commit_list(session=session, limit=1000).commits

@@ -28,18 +28,17 @@ from ctxd_protocol.default_paths import home
 _TOO_DEEP: Final = "it is nested too deeply"
 
 _MARK: Final = "\ufeff"
-"""Byte order mark, which some editors put before the text, and which harnesses skip."""
+"""Byte order mark, which some editors write before the text, and which harnesses skip."""
 
 BACKUP: Final = ".before-ctxd"
-"""End of the name of a file's copy, made before the first change of it."""
+"""Suffix of the copy of a file that is made before its first change."""
 
 _SHORTEN_LEAST: Final = 200
 
 
 class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one harness: ``connected``; ``disabled``, its settings switch hooks off; ``outdated``, its hooks run
-    another program or options than those that are current; ``broken``, its file cannot be read; ``none``. ``fix`` is
-    the remedy, empty where none is needed."""
+    """State of one harness: ``connected``; ``disabled``, its settings disable hooks; ``outdated``, its hooks are not
+    current; ``broken``, its file cannot be read; ``none``. ``fix`` is the remedy, empty if none is needed."""
 
     harness: HarnessName
     state: str
@@ -140,7 +139,7 @@ def git(run: Invocation, repo: Path, away: bool) -> None:
 
 
 def connection(name: HarnessName) -> HarnessState:
-    """State of the harness ``name``, from its file."""
+    """Return the state of the harness ``name``, read from its file."""
     path = harness_hooks.place(name, os.environ)
 
     def found(state: str, text: str, fix: str = "") -> HarnessState:
@@ -179,7 +178,7 @@ def _stale(name: HarnessName, text: str, words: list[str], path: Path) -> str | 
 
 
 def findings() -> list[Finding]:
-    """Checks of every harness, for ``ctx doctor``."""
+    """Check the hooks of every harness, for ``ctx doctor``."""
     found = []
     for each in map(connection, NAMES):
         title = f"hooks of {each.harness}"
@@ -198,32 +197,32 @@ def _words(run: Invocation, name: HarnessName, shorten: int | None) -> list[str]
     if program is None:
         raise Stop(FAILURE, f"{beside[0]} is not there", hint="install ctxd again", symbol="not_found")
     words = [program, name]
-    # A harness that is started elsewhere has another environment than this command.
+    # A harness may be started with another environment than this command.
     if socket := run.socket_path() or os.environ.get("CTXD_SOCKET") or _socket_by_environment():
         words += ["--socket", os.path.abspath(socket)]
     return [*words, "--shorten", str(shorten)] if shorten is not None else words
 
 
 def _socket_by_environment() -> str | None:
-    """The socket that is found here, if a program without ``$XDG_RUNTIME_DIR`` and ``$XDG_STATE_HOME``, such as one
-    that cron starts, would look for another one."""
+    """The default socket of this environment, if a program without ``$XDG_RUNTIME_DIR`` and ``$XDG_STATE_HOME``, such
+    as one started by cron, would use another one; else None."""
     here = find_socket(environ={name: value for name, value in os.environ.items() if name != "CTXD_SOCKET"}).path
     return here if here != find_socket(environ={"HOME": home(os.environ)}).path else None
 
 
 def _restored(name: HarnessName, text: str, path: Path) -> str:
-    """The file's ``text`` without our hooks: its copy of before, byte for byte, if nothing else has changed."""
+    """The file's ``text`` without our hooks: its earlier copy, byte for byte, if nothing else has changed."""
     words, kept = harness_hooks.command(name, text), _read(_backup(path))
     copy = None if kept is None else kept.decode().removeprefix(_MARK)
     if words is not None and copy is not None and harness_hooks.installed(name, copy, words, path) == text:
         return copy
     left = harness_hooks.removed(name, text, path, copy)
-    # Without a copy the file was made by `ctx install`.
+    # Without a copy, the file was created by `ctx install`.
     return "" if words is not None and copy is None and left.split() in (["{}"], ["{", "}"]) else left
 
 
 def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[[str, Path], str]) -> bool:
-    """Make, or print, a change of the settings file. Returns: True if there is one. Raises: Stop."""
+    """Make, or print, a change of the settings file. Returns: True if the text changes. Raises: Stop."""
     path = harness_hooks.place(name, os.environ)
     before = _read(path)
     try:
@@ -265,7 +264,7 @@ def _backup(path: Path) -> Path:
 
 
 def _write(name: HarnessName, path: Path, before: bytes | None, after: str) -> None:
-    """Replace the file at ``path``, or the one that a symbolic link there leads to, in one step. Raises: ``Stop``."""
+    """Replace the file at ``path``, or the target of a symbolic link there, atomically. Raises: ``Stop``."""
     target, copy = Path(os.path.realpath(path)), _backup(path)
     try:
         like = None if before is None else target.stat()
@@ -293,8 +292,8 @@ def _write(name: HarnessName, path: Path, before: bytes | None, after: str) -> N
 
 @contextmanager
 def _draft(path: Path, content: bytes, like: os.stat_result | None) -> Iterator[Path]:
-    """A file beside ``path`` that may replace it, with ``content`` and the owner, the group and the mode of ``like``.
-    Raises: ``Stop``, OSError."""
+    """A file beside ``path`` that can replace it, with ``content`` and the owner, group and mode of ``like``. Removed
+    at the end. Raises: ``Stop``, OSError."""
     draft = path.with_name(f".{path.name}.ctxd-{os.getpid()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
@@ -309,7 +308,7 @@ def _draft(path: Path, content: bytes, like: os.stat_result | None) -> Iterator[
 
 
 def _give(file: int, path: Path, like: os.stat_result) -> None:
-    """Give ``file``, which is to be at ``path``, to the owner and the group of ``like``. Raises: ``Stop``."""
+    """Give ``file``, which will replace ``path``, to the owner and the group of ``like``. Raises: ``Stop``."""
     found = os.fstat(file)
     if (found.st_uid, found.st_gid) == (like.st_uid, like.st_gid):
         return

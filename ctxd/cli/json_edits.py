@@ -1,4 +1,4 @@
-"""Edits of JSON text that leave every other byte as it is: comments aside, a person's own layout of a settings file."""
+"""Edits of JSON text that leave every other byte unchanged, to preserve the layout of a person's settings file."""
 
 import json
 import re
@@ -40,18 +40,18 @@ def _elements(text: str, at: int) -> Iterator[Element]:
 
 
 def member(text: str, at: int, key: str) -> Element | None:
-    """The member ``key`` of the object at ``at``, the last one as for every reader; None if it has none."""
+    """The member ``key`` of the object at ``at``, of equal keys the last one, as in JSON parsers; None without one."""
     found = [each for each in elements(text, at) if each.key == key]
     return found[-1] if found else None
 
 
 def root(text: str) -> int:
-    """The place at which the value of ``text`` begins."""
+    """The offset at which the value of ``text`` begins."""
     return _skip(text, 0)
 
 
 def piece(text: str, value: Any, level: int) -> str:  # noqa: ANN401 - any JSON value
-    """``value`` as JSON in the layout of ``text``, its lines behind the first indented by ``level``."""
+    """``value`` as JSON in the layout of ``text``, its lines after the first indented by ``level``."""
     unit, line = _layout(text)
     return json.dumps(value, indent=unit, ensure_ascii=False).replace("\n", line + unit * level)
 
@@ -81,7 +81,7 @@ def removed(text: str, at: int, index: int) -> str:
 
 
 def _layout(text: str) -> tuple[str, str]:
-    """The indentation of one level, and the end of a line."""
+    """The indentation of one level, and the line ending."""
     found = _FIRST_INDENT.match(text, root(text))
     return found[1] if found else "  ", "\r\n" if "\r\n" in text else "\n"
 

@@ -1,4 +1,4 @@
-"""The program ``ctx``: its commands by name, and its failures."""
+"""The program ``ctx``: its commands by name, and the reporting of failures."""
 
 import sys
 from collections.abc import Sequence

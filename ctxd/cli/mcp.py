@@ -1,4 +1,4 @@
-"""``ctx mcp``: an MCP server for a harness. It stands apart from the server, which needs an extra to be imported."""
+"""``ctx mcp``: an MCP server for a harness. Separate from the server, which can only be imported with an extra."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from ctxd.cli.exit_codes import FAILURE
 from ctxd.command_line import Command, Stop
 
 _DEADLINE_S: Final = 10.0
-"""Seconds for each call of the daemon at most: a model waits for the answer."""
+"""Maximum seconds for each call of the daemon: a model waits for the result."""
 
 
 @click.command(cls=Command, examples="claude mcp add ctxd -- ctx mcp\ncodex mcp add ctxd -- ctx mcp")

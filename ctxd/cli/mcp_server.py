@@ -1,9 +1,10 @@
 """The MCP server of ``ctx mcp``: tools and resources, each call on a connection of its own to the daemon.
 
-The package ``mcp`` speaks both eras of the protocol. A daemon that is away or restarts ends a call, never the server.
+The package ``mcp`` implements both eras of the protocol. If the daemon is unreachable or restarts, a call fails, but
+the server continues.
 
-A harness starts one server for each of its sessions. The session of a call is the first of: ``-s``, the one that
-captures the harness's own session, ``$CTXD_SESSION``, and the default of every other command.
+A harness starts one server for each of its sessions. The session of a call is the first of: ``-s``, the session that
+captures the harness's own, ``$CTXD_SESSION``, and the default of every other command.
 """
 
 import os
@@ -42,27 +43,27 @@ OBJECT: Final = "ctx://object/"
 COMMIT: Final = "ctx://commit/"
 
 CALLS_MAX: Final = 8
-"""Calls of the daemon at once; others wait."""
+"""Maximum number of concurrent calls of the daemon; others wait."""
 
 REQUESTS_MAX: Final = 64
-"""Requests under way and answers not yet read by the client, about: beyond these no input is read."""
+"""Approximate maximum of requests in flight and unread responses: beyond these no input is read."""
 
 RESOURCE_BYTES_MAX: Final = 256 * 1024
-"""Bytes of one resource. Of a longer object the beginning is given, of a longer context the end."""
+"""Maximum bytes of one resource: a longer object is cut to its beginning, a longer context to its end."""
 
 _NARRATIVE: Final = "narrative-v1"
 
 _META: Final = ("threadId", "sessionId")
-"""Members of a call's ``_meta`` in which codex gives the id of its session."""
+"""Members of a call's ``_meta`` in which a harness passes the id of its session."""
 
 _ENVIRONMENT: Final = ("CLAUDE_CODE_SESSION_ID", "CODEX_THREAD_ID", "CODEX_SESSION_ID")
 
 _NATIVE_CHARS_MAX: Final = 256
-"""Characters of a harness's id that the label ``native_session`` holds."""
+"""Maximum characters of a harness's session id in the label ``native_session``."""
 
 
 def serve(run: Invocation, session: str | None) -> None:
-    """Serve until standard input ends or the reader of standard output is gone. ``session``: that of the option."""
+    """Serve until standard input ends or the reader of standard output is gone. ``session``: the value of ``-s``."""
     handlers = _Handlers(run, session)
     server = Server(
         "ctxd",
@@ -111,11 +112,11 @@ class _Handlers:
         self._session = session
         self._lane = Lane("mcp", CALLS_MAX)
         self.calls = 0
-        """The number of calls of the daemon that are under way, or wait for others."""
+        """The number of calls of the daemon that are in flight or waiting."""
         self.ended = anyio.Event()
 
     def note_end(self) -> None:
-        """Wake the reader of requests: a call has ended, or the client has read an answer."""
+        """Wake the reader of requests: a call has ended, or the client has read a response."""
         self.ended.set()
         self.ended = anyio.Event()
 
@@ -136,13 +137,13 @@ class _Handlers:
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Run a tool; a failure is a text for the model, with the remedy."""
+        """Run a tool; a failure is returned as a text for the model, with the remedy."""
 
         def call() -> types.CallToolResult:
             with self._opened(context) as session:
                 text = session.handle(params.name, params.arguments or {})
             if params.name == "context_activate" and not isinstance(text, ToolError):
-                # A harness that makes its own requests has the content only if the model reads it.
+                # A harness that makes its own requests gets the content only if the model reads the resource.
                 id = str((params.arguments or {}).get("id"))
                 text = f"{quoted(id)} is active. Its content: {OBJECT}{quote(id, safe='')}"
             return _tool_result(text, isinstance(text, ToolError))
@@ -184,7 +185,7 @@ class _Handlers:
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Return the content of an object as it is known, or the context of a commit as text."""
+        """Return the newest known content of an object, or the context of a commit as text."""
         uri = params.uri
 
         def call() -> Contents:
@@ -204,7 +205,7 @@ class _Handlers:
 
     @contextmanager
     def _opened(self, context: Context) -> Iterator[SyncSession]:
-        """Connect for one call of the session. Raises: Stop for every failure of a call."""
+        """Connect for one call, and find its session. Raises: Stop for every failure of a call."""
         meta: Mapping[str, Any] = {**(context.meta or {})}
         try:
             with self._run.client() as client:
@@ -220,9 +221,9 @@ def _tool_result(text: str, failed: bool) -> types.CallToolResult:
 
 
 def session_of_call(client: SyncClient, given: str | None, meta: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Return the session of a call with ``meta`` as its ``_meta``; ``given`` is that of the option.
+    """Return the session of a call with ``meta`` as its ``_meta``; ``given`` is the value of ``-s``.
 
-    Raises: ``Stop`` without one, also where the harness has named its session and none captures it.
+    Raises: ``Stop`` if there is no session, also if none captures the one that the harness has named.
     """
     native = [] if given else list(_native_ids(meta, environ))
     try:
@@ -247,7 +248,7 @@ def _native_ids(meta: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator
 
 
 def _line(stop: Stop) -> str:
-    """Return cause and remedy on one line: both may quote names that others chose."""
+    """Return cause and remedy on one line, made plain: both may quote untrusted names."""
     return plain(stop.message) + (f"; {plain(stop.hint)}" if stop.hint else "")
 
 

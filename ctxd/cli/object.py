@@ -21,7 +21,7 @@ from ctxd_protocol.object_types import ObjectType, ObjectVersion
 from ctxd_protocol.session_types import ContextLevel
 
 _DIGITS_MAX: Final = 15
-"""Digits of the largest journal sequence that can be named."""
+"""Maximum digits of a journal sequence on the command line."""
 
 
 @click.group("object", cls=Group, examples="ctx object ls\nctx object cat 3f9a01bc\nctx object as-of 3f9a01bc 2h")
@@ -183,7 +183,7 @@ def _two_versions(
 
 
 def _version(client: SyncClient, text: str | None, session: str | None) -> tuple[str | None, Times | None]:
-    """Return the version that an argument of ``diff`` names, None for none, and the session of a revision."""
+    """Return the session, by default ``session``, and the point in time that an argument of ``diff`` names, if any."""
     if text is None:
         return session, None
     if is_revision(text):

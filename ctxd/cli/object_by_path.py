@@ -10,9 +10,9 @@ from ctxd_client.sync import SyncClient
 
 
 def object_id(client: SyncClient, session: str | None, given: str) -> str:
-    """Return the object that ``given`` names: an id as it is, or a file's path as the session sees it.
+    """Return the id of the object that ``given`` names: an id, or a file's path as the session sees it.
 
-    A relative path starts at the current directory, else at the session's; an id wins over a path of the same name.
+    A relative path starts at the current directory, else at the session's; an id takes precedence over an equal path.
     Raises: ``Stop`` for a path without an object.
     """
     if not given.startswith(("/", "./", "../")):
@@ -31,7 +31,7 @@ def object_id(client: SyncClient, session: str | None, given: str) -> str:
 
 
 def _by_either(client: SyncClient, session: str, given: str) -> str:
-    # A call that this socket does not offer fails in the command's own call, with a better message.
+    # If this socket does not offer the call, the command's own call fails with a better message.
     with suppress(InvalidCall):
         try:
             client.object_get(given, session=session, content=False)

@@ -12,7 +12,7 @@ from ctxd_protocol.context_types import AssembledContext, CacheBreak, ShownAs, W
 from ctxd_protocol.methods.context import WhyResult
 
 REQUESTS_SEARCHED: Final = 200
-"""Newest assemblies among which a request is looked for."""
+"""Number of newest assemblies that are searched for a request."""
 
 _BROKEN: Final[dict[CacheBreak, str]] = {
     "first_request": "it is the first request",
@@ -64,8 +64,8 @@ def dollars(price: int) -> str:
 
 
 def newest_request(client: SyncClient, session: str, number: int) -> AssembledContext | None:
-    """The newest of the last assemblies up to ``number`` that is a request, None if none of them is, or if a sandbox is
-    not granted to look."""
+    """The newest request among the last assemblies up to ``number``; None without one, or if a sandbox may not list
+    assemblies."""
     with suppress(InvalidCall):
         rows = client.context_list(
             session, after=max(0, number - REQUESTS_SEARCHED), limit=REQUESTS_SEARCHED
@@ -76,7 +76,7 @@ def newest_request(client: SyncClient, session: str, number: int) -> AssembledCo
 
 
 def cost_lines(shown: AssembledContext) -> list[str]:
-    """The price and the prefix of the request ``shown`` in words; no line for one without figures."""
+    """The price and the prefix of the request ``shown`` as text; no lines if it has no figures."""
     cost = shown.cost
     if cost is None:
         return []
@@ -94,7 +94,7 @@ def cost_lines(shown: AssembledContext) -> list[str]:
 
 
 def show_why(run: Invocation, found: WhyResult, label: str) -> None:
-    """Print the explanation ``found`` of the object that is called ``label``."""
+    """Print the explanation ``found`` for the object named ``label``."""
     if run.screen.as_json:
         run.screen.document(found)
         return

@@ -1,4 +1,4 @@
-"""Revisions resolved through the daemon: the session, and the assembly or the point in time that one names."""
+"""Lookup of revisions in the daemon: the session, and the assembly or the point in time that a revision names."""
 
 import os
 from contextlib import suppress
@@ -16,8 +16,8 @@ from ctxd_protocol.methods.chat import SessionTurnResult
 
 
 class Located(NamedTuple):
-    """A revision with its session found. ``tx``: the journal sequence of a context id, and ``number`` its assembly, for
-    the id of a commit the newest before it; else None."""
+    """A revision and its session. ``tx``: the journal sequence of its context id, if any; ``number``: its assembly, or
+    the newest one before a commit; else None."""
 
     session: str
     revision: Revision
@@ -41,7 +41,7 @@ class AssemblyKey(TypedDict, total=False):
 
 
 def session_id(client: SyncClient, given: str | None) -> str:
-    """Return the session of a command that works on it as it is now. Raises: ``Stop`` for a moment, or no session."""
+    """Return the session of a command that works on its current state. Raises: ``Stop`` for a moment, or no session."""
     found = locate(client, given)
     if not found.revision.is_now:
         raise Stop(
@@ -53,7 +53,7 @@ def session_id(client: SyncClient, given: str | None) -> str:
 
 
 def session_if_any(client: SyncClient, given: str | None) -> str | None:
-    """Return as ``session_id`` does; None instead of a failure if no session is named and there is no default."""
+    """As ``session_id``, but None if no session is named and there is no default."""
     if given or os.environ.get("CTXD_SESSION"):
         return session_id(client, given)
     try:
@@ -63,9 +63,9 @@ def session_if_any(client: SyncClient, given: str | None) -> str | None:
 
 
 def locate(client: SyncClient, text: str | None, default: str | None = None) -> Located:
-    """Return the revision ``text`` with its session; ``default`` is the session of one that names none.
+    """Return the revision ``text`` with its session, by default ``default``.
 
-    Raises: ``Stop`` for text that is no revision, and for a session or a context id that does not exist.
+    Raises: ``Stop`` for text that is not a revision, and for a session or a context id that does not exist.
     """
     revision = parse(text or "", SystemClock().wall_ms())
     if revision.literal and not revision.is_now and text is not None:
@@ -151,8 +151,8 @@ def _of_context(client: SyncClient, revision: Revision, context: str, default: s
 
 
 def located_assembly(client: SyncClient, context: str, default: str | None = None) -> tuple[str, AssemblyRecord]:
-    """Return the assembly with the id ``context`` and its session: looked for in ``default``, the command's own, then
-    in the newest first. Raises: ``Stop``."""
+    """Return the session of the assembly with the id ``context``, and the assembly. Searches ``default``, the command's
+    own session, then all others, newest first. Raises: ``Stop``."""
     mine = default or session_if_any(client, None)
     others: list[str] = []
     with suppress(InvalidCall):  # a sandbox may not list sessions
@@ -165,8 +165,7 @@ def located_assembly(client: SyncClient, context: str, default: str | None = Non
 
 
 def _newest_assembly(client: SyncClient, session: str, tx: int) -> int:
-    """Return the number of the newest assembly before journal sequence ``tx``, 0 without one: found by doubling and
-    halving."""
+    """Return the number of the newest assembly before journal sequence ``tx``, 0 without one, by exponential search."""
 
     def is_before(number: int) -> bool:
         found = client.context_list(session, after=number - 1, limit=1).assemblies

@@ -1,14 +1,14 @@
-"""Revisions and times as people write them. Separate because it is pure: no client, no clock.
+"""Parsing of revisions and times that people write. Separate because it is pure: no client, no clock.
 
-A revision names a session and a moment of it, in the manner of git's revisions::
+A revision names a session and a moment of it, like git's revisions::
 
     revision = [session] [ "@" [ turn | "{" time "}" ] [ "~" [ count ] ] ] | context
     context  = "ctx-" and 8 to 64 hexadecimal digits, of a commit or of an assembly
 
 Turn N begins with the N-th user message and ends before the next; turn 0 holds the messages before the first. Without a
-moment a revision means now, without a session the command's own. ``~N`` goes N turns back: from the newest one, from
-the one before it, or from the one that was under way at the time. An id of a session may contain ``@``: a session of
-exactly the id that is written wins, and ``~0`` behind a turn excludes that reading.
+moment a revision means now, without a session the command's own. ``~N`` goes N turns back: from the newest turn, from
+the given turn, or from the turn that was under way at the given time. An id of a session may contain ``@``: a session
+with exactly the written id takes precedence, and ``~0`` after a turn excludes that reading.
 """
 
 import re
@@ -30,7 +30,7 @@ _DIGITS_MAX: Final = 16
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 REVISION_CHARS_MAX: Final = 512
-"""Characters of the longest revision: an id of a session has at most 128."""
+"""Maximum characters of a revision: an id of a session has at most 128."""
 
 _MOMENT: Final = re.compile(r"([^{}~]*?)@(?:([0-9]{1,9})|\{([^{}]*)\})?(?:~([0-9]{0,9}))?", re.ASCII)
 _CONTEXT: Final = re.compile(r"ctx-[0-9a-f]{8,64}", re.ASCII)
@@ -41,7 +41,7 @@ _FORMS: Final = "write SESSION, SESSION@12 (a turn), @~2 (turns back), @{2 hours
 class Revision(msgspec.Struct, frozen=True):
     """A revision. ``session`` None: the command's own. ``back``: None without ``~``. ``context``: the id of a context.
 
-    ``valid_time`` is in ms since 1970. ``literal``: the text could be the id of a session as it is.
+    ``valid_time`` is in ms since 1970. ``literal``: the whole text could be the id of a session.
     """
 
     session: str | None = None
@@ -58,7 +58,7 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, now_ms: int) -> Revision:
-    """Return the revision that ``text`` is. Raises: ``Stop`` for any other text."""
+    """Return ``text`` as a revision. Raises: ``Stop`` if it is not one."""
     if not text:
         return Revision()
     if len(text) > REVISION_CHARS_MAX:
@@ -82,7 +82,7 @@ def parse(text: str, now_ms: int) -> Revision:
 
 
 def is_revision(text: str) -> bool:
-    """True if ``text`` stands for a revision where a time or a number may stand as well."""
+    """True if ``text`` is a revision, in an argument that may also be a time or a number."""
     return "@" in text or text.startswith("ctx-")
 
 

@@ -1,4 +1,4 @@
-"""``ctx sandbox``: which sandboxes have a socket of their own."""
+"""``ctx sandbox``: list and release sandboxes, each of which has a socket of its own."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""``ctx search``: the text of all sessions and commits."""
+"""``ctx search``: search the text of all sessions and commits."""
 
 import shlex
 import sys

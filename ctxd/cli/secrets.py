@@ -1,6 +1,6 @@
 """``ctx scan`` and ``ctx purge``: find secrets in files and in the daemon's store, and erase objects.
 
-A secret itself is never shown: only its rule, its place, and a tag that equal ones share.
+A secret itself is never shown: only its rule, its place, and a tag, which is equal for equal secrets.
 """
 
 import os
@@ -82,16 +82,16 @@ def scan(
 
 
 def host_guard(rules: Path | None = None) -> "Guard":
-    """A guard with the built-in rules and those of the file ``rules``, by default the one that the settings name.
+    """Return a guard with the built-in rules and those of the file ``rules``, by default the configured one.
 
-    Raises: Stop for rules that cannot be used.
+    Raises: Stop for invalid rules.
     """
     from ctxd.config import load
     from ctxd.secrets.redaction import KEY_BYTES, Guard
     from ctxd.secrets.rulefile import RulesRefused, scanner_of
 
     try:
-        # The daemon's key is not ours to read: tags are of this run alone.
+        # A client may not read the daemon's key: tags are only comparable within this run.
         return Guard(scanner_of(rules or load().secrets_rules), os.urandom(KEY_BYTES))
     except RulesRefused as refused:
         raise Stop(FAILURE, str(refused), symbol="rules") from None
@@ -190,7 +190,7 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         try:
             id, what = _target(client, session, object, turns)
         except (NotFound, Stop):
-            # Known to a hook alone, which the daemon did not answer.
+            # Only a waiting hook event may have it, which the daemon has not received.
             if not turns and yes and (waiting := erase(socket, (object, os.path.abspath(object)))):
                 return _erased_waiting(run, waiting)
             raise
@@ -202,7 +202,7 @@ def purge(run: Invocation, object: str, session: str | None, turns: tuple[int, .
         quoted = (id, object, os.path.abspath(object) if "/" in object else "")
         waiting = 0 if turns else erase(socket, quoted)
         done = _with_commits(client, client.object_purge(id, turns=turns or None), beside)
-        # What the chat and its commits have in common was purged with the chat.
+        # The purge of the chat also erased the texts that its commits share with it.
         left = len(_with_content(client, object.removeprefix(_CHAT))) if is_chat and not turns else 0
     if run.screen.as_json:
         run.screen.document(done)
@@ -223,7 +223,7 @@ def _require_confirmed(what: str) -> None:
 
 
 def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, left: int) -> None:
-    """Write the outcome of a purge; ``left``: the number of commits of the session that have a content."""
+    """Write the outcome of a purge; ``left``: the number of commits of the session that still have messages."""
     run.screen.line(f"purged {short(id)}: {count(done.versions, 'version')}, {count(done.texts, 'text')}")
     if others := [short(each) for each in done.objects if each != id]:
         run.screen.line(f"purged with it, for the same text: {', '.join(others)}")
@@ -240,7 +240,7 @@ def _report(run: Invocation, id: str, done: ObjectPurgeResult, waiting: int, lef
 
 
 def _with_commits(client: SyncClient, done: ObjectPurgeResult, commits: Sequence[str]) -> ObjectPurgeResult:
-    """Purge ``commits`` one after the other. Returns: what they and ``done`` have together."""
+    """Purge ``commits`` one after the other. Returns: the sum of their results and ``done``."""
     for number, commit in enumerate(commits, 1):
         one = client.object_purge(commit)
         done = ObjectPurgeResult(

@@ -39,10 +39,10 @@ from ctxd_protocol.session_types import CheckpointPolicy, Harness, Mount, Projec
 
 _BATCH_EVENTS_MAX: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
-"""Events, and bytes of events, of one write of an import: more would hold up other sessions' writes."""
+"""Maximum number of events, and of their bytes, in one write of an import: more would delay other sessions' writes."""
 
 _EVENT_BYTES_MAX: Final = FRAME_BYTES_HOST_MAX - 4096
-"""Bytes of one event in JSON that fit a line beside the rest of the call."""
+"""Maximum bytes of one event in JSON: it must fit in a line with the rest of the call."""
 
 
 @click.group(
@@ -116,7 +116,7 @@ def show(run: Invocation, revision: str | None) -> None:
 
 
 def _here_or_elsewhere(client: SyncClient, given: str | None) -> str:
-    """As ``session_id``; a whole id that no session here has may be another host's."""
+    """As ``session_id``, but also return the full id of a session that another host owns."""
     try:
         return session_id(client, given)
     except (NotFound, Stop) as missing:
@@ -127,7 +127,8 @@ def _here_or_elsewhere(client: SyncClient, given: str | None) -> str:
 
 
 def _owner(client: SyncClient, session: str) -> SessionOwnerResult | None:
-    """Return the owner of the session; ``None`` without other hosts, for an unknown session, or without the node."""
+    """Return the owner of the session; None without other hosts, for an unknown session, or if the node is
+    unavailable."""
     try:
         return client.session_owner(session)
     except CallFailed as error:
@@ -182,7 +183,7 @@ def new(
 ) -> None:
     """Start a session for AGENT, its template; without --context it is empty."""
     mounts = as_mounts(_pairs(mount, "--mount"))
-    # With a context, the default is that of its session.
+    # With --context, the default is the working directory of its session.
     here = _workdir_here(mounts) if context is None else "/"
     with run.client() as client:
         made = client.session_create(
@@ -323,11 +324,11 @@ def import_(run: Invocation, file: Path, wanted: str | None) -> None:
 
     Every event is kept as a typed event, outputs of tools too; session.events returns them. FILE is only read.
     """
-    # Readers of transcripts are not needed by the other commands.
+    # Imported here, as other commands do not need the readers of transcripts.
     from ctxd.cli.transcript import opened
 
     with opened(file) as (_, entries):
-        # The whole file is read once before a session is created: nothing is left of one that cannot be stored.
+        # The whole file is checked before a session is created, so that a file that cannot be stored leaves nothing.
         for entry in entries:
             _require_storable(file, entry)
     with run.client() as client:
@@ -353,7 +354,7 @@ def import_(run: Invocation, file: Path, wanted: str | None) -> None:
 
 
 def _require_storable(file: Path, entry: Entry) -> None:
-    """Raises: Stop if the event of ``entry`` does not fit one call."""
+    """Raises: Stop if the event of ``entry`` does not fit in one call."""
     size = len(msgspec.json.encode(entry.event))
     if size > _EVENT_BYTES_MAX:
         message = f"{file}:{entry.line}: an event of {size:,} bytes; {_EVENT_BYTES_MAX:,} are possible"
@@ -361,7 +362,7 @@ def _require_storable(file: Path, entry: Entry) -> None:
 
 
 def _broken_off(stop: Stop, session: str, events: int, *, exact: bool = True) -> Stop:
-    """``stop`` with the incomplete session of an import, and its remedy. Not ``exact``: a write was under way."""
+    """``stop`` with the incomplete session of an import added, and the remedy. Not ``exact``: a write was in flight."""
     message = (
         f"{stop.message}; session {session} holds {'' if exact else 'at least '}the first {count(events, 'event')}"
     )
@@ -370,7 +371,7 @@ def _broken_off(stop: Stop, session: str, events: int, *, exact: bool = True) ->
 
 
 def _batches(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """``events`` in parts that one call may carry."""
+    """``events`` in batches for one call each."""
     batch: list[Event] = []
     size = 0
     for event in events:
@@ -468,7 +469,7 @@ def _removal(removed: Removal) -> str:
 
 
 def _workdir_here(mounts: Sequence[Mount]) -> str:
-    """Return the current directory by the agent's name for it: its path in the deepest of ``mounts`` that holds it."""
+    """Return the agent's path of the current directory, by the deepest of ``mounts`` that contains it."""
     here = Path.cwd()
     holding = [each for each in mounts if here.is_relative_to(each.canonical_prefix)]
     if not holding:

@@ -1,4 +1,4 @@
-"""``ctx session chat``: the events of one turn, or of a whole session."""
+"""``ctx session chat``: show the events of one turn, or of a whole session."""
 
 import shlex
 from collections.abc import Iterator

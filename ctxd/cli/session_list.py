@@ -121,7 +121,7 @@ def ls(
 
 
 def project_place(given: str | None) -> str | None:
-    """The project that the option ``--project`` names, a path as an absolute one."""
+    """The project that the option ``--project`` names; a path is made absolute."""
     if given is None or not given.startswith((".", "/", "~")):
         return given
     return os.path.abspath(os.path.expanduser(given))
@@ -244,7 +244,7 @@ def _place(row: SessionSummary) -> str:
 
 
 def _at_or_below(client: SyncClient, directory: str) -> Iterator[SessionSummary]:
-    """The sessions that have their place at or below ``directory``, whatever their state."""
+    """The sessions whose directory, as recorded with the project, is at or below ``directory``, in any state."""
     for more in ({}, {"archived": True}, {"state": "removed"}):
         cursor: str | None = None
         while True:

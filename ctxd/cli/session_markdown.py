@@ -1,6 +1,6 @@
-"""An exported session as Markdown. Pure: record by record, so that no session is too long.
+"""An exported session as Markdown. Pure: it works record by record, so that no session is too long.
 
-Content stands between fences that are longer than any within it, so that it cannot imitate the transcript's markup.
+Content is fenced by longer fences than any within it, so that it cannot imitate the transcript's markup.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""``ctx status``: is the daemon well."""
+"""``ctx status``: show whether the daemon is healthy."""
 
 import click
 

@@ -1,7 +1,7 @@
-"""The statements of a TOML document and where they are in its text, for edits that leave every other byte as it is.
+"""The statements of a TOML document and their places in its text, for edits that leave every other byte unchanged.
 
-``tomllib`` reads values without their places. The text must be valid for it; then this needs to know no more of a value
-than where it ends.
+``tomllib`` parses values without their places. The text must be valid TOML for ``tomllib``, so that this module only
+has to find the end of each value.
 """
 
 import re
@@ -27,8 +27,8 @@ class NamePlace(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """The lines from ``start`` to ``end``: a header of a ``table`` or of one in an ``array``, or a ``key`` with its
-    value. ``path`` is that from the root of the document, ``parts`` are the places of its last names."""
+    """The lines from ``start`` to ``end``: the header of a ``table`` or of a table in an ``array``, or a ``key`` with
+    its value. ``path``: its names from the root of the document; ``parts``: the places of the names in these lines."""
 
     kind: Literal["table", "array", "key"]
     start: int
@@ -37,13 +37,13 @@ class Statement(NamedTuple):
     parts: tuple[NamePlace, ...]
 
     def part(self, number: int) -> NamePlace | None:
-        """The place of the name ``number`` of the path; None if an earlier header has it."""
+        """The place of name ``number`` of the path; None if it is in an earlier header."""
         at = number - (len(self.path) - len(self.parts))
         return self.parts[at] if at >= 0 else None
 
 
 class Edit(NamedTuple):
-    """The text from ``start`` to ``end`` becomes ``text``."""
+    """Replacement of the text from ``start`` to ``end`` with ``text``."""
 
     start: int
     end: int
@@ -51,7 +51,7 @@ class Edit(NamedTuple):
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """``text`` with ``edits``, of which no two overlap."""
+    """``text`` with ``edits``, which must not overlap."""
     for edit in sorted(edits, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text
@@ -76,7 +76,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def comments(text: str, comment: str) -> list[tuple[int, int]]:
-    """The places of the lines of ``text`` that are ``comment``, and in no value."""
+    """The places of the lines of ``text`` that equal ``comment``, except lines within values."""
     taken = [(each.start, each.end) for each in statements(text)]
     found = [found.span() for found in re.finditer(rf"(?m)^{re.escape(comment)}[ \t]*(?:\r?\n|\Z)", text)]
     return [(start, end) for start, end in found if not any(low <= start < high for low, high in taken)]

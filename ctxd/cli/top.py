@@ -1,4 +1,4 @@
-"""``ctx top``: the current work of the daemon, refreshed until interrupted."""
+"""``ctx top``: show the current work of the daemon, refreshed until interrupted."""
 
 import time
 from typing import TYPE_CHECKING
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient
 
 _HOME = "\x1b[H\x1b[J"
-"""Begin at the top of an empty screen."""
+"""Escape sequence that clears the screen and moves the cursor to its top."""
 
 _AROUND_TABLE = 3
-"""Lines of the screen that the table has no rows in: one before it, its header, and that of the cursor."""
+"""Lines of the screen that are not rows of the table: a blank line, the header, and the line of the cursor."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """A sandbox, and its calls a second."""
+    """A sandbox, and its calls per second."""
 
     sandbox: str
     principal: str
@@ -44,7 +44,7 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 class Top(msgspec.Struct, frozen=True, kw_only=True):
     """Rates between two samples, and current values; the busiest sandboxes come first.
 
-    ``calls_per_s`` are those of the host's clients, this command's own among them.
+    ``calls_per_s`` counts the calls of the host's clients, including this command's own.
     """
 
     seconds: float
@@ -78,12 +78,12 @@ def top(run: Invocation, interval: float, once: bool) -> None:
 
 
 def sample(client: "SyncClient") -> Sample:
-    """The daemon now."""
+    """Return the current state of the daemon."""
     return Sample(client.daemon_status(), client.sandbox_list().sandboxes)
 
 
 def between(before: Sample, now: Sample) -> Top:
-    """Return the rates since ``before``. A daemon that was started meanwhile counts from its start."""
+    """Return the rates since ``before``, or since the start of the daemon if it was started after that."""
     same = before.status.incarnation == now.status.incarnation
     seconds = max(now.status.uptime_s - (before.status.uptime_s if same else 0.0), 0.001)
 
@@ -130,7 +130,7 @@ def _show(screen: Screen, found: Top, *, once: bool) -> None:
         node = store.projection
         lines.append(f"node {node.state}  {count(node.lag_rows, 'row')} behind for {span(node.lag_s)}")
     screen.line(home + "\n".join(screen.clipped(cell(line)) for line in lines))
-    # The busiest: with more than there is room for, what is above would be scrolled away.
+    # Only the busiest: more rows than there is room for would scroll the lines above away.
     room = None if once or screen.rows is None else max(0, screen.rows - len(lines) - _AROUND_TABLE)
     if found.sandboxes and room != 0:
         screen.line()

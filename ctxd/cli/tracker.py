@@ -1,4 +1,4 @@
-"""``ctx tracker``: which files the daemon follows on disk."""
+"""``ctx tracker``: list the files that the daemon follows on disk."""
 
 import click
 
@@ -43,7 +43,7 @@ def ls(run: Invocation, session: str | None, state: TrackerState | None, limit: 
 
 
 def followed(found: Watching) -> str:
-    """Return the extent of file tracking in words."""
+    """Return a summary of file tracking as text."""
     if found.watcher is None:
         return "none followed: tracking.watcher is off"
     parts = [

@@ -1,4 +1,4 @@
-"""``ctx transcript``: the events of a transcript file that a harness wrote."""
+"""``ctx transcript``: show the events of a transcript file that a harness wrote."""
 
 import sqlite3
 import sys
@@ -57,7 +57,7 @@ def transcript(run: Invocation, file: Path, summary: bool, wanted: str | None) -
 
 @contextmanager
 def opened(file: Path) -> Iterator[tuple[str, Iterator[Entry]]]:
-    """The format of the transcript ``file``, and its events. Raises: Stop if it cannot be read, there and within."""
+    """The format of the transcript ``file``, and its events. Raises: Stop if it cannot be read, also from the body."""
     try:
         yield read(file)
     except UnknownFormat as error:
@@ -83,7 +83,7 @@ def _translate(run: Invocation, file: Path, format: str, entries: Iterator[Entry
     if name in DELTA_FORMATS:
         delta = Delta(name, file.read_bytes, 0, 0)
     else:
-        # A database or an export: no other session can follow it, so that it is no format of deltas.
+        # A database or an export: nothing can be appended to it, so it is not a format of deltas.
         array = joined([encoded(item_of(entry.event)) for entry in entries])
         delta = Delta(EVENTS_V1, lambda: array, 0, 0)
     found = Materialization([delta], wanted)

@@ -1,6 +1,6 @@
 """Import of a transcript file: its conversation as a chain of commits, and a chain for each sub-agent.
 
-Operation ids follow from the content, so that an import that was cut short can be repeated: nothing is there twice.
+Operation ids are derived from the content, so that an interrupted import can be repeated: nothing is stored twice.
 """
 
 from base64 import b64encode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ctxd_client.sync import SyncClient
 
 _AGENTS: Final = "subagents/agent-*.jsonl"
-"""Files of Claude Code's sub-agents, in the directory that is named like the session's file."""
+"""Files of Claude Code's sub-agents, in the directory with the name of the session's file."""
 
 
 def import_transcript(run: Invocation, file: Path, wanted: Chain, policy: Set[Trigger], every: int) -> None:
@@ -74,7 +74,7 @@ def _committed(client: "SyncClient", planned: PlannedCommit, parent: str | None,
         "summary": found.summary,
         "message_count": found.messages,
         "token_count": found.tokens,
-        # A clock that was ahead when the transcript was written must not end the import.
+        # A time in the future, from a clock that was ahead, must not end the import.
         "valid_time": planned.at if planned.at is not None and planned.at < now else None,
     }
     digest = blake2b(msgspec.json.encode((planned.number, arguments)), digest_size=16).hexdigest()

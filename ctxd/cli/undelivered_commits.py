@@ -31,8 +31,8 @@ _SUFFIX: Final = ".jsonl"
 class QueuedCommit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     """A commit that the daemon does not have yet. ``parent``: an id, ``PREVIOUS``, ``NEWEST``, or None for a root.
 
-    ``hooked``: the session that the harness's hooks would record the same to, empty for none. ``since``: the instant at
-    which the capture began.
+    ``hooked``: the session to which the harness's hooks would record the same events, empty for none. ``since``: the
+    start of the capture, in ms since 1970.
     """
 
     op_id: str
@@ -51,7 +51,7 @@ class QueuedCommit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     since: int = 0
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``commit_checkpoint`` beside format and parent."""
+        """The arguments of ``commit_checkpoint`` except format and parent."""
         return {
             "delta_base64": b64encode(self.delta).decode(),
             "session": self.session,
@@ -75,14 +75,14 @@ class _Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class NoRoom(OSError):
-    """The files have as many bytes as they may have."""
+    """The files have reached their limit of bytes."""
 
 
 class UndeliveredFile:
-    """The commits of one capture, oldest first, and the number of those that are delivered. It is locked while open."""
+    """The commits of one capture, oldest first, and how many of them are delivered. The file is locked while open."""
 
     def __init__(self, path: Path) -> None:
-        """Raises: BlockingIOError if another process has the file; OSError; ValueError for a damaged file."""
+        """Raises: BlockingIOError if another process has locked the file; OSError; ValueError for a damaged file."""
         self.path = path
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "r+b", 0)
         self._written = self._sent = 0
@@ -109,7 +109,7 @@ class UndeliveredFile:
 
     @property
     def waiting(self) -> int:
-        """Number of commits that are not delivered."""
+        """Number of undelivered commits."""
         return self._written - self._sent
 
     def append(self, commit: QueuedCommit) -> None:
@@ -131,12 +131,12 @@ class UndeliveredFile:
         return None
 
     def note_parent(self, parent: str | None) -> None:
-        """Record the parent of the next commit, found just now. Raises: OSError."""
+        """Record the parent of the next commit, so that a resend has the same one. Raises: OSError."""
         self.parent = parent
         self._append(msgspec.json.encode(_Progress(self._sent, parent)) + b"\n")
 
     def note_delivered(self, commit: str | None) -> None:
-        """Record that the oldest commit is ``commit`` now, or was left out. Raises: OSError."""
+        """Record that the oldest commit was delivered as ``commit``, or left out if it is None. Raises: OSError."""
         self._sent += 1
         self.note_parent(commit)
 
@@ -150,7 +150,7 @@ class UndeliveredFile:
             os.close(folder)
 
     def remove(self) -> None:
-        """Delete the file, whose commits are all delivered."""
+        """Close and delete the file, once all its commits are delivered."""
         self.path.unlink(missing_ok=True)
         self.close()
 
@@ -161,12 +161,12 @@ class UndeliveredFile:
             while view:
                 view = view[self._file.write(view) :]
         except OSError:
-            # Half a line would damage the one behind it.
+            # An incomplete line would damage the next one.
             self._file.truncate(end)
             raise
 
     def _resume(self) -> None:
-        """Count the commits, and go to the first one that is not delivered."""
+        """Count the commits, and go to the first undelivered one."""
         starts, start = [], 0
         for raw in self._reader:
             if not raw.endswith(b"\n"):
@@ -198,7 +198,7 @@ def folder_of(socket: str, environ: Mapping[str, str]) -> Path:
 
 
 def left_over(folder: Path) -> list[Path]:
-    """The files in ``folder``, oldest first; those of running captures too."""
+    """The files in ``folder``, oldest first, including those of running captures."""
     return sorted(folder.glob(f"*{_SUFFIX}"))
 
 

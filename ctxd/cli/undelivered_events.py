@@ -1,5 +1,5 @@
-"""Events that hooks keep for the daemon: those that quote an object, which a purge erases, and their state for
-``ctx doctor``. ``ctxd.hook.delivery`` keeps and delivers them."""
+"""Events that hooks keep for the daemon: erasing those that quote a purged object, and checks for ``ctx doctor``.
+``ctxd.hook.delivery`` keeps and delivers them."""
 
 import fcntl
 import os
@@ -23,11 +23,11 @@ _DELIVERY_S: Final = 30.0
 
 
 def erase(socket: str | None, names: Iterable[str]) -> int:
-    """Erase the events that quote one of ``names``: an object's id, a path, or ``chat:SESSION`` for all of that
-    session. Those waiting for the daemon at ``socket``, and those that hooks with another environment keep for the
-    daemons of other sockets, in the places where they do by default too.
+    """Erase the waiting events that quote one of ``names``: an object's id, a path, or ``chat:SESSION`` for all events
+    of that session. This includes events for other sockets than ``socket``, from hooks with another environment, and
+    events in the default state directory.
 
-    Returns their number. Raises: OSError, once all others are erased, for a directory that cannot be used.
+    Returns their number. Raises: OSError for a directory that cannot be used, after erasing all other events.
     """
     wanted = [name for name in names if name]
     erased, failure = 0, None
@@ -53,8 +53,8 @@ def _erase_in(waiting: EventSpool, wanted: list[str]) -> int:
 
 
 def _spools(own: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the sockets for which this user's hooks keep events, each with the environment that names the place."""
-    # A program that cron starts knows of no other place than the default one.
+    """Yield the sockets for which this user's hooks may keep events, each with the environment that sets the place."""
+    # A program started by cron uses the default place.
     default = {name: value for name, value in os.environ.items() if name != "XDG_STATE_HOME"}
     environs = {delivery.waiting_root(environ): environ for environ in (default, dict(os.environ))}
     for environ in environs.values():
@@ -64,8 +64,8 @@ def _spools(own: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def deliver_waiting(socket: str | None) -> None:
-    """Deliver the events waiting for the daemon at ``socket``, so that an import knows what they record. Those that
-    cannot be delivered wait on. Blocks for ``_DELIVERY_S`` at most."""
+    """Deliver the events waiting for the daemon at ``socket``, so that an import takes them into account. Events that
+    cannot be delivered keep waiting. Blocks for about ``_DELIVERY_S`` at most."""
     path = find_socket(socket).path
     with suppress(OSError):
         if (waiting := delivery.find_spool(path, os.environ)) is not None:
@@ -77,8 +77,8 @@ def deliver_waiting(socket: str | None) -> None:
 
 
 def findings(socket: str) -> Iterator[Finding]:
-    """Check that no event waits for a daemon that answers, and that none was dropped; and that none waits for the
-    daemon of another socket, which hooks with another environment have looked for."""
+    """Check that no event is waiting for the daemon at ``socket`` or was dropped, and the same for other sockets, which
+    hooks with another environment use."""
     yield _finding("hooks", socket, "the next hook delivers them once the daemon answers")
     own = os.path.abspath(find_socket(socket).path)
     for folder in _folders(dict(os.environ)):
@@ -92,7 +92,7 @@ def findings(socket: str) -> Iterator[Finding]:
 
 
 def _finding(name: str, socket: str, remedy: str) -> Finding:
-    """Check the events for ``socket``; ``remedy``: for those that wait."""
+    """Check the events for ``socket``; ``remedy``: the fix for waiting events."""
     try:
         with _waiting(find_socket(socket).path, dict(os.environ)) as waiting:
             if waiting is None:
@@ -113,13 +113,13 @@ def _folders(environ: dict[str, str]) -> list[str]:
     try:
         names = sorted(os.listdir(root))
     except OSError:
-        return []  # The check of this daemon's own directory reports it.
+        return []  # The check for this daemon's own socket reports it.
     return [f"{root}/{name}" for name in names if name.startswith("%2F")]
 
 
 @contextmanager
 def _waiting(path: str, environ: dict[str, str]) -> Iterator[EventSpool | None]:
-    """The events for the daemon at ``path``, with no hook delivering them meanwhile; None where none ever waited."""
+    """The events for the daemon at ``path``, locked against delivery by hooks; None if no event has ever waited."""
     waiting = delivery.find_spool(path, environ)
     if waiting is None:
         yield None
@@ -133,7 +133,7 @@ def _waiting(path: str, environ: dict[str, str]) -> Iterator[EventSpool | None]:
 
 
 def _quotes(frame: bytes, names: list[str]) -> bool:
-    """True if the event quotes one of ``names``, or cannot be read: what cannot be read cannot be cleared either."""
+    """True if the event quotes one of ``names``, or cannot be decoded: then it might quote them."""
     try:
         params = msgspec.json.decode(frame)["params"]
         event = decoded(params["input"].encode())

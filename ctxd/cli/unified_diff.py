@@ -9,7 +9,7 @@ from ctxd.terminal import Colour, cell
 _COLOURS: dict[str, Colour] = {"+": "green", "-": "red", "@": "cyan"}
 
 _CONTEXT: Final = 3
-"""Equal lines that are shown around each difference."""
+"""Number of equal lines shown around each difference."""
 
 
 def unified(before: str, after: str, before_name: str, after_name: str) -> list[str]:
@@ -19,7 +19,7 @@ def unified(before: str, after: str, before_name: str, after_name: str) -> list[
     if before == after:
         return []
     old, new = _lines(before), _lines(after)
-    # The matcher compares each line with all equal ones. Long texts mostly differ in few places: it gets those alone.
+    # The matcher compares each line with all equal lines. Long texts mostly differ in few places: it gets only these.
     first = max(0, _common(old, new) - _CONTEXT)
     old, new = old[first:], new[first:]
     last = max(0, _common(old[::-1], new[::-1]) - _CONTEXT)
@@ -43,7 +43,7 @@ def unified(before: str, after: str, before_name: str, after_name: str) -> list[
 
 
 def print_diff(run: Invocation, lines: list[str]) -> None:
-    """The lines of a unified diff, coloured where that is wanted; a remark on standard error if there are none."""
+    """Print the lines of a unified diff, coloured if that is enabled; without lines, a note on standard error."""
     if not lines:
         run.screen.note("no difference")
     for line in lines:
@@ -54,7 +54,7 @@ def print_diff(run: Invocation, lines: list[str]) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    # Only a line feed ends a line of a diff; splitlines would also split at form feeds and the like.
+    # Only a line feed ends a line of a diff; splitlines would also split at form feeds, for example.
     *whole, rest = text.split("\n")
     return [f"{line}\n" for line in whole] + ([rest] if rest else [])
 

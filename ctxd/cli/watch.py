@@ -1,4 +1,4 @@
-"""``ctx watch``: changes by others to the objects that a session has read, as they happen."""
+"""``ctx watch``: show changes that others make to objects that a session has read, as they happen."""
 
 import click
 
