@@ -199,7 +199,8 @@ def bytes_in_cbor(box: SandboxView, question: bytes, *, more: bool = True) -> by
         raw.settimeout(20)
         raw.connect(box.socket)
         raw.sendall(question[:1])
-        raw.sendall(question[1:])
+        if len(question) > 1:  # One of a single byte is answered, and its connection closed, at any moment.
+            raw.sendall(question[1:])
         if not more:
             raw.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: raw.recv(4096), b""))
