@@ -331,7 +331,7 @@ def with_texts(event: HookedEvent, order: EventOrder) -> bytes:
     """
     raw, text, path, call = event.raw, event.text, event.transcript, event.call
     if event.kind == "PostCompact" and event.is_main and path:
-        from ctxd.hook.kept_messages import with_kept
+        from ctxd.hook.compaction_lines import with_kept
 
         return with_kept(raw, text, path, order.go_apart)
     if event.kind not in _TOOL_EVENTS or not event.is_main or not path or not call:

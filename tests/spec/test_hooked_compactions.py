@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ctxd.hook.kept_messages import with_kept
+from ctxd.hook.compaction_lines import with_kept
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import CompactionEvent
