@@ -58,7 +58,7 @@ def scan(
     run: Invocation, paths: tuple[Path, ...], session: str | None, everything: bool, history: bool, rules: Path | None
 ) -> int:
     """Look for secrets in PATHS (folders whole, - for standard input, this folder if none), or in the daemon: in files,
-    tool calls, system prompts, and chats turn by turn.
+    tool calls, system prompts, setting entries, declared tools, and chats turn by turn.
 
     Ends with 0 if there are none, with 8 if there are, with 1 if something could not be read.
     """
