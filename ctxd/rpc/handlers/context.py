@@ -1,11 +1,9 @@
 """Handlers of ``context.*``: the assembled context, budget plans, and recorded assemblies."""
 
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Coroutine
+from contextlib import aclosing
 from typing import Any
-from weakref import WeakValueDictionary
 
-import anyio
 import msgspec
 
 from ctxd.assembly.assemble import Assembler
@@ -44,16 +42,6 @@ class ContextCalls:
         self._checkpoints = checkpoints
         self._assembler = assembler
         self._archive = archive
-        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def _turn(self, caller: Caller) -> AsyncIterator[None]:
-        """Let the calls of one sandbox read one context at a time: the messages and contents of each are in memory."""
-        if caller.capability == "host":
-            yield
-            return
-        async with self._turns.setdefault(caller.principal, anyio.Lock()):
-            yield
 
     def context_current(
         self, caller: Caller, params: ContextCurrentParams
@@ -81,15 +69,14 @@ class ContextCalls:
         target = None
         if layout == "spec" and wanted is not None:
             target = target_for(live.lineage.root, form, None, self._archive.models)
-        async with self._turn(caller):
-            assembled = await (self._assembler.look if params.dry_run else self._assembler.assemble)(
-                live,
-                call,
-                chars_max=caller.answer_bytes_max,
-                wanted=form if layout == "append" else None,
-                target=target,
-                secrets=form.secrets,
-            )
+        assembled = await (self._assembler.look if params.dry_run else self._assembler.assemble)(
+            live,
+            call,
+            chars_max=caller.answer_bytes_max,
+            wanted=form if layout == "append" else None,
+            target=target,
+            secrets=form.secrets,
+        )
         assembled = await self._seen_by(caller, params.session, assembled)
         if target is not None:
             assembled = assembled.with_request(spec_request(assembled.context.blocks, target).body)
@@ -99,19 +86,20 @@ class ContextCalls:
 
     async def context_plan(self, caller: Caller, params: PlanParams) -> Accepted:
         live = await self._sessions.live(params.session)
-        budget = live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens
-        async with self._turn(caller):
-            made, barrier = await self._assembler.plan(live, budget, chars_max=caller.answer_bytes_max)
+        made, barrier = await self._assembler.plan(
+            live,
+            live.settings.budget_tokens if params.budget_tokens is None else params.budget_tokens,
+            chars_max=caller.answer_bytes_max,
+        )
         return Accepted(barrier, lambda _: PlanResult(plan=made))
 
     async def context_show(self, caller: Caller, params: ShowParams) -> Accepted:
         if sum(given is not None for given in (params.number, params.turn, params.at)) > 1:
             raise CtxdError("invalid_params", "give one of number, turn and at, or none")
         bytes_max = caller.answer_bytes_max
-        async with self._turn(caller):
-            shown = await self._archive.show(
-                params.session, number=params.number, turn=params.turn, at=params.at, bytes_max=bytes_max
-            )
+        shown = await self._archive.show(
+            params.session, number=params.number, turn=params.turn, at=params.at, bytes_max=bytes_max
+        )
         shown = await self._seen_by(caller, params.session, shown)
         return Accepted(None, lambda _: shown.encoded(text=params.text, blocks=params.blocks))
 
@@ -121,8 +109,7 @@ class ContextCalls:
         if caller.capability != "host" and await self._sessions.visibility.hidden(live, [id]):
             message = f"no object id={params.object} in the index of session {params.session}"
             raise CtxdError("not_in_index", message, hint="Give an id from object.list.")
-        async with self._turn(caller):
-            found = await explain(live, id, self._archive)
+        found = await explain(live, id, self._archive)
         return Accepted(live.barrier, lambda _: found)
 
     async def context_list(self, caller: Caller, params: AssemblyListParams) -> AssemblyListResult:

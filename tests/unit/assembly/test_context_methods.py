@@ -3,7 +3,6 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
-import anyio
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -245,31 +244,3 @@ async def test_a_context_is_found_by_its_id_without_reading_those_before(
         monkeypatch.setattr(home.store, "scan", counted)
         known = await home.archive.recordings(live)
         assert known.numbers[last.context_id] == 41 and sum(rows) == 1
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("RPC-11")
-async def test_a_sandbox_reads_one_context_at_a_time_and_the_host_as_many_as_it_likes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with household(tmp_path) as home:
-        call, under_way, most = Methods(home), set[str](), dict[str, int]()
-        assemble = home.assembler.assemble
-
-        async def counted(live: Any, request: WriteRequest, **more: Any) -> Any:
-            under_way.add(live.session)
-            most[request.principal] = max(most.get(request.principal, 0), len(under_way))
-            await anyio.sleep(0.01)
-            made = await assemble(live, request, **more)
-            under_way.discard(live.session)
-            return made
-
-        monkeypatch.setattr(home.assembler, "assemble", counted)
-        for caller in (replace(INSIDE, principal="box", capability="session"), replace(HOST, principal="host")):
-            sessions = [f"{caller.principal}-{number}" for number in range(3)]
-            for session in sessions:
-                await home.create(session)
-            async with anyio.create_task_group() as group:
-                for session in sessions:
-                    group.start_soon(call, "context.assemble", AssembleParams(session=session), caller)
-        assert most == {"box": 1, "host": 3}
