@@ -19,8 +19,8 @@ from ctxd.sessions.session import LiveSession
 from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestCost, SectionSize
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
-_WIDE_BYTES_MIN: Final = 1024 * 1024
-"""Bytes of a window above which the width of its characters counts."""
+_WIDE_SIZE_MIN: Final = 1024 * 1024
+"""Size of a window, in characters or bytes, above which the width of its characters counts."""
 
 
 class Rendering(msgspec.Struct, frozen=True):
@@ -51,10 +51,13 @@ class KeptWindow(msgspec.Struct, eq=False):
     def size(self) -> int:
         """Approximate bytes in memory: items, the newest rendering and the blocks of its answer hold the text once
         each. In a large window, all text counts as wide if some is: a character takes up to four bytes then."""
-        plain = b"" if self.rendering is None else self.rendering.plain
-        width = 4 if len(plain) > _WIDE_BYTES_MIN and not plain.isascii() else 1
+        rendering: str | bytes = ""
+        if self.rendering is not None:
+            # Not ``plain``, which encodes text: the cache adds up all its sizes at each assembly.
+            rendering = self.rendering.text if self.rendering.request is None else self.rendering.request.plain
+        width = 4 if len(rendering) > _WIDE_SIZE_MIN and not rendering.isascii() else 1
         blocks = () if self.answer is None else self.answer.context.sections
-        return (1 + width) * len(plain) + width * sum(section.bytes for section in blocks)
+        return (1 + width) * len(rendering) + width * sum(section.bytes for section in blocks)
 
 
 def render(

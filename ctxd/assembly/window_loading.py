@@ -84,7 +84,9 @@ class ReadBound:
                 "too_large",
                 f"the context of session {self._session} is made of at least {self._most - self._left:,} bytes of"
                 f" messages and contents, {self._most:,} are read here at most",
-                hint="Deactivate objects, or continue in a new session.",
+                hint="Deactivate large objects, or continue in a new session."
+                if self._most == _READ_BYTES_MAX
+                else "Call the host's socket, which reads more, or continue in a new session.",
                 outcome="not_applied",
             )
 

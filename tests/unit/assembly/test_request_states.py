@@ -583,4 +583,5 @@ async def test_a_request_that_is_made_of_more_text_than_may_be_in_memory_is_refu
         with pytest.raises(CtxdError, match="bytes of messages and contents") as refused:
             await size(1_000_000)
         assert (refused.value.code, refused.value.outcome, live.assembly) == ("too_large", "not_applied", 0)
+        assert refused.value.hint is not None and "Call the host's socket" in refused.value.hint
         assert await size(4_000_000) < 1_000_000, "the budget leaves little of it"
