@@ -6,8 +6,7 @@ for it in a detached process. Loaded only for a compaction, since it needs the m
 
 import json
 import os
-import time
-from _json import encode_basestring  # type: ignore[import-not-found,unused-ignore]
+from time import CLOCK_MONOTONIC, clock_gettime, sleep
 
 TYPE_CHECKING = False  # The module ``typing`` takes long to load.
 if TYPE_CHECKING:
@@ -34,26 +33,18 @@ _ID = b'"uuid":"'
 _PAUSE_S = 0.02
 
 
-def with_kept(raw: bytes, text: str, path: str, go_apart: "Callable[[], None]") -> bytes:
-    """The event ``raw`` of a compaction, decoded as ``text``, with ``transcript_lines`` if the harness lists the kept
-    messages in its transcript within ``WRITTEN_S``; unchanged if it does not, or if the transcript cannot be read.
+def kept_lines(event: str, path: str, go_apart: "Callable[[], None]") -> list[bytes]:
+    """The lines of the messages that the compaction ``event`` keeps, if the harness lists them in its transcript within
+    ``WRITTEN_S``; else empty. ``go_apart`` lets the hook wait in a detached process.
 
-    ``go_apart`` continues in a detached process. Raises: OSError if that fails.
+    Raises: OSError; ValueError for a damaged record.
     """
     # The extension of pi names the first kept message itself, and its transcript never has such a record.
-    if '"compact_summary"' not in text or '"kept_from"' in text:
-        return raw
-    try:
-        began = os.stat(path).st_size
-    except OSError:
-        return raw
+    if '"compact_summary"' not in event or '"kept_from"' in event:
+        return []
+    began = os.stat(path).st_size
     go_apart()
-    try:
-        lines = _late_lines(path, max(0, began - BEFORE_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return raw
-    quoted = ",".join([encode_basestring(line.decode("utf-8", "replace")) for line in lines])
-    return f'{text[:-1]},"transcript_lines":[{quoted}]}}'.encode() if lines else raw
+    return _late_lines(path, max(0, began - BEFORE_BYTES))
 
 
 def _late_lines(path: str, begin: int) -> list[bytes]:
@@ -61,7 +52,7 @@ def _late_lines(path: str, begin: int) -> list[bytes]:
 
     Raises: OSError; ValueError for a damaged record.
     """
-    ends = time.clock_gettime(time.CLOCK_MONOTONIC) + WRITTEN_S
+    ends = clock_gettime(CLOCK_MONOTONIC) + WRITTEN_S
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while True:
@@ -70,9 +61,9 @@ def _late_lines(path: str, begin: int) -> list[bytes]:
                 at, line = found
                 first = max(0, begin + at - SEARCH_BYTES_MAX)
                 return _kept(os.pread(file, begin + at - first, first), _ids(line))
-            if time.clock_gettime(time.CLOCK_MONOTONIC) > ends:
+            if clock_gettime(CLOCK_MONOTONIC) > ends:
                 return []
-            time.sleep(_PAUSE_S)
+            sleep(_PAUSE_S)
     finally:
         os.close(file)
 

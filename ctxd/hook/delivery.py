@@ -38,11 +38,6 @@ FRAME_BYTES_MAX = 15 * 1024 * 1024
 CUT_BYTES = 2 * 1024 * 1024
 """Bytes that are kept of such an event: the more, the longer the harness waits."""
 
-TAIL_BYTES_MAX = 256 * 1024
-SEARCH_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes at the end of a transcript that are searched for the text before a tool call: at first, and at most. Inputs and
-outputs of other calls in the same answer may follow the text."""
-
 START_WRITTEN_S = 2.0
 """Seconds from the start of a tool call within which the harness writes it to its transcript. Claude Code takes up to
 0.2, and 1.1 on a busy machine. It does not wait for the hook meanwhile."""
@@ -50,28 +45,16 @@ START_WRITTEN_S = 2.0
 END_WRITTEN_S = 0.5
 """The same from the end of the call, for a call that ended before it was written: the harness waits for this hook."""
 
-CREATED_S = 0.5
-"""Seconds from the start of its first call within which a harness creates the transcript, if it keeps one."""
-
 LATE = ".late"
 LATE_S = 3.0
 """Suffix of the file for an event that waits for the transcript, and maximum seconds until its delivery. An older file
 was left by a killed hook."""
 
-_LINE_START = 4_096
-"""Bytes by which searches overlap: the last line may have been incomplete. A call's id is among its first bytes."""
-
-_PAUSE_S, _PAUSE_S_MAX = 0.01, 0.05
+_PAUSE_S = 0.01
+_SLACK_S = 0.05
+"""Seconds by which a hook that waits for its transcript may end late."""
 
 _TOOL_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
-
-_BEFORE_ANSWER = (
-    b'"type":"tool_result"', b'"type":"user"', b'"type":"attachment"', b'"type":"system"', b'"role":"user"',
-    b'_call_output"',
-)  # fmt: skip
-_TEXT = (b'"type":"text"', b'"type":"output_text"')
-_ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
-"""Markers in lines of Claude Code and codex. They cannot occur in texts, whose quotation marks are escaped."""
 
 HARNESSES = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
 SYSTEM_SOCKET = "/run/ctxd/ctxd.sock"
@@ -130,7 +113,7 @@ class HookRun:
             name_session(os.environ, options.get("--socket"))
         event, name = HookedEvent(raw), f"{at_ns:020}-{os.getpid()}"
         order = EventOrder(self._socket, name, event)
-        frame = _frame(harness, with_texts(event, order), at_ns, options.get("--shorten"))
+        frame = _frame(harness, with_transcript_lines(event, order), at_ns, options.get("--shorten"))
         order.wait()
         reply = self._deliver(frame, name, may_wait=order.has_waiting)
         if b'"output":"' in reply:
@@ -257,12 +240,14 @@ class EventOrder:
     def __init__(self, path: str, name: str, event: HookedEvent) -> None:
         self.has_waiting = False  # True if the spool has events.
         self._folder: int | None = None
-        self._path, self._name = path, name
+        self._path = path
+        self._name = name
         self._is_main = event.is_main
         self._session = f"-{_plain(event.session)}-"
         self._call = f"{self._session}{_plain(event.call)}{LATE}"
         self._is_end = event.kind in _TOOL_EVENTS[1:]
-        self._began, self._is_apart = now(), False
+        self._began = now()
+        self._is_apart = False
         self._late: list[str] = []
 
     def go_apart(self) -> None:
@@ -281,12 +266,13 @@ class EventOrder:
         """Wait for the earlier events of the session, within the time limits."""
         try:
             self._folder = open_folder(self._path, os.environ)
-            if self._folder is not None and self._is_behind():
-                if not self._is_end and not self._is_apart:
-                    self.go_apart()
-                ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _PAUSE_S_MAX)
-                while self._is_behind() and now() < ends:
-                    time.sleep(_PAUSE_S)
+            if self._folder is None or not self._is_behind():
+                return
+            if not self._is_end and not self._is_apart:
+                self.go_apart()
+            ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _SLACK_S)
+            while self._is_behind() and now() < ends:
+                time.sleep(_PAUSE_S)
         except OSError:
             return  # An event that cannot wait can still be delivered.
 
@@ -322,58 +308,28 @@ def _age_s(name: str) -> float:
     return abs(time.time_ns() - int(name[:20])) / 1e9
 
 
-def with_texts(event: HookedEvent, order: EventOrder) -> bytes:
+def with_transcript_lines(event: HookedEvent, order: EventOrder) -> bytes:
     """The event as bytes. ``transcript_lines`` is added if the transcript has texts of the model just before a tool
-    call, or messages that a compaction keeps: no hook reports these.
-
-    If the harness has not written the call yet, the hooks of its start and of its end wait for the line: texts that are
-    recorded later would follow the call. The hook of the start waits in a detached process.
-    """
-    raw, text, path, call = event.raw, event.text, event.transcript, event.call
-    if event.kind == "PostCompact" and event.is_main and path:
-        from ctxd.hook.compaction_lines import with_kept
-
-        return with_kept(raw, text, path, order.go_apart)
-    if event.kind not in _TOOL_EVENTS or not event.is_main or not path or not call:
-        return raw
-    transcript, is_start = CallTranscript(path, call), event.kind == "PreToolUse"
+    call, or messages that a compaction keeps: no hook reports these. Unchanged if the transcript cannot be read."""
+    if not event.is_main or not event.transcript:
+        return event.raw
     try:
-        lines = transcript.texts_before(TAIL_BYTES_MAX if is_start else SEARCH_BYTES_MAX)
-        if lines is None:
-            if is_start:
-                order.go_apart()
-            lines = _late_texts(transcript, is_start=is_start)
-    except (OSError, ValueError):
-        return raw
-    quoted = ",".join(encode_basestring(line.decode("utf-8", "replace")) for line in lines or ())
-    return f'{text[:-1]},"transcript_lines":[{quoted}]}}'.encode() if lines else raw
+        if event.kind == "PostCompact":
+            from ctxd.hook.compaction_lines import kept_lines
 
+            lines = kept_lines(event.text, event.transcript, order.go_apart)
+        elif event.kind in _TOOL_EVENTS and event.call:
+            from ctxd.hook.call_texts import lines_before
 
-def _late_texts(transcript: "CallTranscript", *, is_start: bool) -> list[bytes] | None:
-    """``CallTranscript.texts_before`` as soon as the harness has written the tool call; None if it does not in time.
-
-    Many hooks may wait at once: the transcript is read again only when it has grown, and is checked less and less
-    often.
-    """
-    began, pause, seen, lines = now(), _PAUSE_S, -1, None
-    whole_s, absent_s = (START_WRITTEN_S, CREATED_S) if is_start else (END_WRITTEN_S, 0.0)
-    while True:
-        size = _size_of(transcript.path)
-        if size is not None and size != seen:
-            seen, lines = size, transcript.texts_before(SEARCH_BYTES_MAX)
-        left = began + (absent_s if size is None else whole_s) - now()
-        if lines is not None or left <= 0:
-            return lines
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.25, _PAUSE_S_MAX)
-
-
-def _size_of(path: str) -> int | None:
-    """Return the size of a file in bytes, None before it exists. Raises: OSError."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return None
+            is_start = event.kind == "PreToolUse"
+            written_s, go_apart = (START_WRITTEN_S, order.go_apart) if is_start else (END_WRITTEN_S, None)
+            lines = lines_before(event.transcript, event.call, written_s, go_apart)
+        else:
+            return event.raw
+    except (OSError, ValueError, RecursionError):
+        return event.raw
+    quoted = ",".join([encode_basestring(line.decode("utf-8", "replace")) for line in lines])
+    return f'{event.text[:-1]},"transcript_lines":[{quoted}]}}'.encode() if lines else event.raw
 
 
 def _detach() -> None:
@@ -396,62 +352,6 @@ def _member(text: str, at: int) -> str:
         return scanstring(text, at + 1)[0] if text[at : at + 1] == '"' else ""
     except ValueError:
         return ""
-
-
-class CallTranscript:
-    """The transcript at ``path``, which is searched from its end for the texts before the tool call ``call``."""
-
-    def __init__(self, path: str, call: str) -> None:
-        self.path = path
-        self._call = b'"' + call.encode("utf-8", "replace") + b'"'
-        self._searched = 0
-
-    def texts_before(self, most: int) -> list[bytes] | None:
-        """The lines with the texts before the call in the same answer; None without a transcript, or if the last
-        ``most`` bytes lack the call or, below ``SEARCH_BYTES_MAX``, the start of the answer. Raises: OSError."""
-        try:
-            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
-            size, length = os.fstat(file).st_size, TAIL_BYTES_MAX
-            while True:
-                begin = max(0, size - length)
-                lines, is_whole = self._texts_in(os.pread(file, length, begin), is_all=begin == 0)
-                # The call is not in the part that was searched before: the harness only appends lines.
-                if is_whole or length >= most or (lines is None and begin <= self._searched - _LINE_START):
-                    break
-                length = min(4 * length, most)
-        finally:
-            os.close(file)
-        if most < SEARCH_BYTES_MAX:
-            return lines if is_whole else None
-        self._searched = size
-        return lines
-
-    def _texts_in(self, tail: bytes, *, is_all: bool) -> tuple[list[bytes] | None, bool]:
-        """The lines in ``tail`` with the texts before the call, None without the call; True if no more can be before
-        ``tail``."""
-        at = self._call_at(tail)
-        if at < 0:
-            return None, is_all
-        found: list[bytes] = []
-        for line in reversed(tail[:at].split(b"\n")[0 if is_all else 1 : -1]):
-            if any(mark in line for mark in _BEFORE_ANSWER):
-                return found[::-1], True
-            if any(mark in line for mark in _TEXT):
-                found.append(line)
-        return found[::-1], is_all
-
-    def _call_at(self, tail: bytes) -> int:
-        """The place of the id in the line of the call; negative without one. Progress lines of the call have it too."""
-        at = tail.find(self._call)
-        while at >= 0:
-            begin = tail.rfind(b"\n", 0, at) + 1
-            if tail.endswith(_ID_NAMES, begin, at) and tail.find(b'_call_output"', begin, at) < 0:
-                break
-            at = tail.find(self._call, at + 1)
-        return at
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ctxd.hook import delivery
+from ctxd.hook import call_texts, delivery
 from ctxd_client import connect_sync
 from ctxd_protocol.event_types import Event, PromptEvent, ResponseEvent, SystemEvent, ToolCallEvent, ToolResultEvent
 from tests.client.running import Running
@@ -309,7 +309,7 @@ def test_a_hook_that_comes_after_the_end_of_its_session_leaves_that_set_aside(ha
 
 def with_texts(raw: bytes) -> bytes:
     event = delivery.HookedEvent(raw)
-    return delivery.with_texts(event, delivery.EventOrder("/run/none.sock", "0-1", event))
+    return delivery.with_transcript_lines(event, delivery.EventOrder("/run/none.sock", "0-1", event))
 
 
 @pytest.mark.requirement("HOK-16")
@@ -317,9 +317,9 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
     """A hundred hooks may wait at once."""
     transcript, clock, reads = tmp_path / "t.jsonl", [0.0], list[float]()
     transcript.write_text('{"type":"user"}\n')
-    real = delivery.CallTranscript.texts_before
+    real = call_texts.CallTranscript.texts_before
 
-    def read(transcript: delivery.CallTranscript, most: int) -> list[bytes] | None:
+    def read(transcript: call_texts.CallTranscript, most: int) -> list[bytes] | None:
         reads.append(clock[0])
         return real(transcript, most)
 
@@ -328,9 +328,9 @@ def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monke
         if before < 0.2 <= clock[0]:
             transcript.write_text('{"type":"user"}\n{"type":"system"}\n')
 
-    monkeypatch.setattr(delivery, "now", lambda: clock[0])
-    monkeypatch.setattr(delivery.time, "sleep", wait)
-    monkeypatch.setattr(delivery.CallTranscript, "texts_before", read)
+    monkeypatch.setattr(call_texts, "clock_gettime", lambda _: clock[0])
+    monkeypatch.setattr(call_texts, "sleep", wait)
+    monkeypatch.setattr(call_texts.CallTranscript, "texts_before", read)
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
     with_texts(json.dumps(hooked).encode())
     assert len(reads) == 3 and reads[:2] == [0.0, 0.0] and 0.2 <= reads[2] < 0.3
@@ -351,8 +351,8 @@ def test_the_end_of_a_short_call_waits_for_the_text_before_it(tmp_path: Path, mo
         hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": call}
         return json.dumps(hooked).encode()
 
-    monkeypatch.setattr(delivery, "now", lambda: clock[0])
-    monkeypatch.setattr(delivery.time, "sleep", wait)
+    monkeypatch.setattr(call_texts, "clock_gettime", lambda _: clock[0])
+    monkeypatch.setattr(call_texts, "sleep", wait)
     assert (with_texts(ended("c1")), clock) == (ended("c1"), [0.0])
     transcript.write_text('{"type":"user"}\n')
     assert json.loads(with_texts(ended("c1")))["transcript_lines"] == [said.rstrip()]
@@ -389,8 +389,8 @@ def test_the_text_before_a_call_with_a_large_input_is_found_without_waiting(
         ]
     transcript.write_text("".join(f"{line}\n" for line in lines))
     hooked = {"hook_event_name": "PostToolUse", "transcript_path": str(transcript), "tool_use_id": "c1"}
-    monkeypatch.setattr(delivery, "now", lambda: clock[0])
-    monkeypatch.setattr(delivery.time, "sleep", lambda seconds: clock.append(seconds))
+    monkeypatch.setattr(call_texts, "clock_gettime", lambda _: clock[0])
+    monkeypatch.setattr(call_texts, "sleep", clock.append)
     assert json.loads(with_texts(json.dumps(hooked).encode()))["transcript_lines"] == [lines[1]]
     assert clock == [0.0]
 
@@ -410,20 +410,20 @@ def test_a_large_transcript_is_searched_once_and_then_what_is_added(
         reads.append(len(found))
         return found
 
-    monkeypatch.setattr(delivery.os, "pread", read)
-    far, near = delivery.CallTranscript(str(path), "far"), delivery.CallTranscript(str(path), "near")
+    monkeypatch.setattr(call_texts.os, "pread", read)
+    far, near = call_texts.CallTranscript(str(path), "far"), call_texts.CallTranscript(str(path), "near")
     for transcript in (far, near):
         reads.clear()
-        assert transcript.texts_before(delivery.SEARCH_BYTES_MAX) is None
-        assert max(reads) == delivery.SEARCH_BYTES_MAX and sum(reads) < 1.5 * delivery.SEARCH_BYTES_MAX
+        assert transcript.texts_before(call_texts.SEARCH_BYTES_MAX) is None
+        assert max(reads) == call_texts.SEARCH_BYTES_MAX and sum(reads) < 1.5 * call_texts.SEARCH_BYTES_MAX
         reads.clear()
-        assert transcript.texts_before(delivery.SEARCH_BYTES_MAX) is None
-        assert reads == [delivery.TAIL_BYTES_MAX]
+        assert transcript.texts_before(call_texts.SEARCH_BYTES_MAX) is None
+        assert reads == [call_texts.TAIL_BYTES_MAX]
     with path.open("a") as file:
         file.write('{"type":"user"}\n{"type":"text"}\n{"type":"tool_use","id":"near"}\n' + f'"{"x" * 500_000}"\n')
     reads.clear()
-    assert near.texts_before(delivery.SEARCH_BYTES_MAX) == [b'{"type":"text"}']
-    assert reads == [delivery.TAIL_BYTES_MAX, 4 * delivery.TAIL_BYTES_MAX]
+    assert near.texts_before(call_texts.SEARCH_BYTES_MAX) == [b'{"type":"text"}']
+    assert reads == [call_texts.TAIL_BYTES_MAX, 4 * call_texts.TAIL_BYTES_MAX]
 
 
 @pytest.mark.requirement("HOK-16")

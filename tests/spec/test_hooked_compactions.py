@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ctxd.hook.compaction_lines import with_kept
+from ctxd.hook.delivery import EventOrder, HookedEvent, with_transcript_lines
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import CompactionEvent
@@ -157,8 +157,13 @@ def test_a_compaction_of_which_nothing_is_known_is_recorded_as_it_was(harness: C
 
 
 @pytest.mark.requirement("HOK-19")
-def test_a_compaction_of_pi_which_names_what_stays_waits_for_no_record(tmp_path: Path) -> None:
+def test_a_compaction_of_pi_which_names_what_stays_waits_for_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transcript = tmp_path / "session.jsonl"
     transcript.touch()
-    text = json.dumps({"hook_event_name": "PostCompact", "compact_summary": "Short.", "kept_from": "a1b2"})
-    assert with_kept(text.encode(), text, str(transcript), lambda: pytest.fail("it waits")) == text.encode()
+    hooked = {"hook_event_name": "PostCompact", "compact_summary": "Short.", "kept_from": "a1b2"}
+    event = HookedEvent(json.dumps({**hooked, "transcript_path": str(transcript)}).encode())
+    order = EventOrder("/run/none.sock", "0-1", event)
+    monkeypatch.setattr(order, "go_apart", lambda: pytest.fail("it waits"))
+    assert with_transcript_lines(event, order) == event.raw

@@ -1,0 +1,130 @@
+"""Transcript lines with the texts of the model just before a tool call. Loaded only for the events of a call."""
+
+import os
+from time import CLOCK_MONOTONIC, clock_gettime, sleep
+
+TYPE_CHECKING = False  # The module ``typing`` takes long to load.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TAIL_BYTES_MAX = 256 * 1024
+SEARCH_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes at the end of a transcript that are searched for the text before a tool call: at first, and at most. Inputs and
+outputs of other calls in the same answer may follow the text."""
+
+CREATED_S = 0.5
+"""Seconds from the start of its first call within which a harness creates the transcript, if it keeps one."""
+
+_PAUSE_S = 0.01
+_PAUSE_S_MAX = 0.05
+"""Seconds between two checks of the transcript: at first, and at most."""
+
+_LINE_START = 4_096
+"""Bytes by which searches overlap: the last line may have been incomplete. A call's id is among its first bytes."""
+
+_BEFORE_ANSWER = (
+    b'"type":"tool_result"', b'"type":"user"', b'"type":"attachment"', b'"type":"system"', b'"role":"user"',
+    b'_call_output"',
+)  # fmt: skip
+_TEXT = (b'"type":"text"', b'"type":"output_text"')
+_ID_NAMES = (b'"id":', b'"call_id":', b'"id": ', b'"call_id": ')
+"""Markers in lines of Claude Code and codex. They cannot occur in texts, whose quotation marks are escaped."""
+
+
+def lines_before(path: str, call: str, written_s: float, go_apart: "Callable[[], None] | None") -> list[bytes]:
+    """The lines with the texts before ``call`` in the same answer; empty if there are none in time.
+
+    If the harness has not written the call yet, the hooks of its start and of its end wait for the line, for
+    ``written_s`` at most: texts that are recorded later would follow the call. ``go_apart`` lets the hook of the start
+    wait in a detached process; None for that of the end. Raises: OSError.
+    """
+    transcript = CallTranscript(path, call)
+    lines = transcript.texts_before(SEARCH_BYTES_MAX if go_apart is None else TAIL_BYTES_MAX)
+    if lines is None:
+        if go_apart is not None:
+            go_apart()
+        lines = _late_texts(transcript, written_s, 0.0 if go_apart is None else CREATED_S)
+    return lines or []
+
+
+def _late_texts(transcript: "CallTranscript", written_s: float, created_s: float) -> list[bytes] | None:
+    """``CallTranscript.texts_before`` as soon as the harness has written the tool call; None if it does not within
+    ``written_s``, or creates no transcript within ``created_s``.
+
+    Many hooks may wait at once: the transcript is read again only when it has grown, and is checked less and less
+    often.
+    """
+    began, pause, seen, lines = clock_gettime(CLOCK_MONOTONIC), _PAUSE_S, -1, None
+    while True:
+        size = _size_of(transcript.path)
+        if size is not None and size != seen:
+            seen, lines = size, transcript.texts_before(SEARCH_BYTES_MAX)
+        left = began + (created_s if size is None else written_s) - clock_gettime(CLOCK_MONOTONIC)
+        if lines is not None or left <= 0:
+            return lines
+        sleep(min(pause, left))
+        pause = min(pause * 1.25, _PAUSE_S_MAX)
+
+
+def _size_of(path: str) -> int | None:
+    """Return the size of a file in bytes, None before it exists. Raises: OSError."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+
+
+class CallTranscript:
+    """The transcript at ``path``, which is searched from its end for the texts before the tool call ``call``."""
+
+    def __init__(self, path: str, call: str) -> None:
+        self.path = path
+        self._call = b'"' + call.encode("utf-8", "replace") + b'"'
+        self._searched = 0
+
+    def texts_before(self, most: int) -> list[bytes] | None:
+        """The lines with the texts before the call in the same answer; None without a transcript, or if the last
+        ``most`` bytes lack the call or, below ``SEARCH_BYTES_MAX``, the start of the answer. Raises: OSError."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            size, length = os.fstat(file).st_size, TAIL_BYTES_MAX
+            while True:
+                begin = max(0, size - length)
+                lines, is_whole = self._texts_in(os.pread(file, length, begin), is_all=begin == 0)
+                # The call is not in the part that was searched before: the harness only appends lines.
+                if is_whole or length >= most or (lines is None and begin <= self._searched - _LINE_START):
+                    break
+                length = min(4 * length, most)
+        finally:
+            os.close(file)
+        if most < SEARCH_BYTES_MAX:
+            return lines if is_whole else None
+        self._searched = size
+        return lines
+
+    def _texts_in(self, tail: bytes, *, is_all: bool) -> tuple[list[bytes] | None, bool]:
+        """The lines in ``tail`` with the texts before the call, None without the call; True if no more can be before
+        ``tail``."""
+        at = self._call_at(tail)
+        if at < 0:
+            return None, is_all
+        found: list[bytes] = []
+        for line in reversed(tail[:at].split(b"\n")[0 if is_all else 1 : -1]):
+            if any(mark in line for mark in _BEFORE_ANSWER):
+                return found[::-1], True
+            if any(mark in line for mark in _TEXT):
+                found.append(line)
+        return found[::-1], is_all
+
+    def _call_at(self, tail: bytes) -> int:
+        """The place of the id in the line of the call; negative without one. Progress lines of the call have it too."""
+        at = tail.find(self._call)
+        while at >= 0:
+            begin = tail.rfind(b"\n", 0, at) + 1
+            if tail.endswith(_ID_NAMES, begin, at) and tail.find(b'_call_output"', begin, at) < 0:
+                break
+            at = tail.find(self._call, at + 1)
+        return at
