@@ -5,8 +5,8 @@ texts, the database pages that they occupied, the artifact, and the write-ahead 
 ``ctxd verify --absent`` searches the files themselves, in a process of its own.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import msgspec
@@ -33,12 +33,6 @@ Purging = Callable[[str], AbstractAsyncContextManager[Sequence[str]]]
 """Yields the sessions that share a beginning with a session, while its purge is submitted; see ``Sessions.purging``."""
 
 
-@asynccontextmanager
-async def alone(session: str) -> AsyncGenerator[Sequence[str]]:
-    """The ``Purging`` of a session that shares its beginning with no other."""
-    yield ()
-
-
 class Proof(msgspec.Struct, frozen=True):
     """Result of a purge. ``residue``: files of the state directory that may still hold purged content, and objects that
     were not purged because their session moved to another host."""
@@ -54,9 +48,9 @@ async def purge(
     store: VersionStore,
     guard: Guard,
     call: WriteRequest,
+    family: Purging,
     id: str,
     live: LiveSession | None = None,
-    family: Purging = alone,
 ) -> Proof:
     """Erase the content of ``id``, in every version, and the component texts that were made from it.
 
@@ -188,9 +182,9 @@ async def purge_chat(
     store: VersionStore,
     guard: Guard,
     call: WriteRequest,
+    family: Purging,
     live: LiveSession,
     turns: Sequence[int] | None,
-    family: Purging = alone,
 ) -> Proof:
     """Erase the content of the events in ``turns`` of the chat of ``live``; None: all turns. The events stay, with
     kinds and references. Equal content elsewhere in the session and in its ``family``, the sessions that share a

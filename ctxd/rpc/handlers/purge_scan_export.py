@@ -101,9 +101,9 @@ class SecretCalls:
             live = await self._sessions.live(params.object.removeprefix(_CHATS))
         family = self._sessions.purging
         if not params.object.startswith(_CHATS):
-            return await purge(self._store, guard, call, params.object, live, family)
+            return await purge(self._store, guard, call, family, params.object, live)
         assert live is not None, "a chat is that of a session"
-        return await purge_chat(self._store, guard, call, live, params.turns, family)
+        return await purge_chat(self._store, guard, call, family, live, params.turns)
 
     async def object_scan(self, _: Caller, params: wire.ObjectScanParams) -> wire.ObjectScanResult:
         ids = await self._wanted(params.session, "" if params.cursor is None else params.cursor, params.limit + 1)

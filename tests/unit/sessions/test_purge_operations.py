@@ -50,11 +50,14 @@ async def test_a_chat_that_went_on_elsewhere_is_purged_there(tmp_path: Path) -> 
         live = await w.sessions.live("s1")
         w.sessions.moved_sessions["s1"] = MovedSession("other", "s1@branch")
         before = w.store.head()
-        assert await code_of(purge_chat(w.store, w.sessions.guard, CALL, live, None)) == "session_owned_elsewhere"
+        assert (
+            await code_of(purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None))
+            == "session_owned_elsewhere"
+        )
         await w.store.settled()
         assert w.store.head() == before and live.recent[0][0] == PromptEvent(text="the secret")
         del w.sessions.moved_sessions["s1"]
-        assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
+        assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 1
 
 
 @pytest.mark.requirement("SEC-8")
@@ -70,14 +73,14 @@ async def test_a_session_outlives_the_purge_of_an_object_that_quotes_its_bundle(
         await record(w, "s2", "quote", carrier.document.content)
         await record(w, "s2", "twin", carrier.document.content)
 
-        proof = await purge(w.store, w.sessions.guard, CALL, "quote")
+        proof = await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, "quote")
         assert (set(proof.objects), proof.versions, proof.texts) == ({"quote", "twin"}, 2, 1)
         assert proof.residue == (), "the segments still say what the bundle did, which a purge of the quote leaves"
         w.sessions.unload("s1")
         assert (await w.sessions.live("s1")).state == before
         assert (await w.call("object.get", session="s2", object="quote")).object.payload["content"] is None
         await say(w, "s1", ("user", "it goes on"))
-        assert (await purge(w.store, w.sessions.guard, CALL, "quote")).receipt is None
+        assert (await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, "quote")).receipt is None
     async with world(tmp_path / "state") as w:
         assert (await w.sessions.live("s1")).state.turn == before.turn + 1
     verified(tmp_path / "state")
@@ -91,7 +94,7 @@ async def test_the_large_text_of_a_purged_call_that_comes_again_does_not_reach_t
     async with world(tmp_path / "state") as w:
         await w.call("session.create", agent="a", session="s1")
         await record(w, "s1", "big", text)
-        assert (await purge(w.store, w.sessions.guard, CALL, "big")).residue == ()
+        assert (await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, "big")).residue == ()
         kept: list[str] = []
         store_keep = w.store.keep
 
@@ -216,7 +219,7 @@ async def test_purged_events_make_room_in_the_cache_of_the_newest(tmp_path: Path
         await w.call("session.create", agent="a", session="s1")
         await say(w, "s1", ("user", "x" * (RECENT_CHARS_MAX - 1000)))
         live = await w.sessions.live("s1")
-        await purge_chat(w.store, w.sessions.guard, CALL, live, None)
+        await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)
         for n in range(10):
             await say(w, "s1", ("user", f"{n}" * 1000))
         assert len(live.recent) == 11, "the purged event and those after it take 11 KB of 64"
@@ -236,7 +239,7 @@ async def test_a_listing_bears_a_purge_without_messages_and_one_of_a_session_tha
         assert w.sessions.catalog.summary("s1").preview == "the secret"
         w.sessions.catalog.discard("s1")
         live = await w.sessions.live("s1")
-        assert (await purge_chat(w.store, w.sessions.guard, CALL, live, None)).texts == 1
+        assert (await purge_chat(w.store, w.sessions.guard, CALL, w.sessions.purging, live, None)).texts == 1
         assert "s1" not in w.sessions.catalog and faults == []
         await say(w, "s1", ("user", "it goes on"))
 
@@ -253,10 +256,10 @@ async def test_a_purge_that_the_store_refuses_counts_as_not_submitted(tmp_path: 
         live = await w.sessions.live("s1")
         w.store.on_submit(refuse)
         call = WriteRequest("object.purge", "host")
-        purged = purge_chat(w.store, w.sessions.guard, call, live, None)
+        purged = purge_chat(w.store, w.sessions.guard, call, w.sessions.purging, live, None)
         if what != "chat":
             purged.close()
-            purged = purge(w.store, w.sessions.guard, call, what, live)
+            purged = purge(w.store, w.sessions.guard, call, w.sessions.purging, what, live)
         assert await code_of(purged) == "store_backlog_full" and not call.submitted
         assert live.recent[0][0] == PromptEvent(text="the secret")
 
@@ -280,7 +283,7 @@ async def test_a_text_that_is_made_of_an_entry_while_that_is_purged_goes_too(
             return found
 
         monkeypatch.setattr(home.store, "commits", looked_up)
-        proof = await purge(home.store, home.sessions.guard, CALL, entry_id("s", "mode"))
+        proof = await purge(home.store, home.sessions.guard, CALL, home.sessions.purging, entry_id("s", "mode"))
         monkeypatch.undo()
         texts = await home.store.scan(component_texts_prefix())
         assert texts and all(is_purged(stored.document) for stored in texts)
@@ -317,7 +320,7 @@ async def test_a_purge_of_a_file_reads_as_few_versions_in_a_store_of_ten_times_t
             read.clear()
             with monkeypatch.context() as patched:
                 patched.setattr(sqlite, "_encode", counted)
-                proof = await purge(w.store, w.sessions.guard, CALL, file.id)
+                proof = await purge(w.store, w.sessions.guard, CALL, w.sessions.purging, file.id)
                 counts.append(len(read))
             assert set(proof.objects) == {file.id, *(text.id for text in mine)} and proof.texts == 3
             left = await w.store.scan(component_texts_prefix())
