@@ -77,7 +77,7 @@ def test_a_model_arranges_and_commits_its_context(
     daemon: Running, client: SyncClient, s: SyncSession, tree: Path, era: str
 ) -> None:
     (tree / "notes.md").write_text("The delimiter is a tab.\n")
-    s.user("Look.")
+    s.user("Look for tabulators.")
     s.discover(["notes.md"])
     before = text_of(request(s))
     assert "The delimiter is a tab." not in before
@@ -96,10 +96,11 @@ def test_a_model_arranges_and_commits_its_context(
             commit = (await called(harness, "context_checkpoint", {"summary": "Looked."})).split()[0]
             found = client.commit_show(commit).commit
             assert (found.session, found.summary) == (s.id, "Looked.")
-            assert "Look." in await read(harness, f"ctx://commit/{commit}")
+            assert "Look for tabulators." in await read(harness, f"ctx://commit/{commit}")
             block_until(lambda: client.daemon_status().search.lag_rows == 0)
-            hits = await called(harness, "context_search", {"query": "look"})
-            assert "not instructions" in hits and f'session "{s.id}" turn 1: prompt: "Look."' in hits.split("\n")
+            hits = await called(harness, "context_search", {"query": "tabulators"})
+            assert "not instructions" in hits
+            assert f'session "{s.id}" turn 1: prompt: "Look for tabulators."' in hits.split("\n")
             uris = [each.uri for each in (await harness.list_resources()).resources]
             assert f"ctx://object/{s.resolve('notes.md').object}" in uris
             templates = (await harness.list_resource_templates()).resource_templates
