@@ -5,8 +5,9 @@ import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.tidy.product import PRODUCT, ROOT
+from tests.tidy.product import PRODUCT, ROOT, trees
 
 PROGRAMS = (
     "ctxd.__main__",
@@ -33,25 +34,40 @@ def modules() -> dict[str, Path]:
     return {module_of(path): path for path in PRODUCT if path.name != "generate.py"}
 
 
+class Facts(NamedTuple):
+    """``commands``: the modules that a module loads when a command is used, which it names as ``module:attribute``."""
+
+    imports: set[str]
+    commands: set[str]
+    docstring: str
+    lines: int
+
+
 @cache
-def tree_of(module: str) -> ast.Module:
-    return ast.parse(modules()[module].read_text())
+def facts() -> dict[str, Facts]:
+    found = {}
+    known = {path: module for module, path in modules().items()}
+    for path, tree in trees():
+        if (module := known.get(path)) is not None:
+            lines = len(path.read_text().splitlines())
+            docstring = ast.get_docstring(tree) or ""
+            found[module] = Facts(imports_of(tree) - {module}, commands_of(tree), docstring, lines)
+    return found
 
 
-def imports_of(module: str) -> set[str]:
+def imports_of(tree: ast.Module) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(tree_of(module)):
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 found |= {name.name for name in names}
             case ast.ImportFrom(module=str(source), names=names):
                 found |= {source, *(f"{source}.{name.name}" for name in names)}
-    return (found & modules().keys()) - {module}
+    return found & modules().keys()
 
 
-def commands_of(module: str) -> set[str]:
-    """Modules that ``module`` loads when a command is used: it names them as ``module:attribute``."""
-    texts = [node.value for node in ast.walk(tree_of(module)) if isinstance(node, ast.Constant)]
+def commands_of(tree: ast.Module) -> set[str]:
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     named = {text.partition(":")[0] for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z_.]+:\w+", text)}
     return named & modules().keys()
 
@@ -61,26 +77,26 @@ def test_every_module_is_run_by_a_program() -> None:
     waiting = list(PROGRAMS)
     while waiting:
         module = waiting.pop()
-        if module not in reached and module in modules():
+        if module not in reached and module in facts():
             reached.add(module)
-            waiting += [*imports_of(module), *commands_of(module), module.rpartition(".")[0]]
+            waiting += [*facts()[module].imports, *facts()[module].commands, module.rpartition(".")[0]]
     assert sorted(modules().keys() - reached) == []
 
 
 def test_a_short_module_that_one_other_imports_gives_its_reason() -> None:
     importers: defaultdict[str, set[str]] = defaultdict(set)
-    for module in modules():
-        for imported in imports_of(module):
+    for module, each in facts().items():
+        for imported in each.imports:
             importers[imported].add(module)
-    alone = {*PROGRAMS, *(command for module in modules() for command in commands_of(module))}
+    alone = {*PROGRAMS, *(command for each in facts().values() for command in each.commands)}
     short = [
         module
-        for module, path in modules().items()
-        if path.name != "__init__.py"
+        for module, each in facts().items()
+        if modules()[module].name != "__init__.py"
         and module not in alone
-        and len(path.read_text().splitlines()) < MODULE_LINES_MIN
+        and each.lines < MODULE_LINES_MIN
         and len(importers[module]) <= 1
-        and "Separate" not in (ast.get_docstring(tree_of(module)) or "")
+        and "Separate" not in each.docstring
     ]
     assert short == [], "merge it, or begin a sentence of its docstring with 'Separate'"
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tidy.product import PRODUCT, name_of
+from tests.tidy.product import name_of, trees
 
 CLAUSE = re.compile(r"(What|Who|Whose|Whom|Which|Where|How|Have|Whether|That)\b")
 SPEECH = re.compile(r"(?i:\b(?:tell|tells|told|telling|say|says|said|saying|hear|hears|heard)\b)")
@@ -14,18 +14,17 @@ PRONOUN = re.compile(r"\b(?:[Ww]hoever|[Ww]homever|[Nn]obody|[Ss]omebody|that wh
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
             yield getattr(node, "lineno", 1), text
 
 
-def prose(path: Path) -> Iterator[tuple[int, str]]:
+def prose(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Docstrings, attribute docstrings and comments, line by line."""
-    source = path.read_text()
-    lines = source.split("\n")
+    lines = path.read_text().split("\n")
     documented: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     for number, line in enumerate(lines, 1):
@@ -36,11 +35,11 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_docstrings_begin_with_the_thing_or_a_verb() -> None:
-    found = [(name_of(path), line, text.split("\n")[0]) for path in PRODUCT for line, text in docstrings(path)]
+    found = [(name_of(path), line, text.split("\n")[0]) for path, tree in trees() for line, text in docstrings(tree)]
     assert [each for each in found if CLAUSE.match(each[2])] == []
 
 
 def test_programs_do_not_talk_and_python_has_no_null() -> None:
     pattern = re.compile(f"{SPEECH.pattern}|{PRONOUN.pattern}|\\bnull\\b")
-    found = [(name_of(path), number, text.strip()) for path in PRODUCT for number, text in prose(path)]
+    found = [(name_of(path), number, text.strip()) for path, tree in trees() for number, text in prose(path, tree)]
     assert [each for each in found if pattern.search(each[2])] == []
