@@ -51,7 +51,6 @@ from ctxd.sessions.session import LiveSession
 from ctxd.sessions.stored_session import events_size
 from ctxd.store import commit_index
 from ctxd.store.store import VersionStore
-from ctxd.store.write_types import NotCached
 from ctxd_protocol.context_types import Block
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
@@ -149,7 +148,7 @@ class WindowReader:
         again = [id for id, level in known.items() if level == "gone" or (level == "pool" and id in state.chosen)]
         prompt = system_prompt_id(live.session)
         wanted = dict.fromkeys((*calls.values(), *entered, *watched, *left, *again, prompt))
-        heads = await self._heads(wanted)
+        heads = await self._store.heads(wanted)
         recorded = [_present(heads[id], id) for id in entered if not state.is_file(id) and id not in known]
         files = {}
         for id in dict.fromkeys((*entered, *watched, *left, *again)):
@@ -222,12 +221,6 @@ class WindowReader:
             kept = before[ids.index(compaction.kept_from) :] if compaction.kept_from in ids else []
         return [events[at], *kept, *events[at + 1 :]]
 
-    async def _heads(self, ids: Collection[str]) -> dict[str, Stored | None]:
-        peeked = {id: self._store.peek(id) for id in ids}
-        missing = [id for id, head in peeked.items() if isinstance(head, NotCached)]
-        read = await self._store.heads(missing) if missing else {}
-        return {id: read[id] if isinstance(head, NotCached) else head for id, head in peeked.items()}
-
     async def material(
         self,
         live: LiveSession,
@@ -248,7 +241,7 @@ class WindowReader:
         pairs = {(ref.object, ref.tx): ref for ref in refs if isinstance(ref, ObjectRef)}
         found = {(id, stored.tx): stored for id, stored in versions.items() if (id, stored.tx) in pairs}
         if missing := [pair for pair in pairs if pair not in found]:
-            heads = await self._heads(dict.fromkeys(id for id, _ in missing))
+            heads = await self._store.heads(id for id, _ in missing)
             for id, tx in missing:
                 head = heads[id]
                 if head is None or head.tx != tx:
@@ -275,7 +268,7 @@ class WindowReader:
         wanted = list(dict.fromkeys(addresses))
         for session in live.lineage.sessions:
             ids = {address: component_text_id(session, address) for address in wanted if address not in stored}
-            heads = await self._heads(tuple(ids.values()))
+            heads = await self._store.heads(ids.values())
             stored |= {address: head for address, id in ids.items() if (head := heads[id]) is not None}
         for address in wanted:
             _present(stored.get(address), component_text_id(live.session, address))

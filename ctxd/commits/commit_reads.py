@@ -22,7 +22,6 @@ from ctxd.sessions.registry import Sessions
 from ctxd.sessions.session import Actor
 from ctxd.store import commit_index
 from ctxd.store.commit_index import CommitFilter
-from ctxd.store.write_types import NotCached
 from ctxd_protocol.limits import PAGE_ITEMS_MAX, SAFE_INTEGER_MAX
 from ctxd_protocol.methods import commits as wire
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
@@ -73,10 +72,7 @@ class CommitReads:
 
     async def _head(self, commit: str) -> Stored | None:
         """The newest accepted version of ``commit``; None if it is unknown."""
-        id = entity_id(commit)
-        head = self.store.peek(id)
-        if isinstance(head, NotCached):
-            head = (await self.store.heads((id,)))[id]
+        head = await self.store.newest(entity_id(commit))
         return head if head is not None and head.document.type == "commit" else None
 
     async def find(self, viewer: CommitViewer, commit: str) -> Stored:

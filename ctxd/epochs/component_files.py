@@ -18,7 +18,7 @@ import msgspec
 
 from ctxd.epochs.component import FileVersion, UnavailableComponent
 from ctxd.errors import CtxdError
-from ctxd.indexing.file_indexer import Indexer, newest
+from ctxd.indexing.file_indexer import Indexer
 from ctxd.objects.document import Stored
 from ctxd.sessions.session import LiveSession, WriteRequest
 from ctxd.sources.filesystem import Look, Regular
@@ -244,7 +244,7 @@ class AgentFiles:
             return None
         version = kept.text.version
         assert version is not None, "only versions are kept"
-        head = await newest(self._versions, version.object)
+        head = await self._versions.newest(version.object)
         if head is None or (head.tx, head.document.content_hash) != (version.tx, version.content_hash):
             # Another session has recorded other content, or the content was purged.
             return None
@@ -260,7 +260,7 @@ class AgentFiles:
             indexed = await self._indexer.index(live.mounts, live.settings.workdir, path, policy=policy)
             if indexed.document is not None:
                 live.commit(call.without_id(), **indexed.writes)
-            head = await newest(self._versions, indexed.object)
+            head = await self._versions.newest(indexed.object)
             assert head is not None, "it was just indexed"
             text = await self._text(head)
         except CtxdError as error:

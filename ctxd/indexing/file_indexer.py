@@ -26,7 +26,6 @@ from ctxd.secrets.redaction import Guard, fleeting_guard
 from ctxd.sources.filesystem import HostFiles
 from ctxd.sources.source_interface import Missing, Present, Reading, SourceAdapter
 from ctxd.store.store import VersionStore
-from ctxd.store.write_types import NotCached
 from ctxd_protocol.methods.files import FileKind, FileOutcome
 from ctxd_protocol.object_types import FilesystemSource, Source, filesystem_source, source_label
 from ctxd_protocol.secrets import SecretPolicy
@@ -161,9 +160,9 @@ class Indexer:
             id = file_id(source)
         seen = await self._received(content, policy, observer or "")
         for _ in range(1 + OVERTAKEN_RETRIES):
-            before = await newest(self.versions, id)
+            before = await self.versions.newest(id)
             document = await self.freshener.built(id, source, seen, before.document if before else None)
-            head = await newest(self.versions, id)
+            head = await self.versions.newest(id)
             if not is_overtaken(before, head):
                 break
         return self._concluded(id, source, seen, head, document)
@@ -174,7 +173,7 @@ class Indexer:
         if source is None:
             return None
         # The newest version before the read, as in ``_read``.
-        before = await newest(self.versions, file_id(source))
+        before = await self.versions.newest(file_id(source))
         reading = await self.files.read_plain(source.path)
         return None if reading is None else _PlainRead(source, before, reading)
 
@@ -188,7 +187,7 @@ class Indexer:
         Cancel: safe; nothing is written here.
         """
         id, source = await self.resolve(mounts, workdir, path)
-        head = await newest(self.versions, id)
+        head = await self.versions.newest(id)
         policy = policy if head is None else stricter(policy, captured_under(head.document.payload))
         seen = await self._received(content, policy, "")
         then = await self.versions.get(id, AsOf(valid_time=valid_time))
@@ -199,7 +198,7 @@ class Indexer:
         return self._concluded(id, source, seen, then, document)
 
     async def _require_unpurged(self, id: str, then: Stored | None) -> None:
-        head = await newest(self.versions, id)
+        head = await self.versions.newest(id)
         if any(known is not None and is_purged(known.document) for known in (head, then)):
             raise purged(id)
 
@@ -216,10 +215,10 @@ class Indexer:
         """
         named = mounts.forward(path, workdir)
         named = FilesystemSource(source.filesystem_id, named.path)
-        if named == source or await newest(self.versions, file_id(source)) is not None:
+        if named == source or await self.versions.newest(file_id(source)) is not None:
             return None
         id = file_id(named)
-        return (id, named) if await newest(self.versions, id) is not None else None
+        return (id, named) if await self.versions.newest(id) is not None else None
 
     async def _agrees(self, source: FilesystemSource, content: bytes) -> bool:
         reading = await self.sources.read(source)
@@ -235,7 +234,7 @@ class Indexer:
         missing, source_unreachable.
         """
         self.visibility.confine(mounts)
-        head = await newest(self.versions, id)
+        head = await self.versions.newest(id)
         if head is None:
             raise CtxdError("object_not_found", f"no object id={id}")
         source = head.document.source
@@ -270,7 +269,7 @@ class Indexer:
             seen, head, document = await self._read(id, source, policy, plain)
         else:
             seen = Observed(OutOfReach("unreadable", _why_not_readable(mounts, source)))
-            head, document = await newest(self.versions, id), None
+            head, document = await self.versions.newest(id), None
         if isinstance(seen.state, OutOfReach) or kind_of(seen.state) == "missing":
             if head is None or cause != "check" or (knows is not None and not knows(id)):
                 raise _failure(seen, shown, is_known=is_known)
@@ -285,12 +284,12 @@ class Indexer:
             if plain is not None and attempt == 0:
                 before, reading = plain.before, plain.reading
             else:
-                before = await newest(self.versions, id)
+                before = await self.versions.newest(id)
                 reading = await self.sources.read(source)
             volume = await self._volume(id) if isinstance(reading, Missing) else None
             seen = self._builder.seen_at(reading, volume=volume, policy=policy, author=author)
             document = await self.freshener.built(id, source, seen, before.document if before else None)
-            head = await newest(self.versions, id)
+            head = await self.versions.newest(id)
             if attempt == OVERTAKEN_RETRIES or not is_overtaken(before, head):
                 break
         return seen, head, document
@@ -366,9 +365,3 @@ def _failure(seen: Observed, shown: str, *, is_known: bool) -> CtxdError:
             return CtxdError(
                 "file_not_found", f"read failed missing file path={shown}", hint=hint, outcome="not_applied"
             )
-
-
-async def newest(versions: VersionStore, id: str) -> Stored | None:
-    """The newest accepted version of ``id``. Does not suspend if it is cached."""
-    head = versions.peek(id)
-    return (await versions.heads([id])).get(id) if isinstance(head, NotCached) else head

@@ -448,11 +448,14 @@ class VersionStore:
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Stored | None]:
         """The newest accepted versions of ``ids``, in their order, without content; None for ids without an entity.
-
-        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
-        """
+        Does not suspend if all are cached. Raises and cancel: as ``get``."""
         self._health.require_readable()
         return await self._loader.newest(dict.fromkeys(ids), self._bloom.lacks, self._settle)
+
+    async def newest(self, id: str) -> Stored | None:
+        """The newest accepted version of ``id``. Does not suspend if it is cached. Raises and cancel: as ``get``."""
+        head = self.peek(id)
+        return (await self.heads((id,)))[id] if isinstance(head, NotCached) else head
 
     async def get(self, id: str, at: AsOf = NOW, *, content: bool = False) -> Stored | None:
         """Return the version of ``id`` as of ``at``; None if it has no version.
@@ -507,8 +510,7 @@ class VersionStore:
 
         async def read() -> list[Stored]:
             await self.settled()
-            versions = await self._past.history(id, at, page, corrections=corrections)
-            return all_stored(versions)
+            return all_stored(await self._past.history(id, at, page, corrections=corrections))
 
         return await (self._with_content(read) if content else read())
 
@@ -517,8 +519,7 @@ class VersionStore:
         documents reach ``size`` bytes. Otherwise as ``get``."""
         await self.settled()
         # Never from a node: XTDB orders ids only up to 224 bytes, so a range of ids may lack longer ones.
-        versions = await self._model.scan(prefix, at, page, size=size)
-        return all_stored(versions)
+        return all_stored(await self._model.scan(prefix, at, page, size=size))
 
     async def query(
         self, query: str, arguments: Sequence[Any] = (), at: AsOf = NOW, *, limit: int, timeout_s: float
@@ -572,9 +573,7 @@ class VersionStore:
 
     async def follow(self, name: str) -> Follower:
         """Return the journal follower ``name``, positioned after its last mark; a new one starts at the first row.
-
-        Raises: CtxdError ``corrupt``, ``store_failed``. Cancel: safe.
-        """
+        Raises and cancel: as ``get``."""
         after = await self._reading.run(answered, lambda: self._reader.follower_mark(name))
         return Follower(name, after, self._rows_after, self._wait_beyond, self._keep_mark)
 

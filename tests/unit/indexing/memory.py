@@ -65,6 +65,10 @@ class MemoryVersions:
         self._cached |= heads.keys()
         return heads
 
+    async def newest(self, id: str) -> Stored | None:
+        head = self.peek(id)
+        return (await self.heads([id]))[id] if isinstance(head, NotCached) else head
+
     async def signatures(self, ids: Sequence[str]) -> dict[str, bytes]:
         self.asked_signatures += 1
         return {id: self._signatures[id] for id in ids if id in self._signatures}
