@@ -14,9 +14,9 @@ from ctxd.cli.exit_codes import NOT_FOUND, USAGE
 from ctxd.cli.id_completion import commits as complete_commits
 from ctxd.cli.session import text_or_file
 from ctxd.command_line import Command, Stop
-from ctxd.formats.harness_session import HarnessName
 from ctxd.formatting import count
 from ctxd.terminal import cell
+from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import InvalidCall, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.methods.commits import StartContext
@@ -44,7 +44,7 @@ def _into_harness(run: Callable[P, R]) -> Callable[P, R]:
         click.option(
             "--in",
             "harness",
-            type=click.Choice(("claude", "codex", "pi", "opencode")),
+            type=click.Choice(tuple(HARNESS_OF)),
             help="Write a session of this harness that goes on from there, and print the command that continues it.",
         ),
     ):
@@ -72,7 +72,7 @@ def fork(
     system_prompt: str,
     checkpoint: CheckpointPolicy | None,
     id: str | None,
-    harness: HarnessName | None,
+    harness: HarnessCommand | None,
     cwd: str | None,
     execute: bool,
 ) -> None:
@@ -112,7 +112,7 @@ def resume(
     system_prompt: str,
     checkpoint: CheckpointPolicy | None,
     id: str | None,
-    harness: HarnessName | None,
+    harness: HarnessCommand | None,
     cwd: str | None,
     execute: bool,
 ) -> None:
@@ -208,7 +208,7 @@ def _require_harness(cwd: str | None, execute: bool) -> None:
 
 def _hand_over(
     run: Invocation,
-    harness: HarnessName,
+    harness: HarnessCommand,
     cwd: str | None,
     execute: bool,
     start: Callable[[SyncClient], StartContext],

@@ -27,27 +27,19 @@ from ctxd.command_line import Stop
 from ctxd.formats import events_v1
 from ctxd.formats.cbor_array import items
 from ctxd.formats.codex_v1 import timestamp
-from ctxd.formats.harness_session import HarnessName, NewSession, written
+from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import GONE, Output, reference_of, with_output
+from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.commits import StartContext
-from ctxd_protocol.session_types import Harness
 
 CONTEXT_BYTES_MAX: Final = 256 * 1024 * 1024
 """Maximum size in bytes of a context that is handed over."""
-
-NAMES: Final[dict[HarnessName, Harness]] = {
-    "claude": "claude-code",
-    "codex": "codex",
-    "pi": "pi",
-    "opencode": "opencode",
-}
-"""The name of each harness in the labels of sessions."""
 
 _MODEL: Final = re.compile(r'(?:^|[{,])\s*"model"\s*:\s*"([^"/]+)/([^"]+)"', re.M)
 _SLUG_CHARS_MAX: Final = 200
@@ -69,7 +61,7 @@ class HandedOver(NamedTuple):
 
 def hand_over(
     run: Invocation,
-    harness: HarnessName,
+    harness: HarnessCommand,
     cwd: str | None,
     execute: bool,
     start: Callable[[SyncClient], StartContext],
@@ -87,11 +79,11 @@ def hand_over(
     with run.client() as client:
         context = start(client)
         made = client.session_create(
-            agent or (None if context.principal is not None else NAMES[harness]),
-            session=captured_session_id(NAMES[harness], new.id),
+            agent or (None if context.principal is not None else HARNESS_OF[harness]),
+            session=captured_session_id(HARNESS_OF[harness], new.id),
             context=context,
             workdir=place,
-            labels={"harness": NAMES[harness], "native_session": new.id},
+            labels={"harness": HARNESS_OF[harness], "native_session": new.id},
             checkpoint="turn",
         ).session.session
         try:
@@ -107,7 +99,7 @@ def hand_over(
 
 
 def _write(
-    client: SyncClient, session: str, harness: HarnessName, new: NewSession, file: Path
+    client: SyncClient, session: str, harness: HarnessCommand, new: NewSession, file: Path
 ) -> tuple[str, dict[str, int]]:
     """Write the file of ``session``. Returns: its commit, and how often each part was left out."""
     commit = client.context_current(session=session).context_id
@@ -124,7 +116,7 @@ def _write(
     return commit, {loss.part: loss.times for loss in losses.found()}
 
 
-def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Losses) -> tuple[bytes, bool, str]:
+def _content(client: SyncClient, commit: str, harness: HarnessCommand, losses: Losses) -> tuple[bytes, bool, str]:
     """Return the context of ``commit`` as events, True if all of it is from ``harness``, and the format of its oldest
     delta."""
     made = client.commit_materialize(commit, format=events_v1.NAME, content=False)
@@ -140,7 +132,7 @@ def _content(client: SyncClient, commit: str, harness: HarnessName, losses: Loss
     harnesses: dict[str | None, str] = {}
     for each in client.commit_history(commit, depth=made.commit_count).commits:
         harnesses[each.session or each.template] = _harness_of(client, each.session) or each.template
-    return content, set(harnesses.values()) == {NAMES[harness]}, first_format
+    return content, set(harnesses.values()) == {HARNESS_OF[harness]}, first_format
 
 
 def _count_events(client: SyncClient, session: str) -> int:
@@ -205,7 +197,7 @@ def _directory(cwd: str | None) -> str:
     return str(place)
 
 
-def _native_id(harness: HarnessName, now: int) -> str:
+def _native_id(harness: HarnessCommand, now: int) -> str:
     """Return a fresh id in the form of ``harness``."""
     match harness:
         case "claude":
@@ -220,7 +212,7 @@ def _native_id(harness: HarnessName, now: int) -> str:
             return str(UUID(int=now << 80 | 7 << 76 | high << 64 | 2 << 62 | low))
 
 
-def _file(harness: HarnessName, new: NewSession) -> Path:
+def _file(harness: HarnessCommand, new: NewSession) -> Path:
     """Return the file in which ``harness`` looks for the session. Raises: Stop."""
     at = timestamp(new.at)
     match harness:
@@ -264,7 +256,7 @@ def _opencode_model() -> tuple[str, str]:
     raise Stop(FAILURE, "opencode has no model yet, and a session of it needs one", hint=hint, symbol="no_model")
 
 
-def _commands(harness: HarnessName, new: NewSession, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _commands(harness: HarnessCommand, new: NewSession, file: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the command that must run first, if any, and the one that resumes the session."""
     match harness:
         case "claude":
@@ -277,7 +269,7 @@ def _commands(harness: HarnessName, new: NewSession, file: Path) -> tuple[tuple[
             return ("opencode", "import", str(file)), ("opencode", "--session", new.id)
 
 
-def _report(run: Invocation, harness: HarnessName, result: HandedOver) -> None:
+def _report(run: Invocation, harness: HarnessCommand, result: HandedOver) -> None:
     if run.screen.as_json:
         run.screen.document({**result._asdict(), "harness": harness})
         return

@@ -10,16 +10,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import ctxd.hook
 from ctxd.cli import codex_hooks, json_edits
 from ctxd.cli.hook_handlers import PROGRAM, TIMEOUT_S, UnsuitableFile, handlers, of_group
+from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd_client.context_tools import MODEL_TOOLS
 from ctxd_protocol.default_paths import home
-
-HarnessName = Literal["claude", "codex", "pi", "opencode"]
-NAMES: Final[tuple[HarnessName, ...]] = ("claude", "codex", "pi", "opencode")
 
 CLAUDE_EVENTS: Final = (
     "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "SubagentStart",
@@ -32,7 +30,7 @@ _TOOLS: Final = "/* tools */ []"
 _COMMAND: Final = re.compile(r"^const COMMAND(?:: string\[\])? = (\[.*\]);\r?$", re.M)
 
 
-def place(harness: HarnessName, environ: Mapping[str, str]) -> Path:
+def place(harness: HarnessCommand, environ: Mapping[str, str]) -> Path:
     """The file that connects ``harness``, where the harness itself looks for it."""
     folder = Path(home(environ))
     match harness:
@@ -47,7 +45,7 @@ def place(harness: HarnessName, environ: Mapping[str, str]) -> Path:
             return Path(environ.get("XDG_CONFIG_HOME") or folder / ".config", "opencode", "plugin", "ctxd.js")
 
 
-def installed(harness: HarnessName, text: str, words: Sequence[str], path: Path) -> str:
+def installed(harness: HarnessCommand, text: str, words: Sequence[str], path: Path) -> str:
     """The file's ``text`` with hooks that run ``words``; unchanged if it has them already. Raises: UnsuitableFile."""
     match harness:
         case "claude":
@@ -72,7 +70,7 @@ def _tools() -> list[dict[str, Any]]:
     ]
 
 
-def removed(harness: HarnessName, text: str, path: Path, copy: str | None) -> str:
+def removed(harness: HarnessCommand, text: str, path: Path, copy: str | None) -> str:
     """The file's ``text`` without our hooks; empty for a file that is ours alone. ``copy`` is the text before them, if
     there is one. Raises: UnsuitableFile."""
     match harness:
@@ -84,7 +82,7 @@ def removed(harness: HarnessName, text: str, path: Path, copy: str | None) -> st
             return "" if text.startswith(_FILE_MARK) else text
 
 
-def command(harness: HarnessName, text: str) -> list[str] | None:
+def command(harness: HarnessCommand, text: str) -> list[str] | None:
     """The command of our hooks in ``text``, as words; None if it has none. Raises: UnsuitableFile."""
     match harness:
         case "claude":
@@ -107,7 +105,7 @@ class SwitchOff(NamedTuple):
     remedy: str
 
 
-def switch_off(harness: HarnessName, text: str, path: Path) -> SwitchOff | None:
+def switch_off(harness: HarnessCommand, text: str, path: Path) -> SwitchOff | None:
     """The setting in ``text`` that disables hooks of ours; None without one. Raises: UnsuitableFile."""
     if harness == "claude" and text.strip() and _claude_settings(text).get("disableAllHooks") is True:
         return SwitchOff("disableAllHooks switches all hooks off", "remove that setting")

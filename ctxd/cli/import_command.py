@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import click
@@ -14,7 +14,8 @@ from ctxd.cli.exit_codes import FAILURE, NOT_FOUND, USAGE
 from ctxd.command_line import Command, Stop
 from ctxd.formatting import count
 from ctxd.terminal import cell
-from ctxd.transcripts.discovery import Harness, changed_candidate, default_places
+from ctxd.transcripts.discovery import changed_candidate, default_places
+from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ _SAVED_S_MAX: Final = 5.0
     examples="ctx import claude\nctx import codex ~/.codex/sessions/2026 --dry-run\nctx import opencode --json\n"
     "ctx import pi --watch",
 )
-@click.argument("harness", type=click.Choice(get_args(Harness)))
+@click.argument("harness", type=click.Choice(tuple(HARNESS_OF)))
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Read everything and report, but store nothing.")
 @click.option("--watch", is_flag=True, help="Go on until interrupted: import what is written as it is written.")
 @common
-def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool, watch: bool) -> None:
+def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run: bool, watch: bool) -> None:
     """Import the sessions of HARNESS from PATH, a file or a folder, or from the places where HARNESS keeps them.
 
     Each session becomes a chain of commits that hold its lines as they are, at the times at which they were written;
@@ -96,7 +97,7 @@ def import_(run: Invocation, harness: Harness, path: Path | None, dry_run: bool,
     anyio.run(imported)
 
 
-async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, places: Sequence[Path]) -> None:
+async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessCommand, places: Sequence[Path]) -> None:
     """Import changed files until cancelled. All places are also rescanned periodically: file events can be lost."""
     from watchfiles import awatch
 
@@ -133,7 +134,7 @@ async def _watch(run: Invocation, work: "TranscriptImport", harness: Harness, pl
             report(run, result, is_one_of_many=True)
 
 
-def _changed_place(harness: Harness, path: Path) -> Path | None:
+def _changed_place(harness: HarnessCommand, path: Path) -> Path | None:
     """Return the file or folder to read after a change of ``path``; None if it cannot hold sessions. A new folder is
     read whole: files may have been written into it before it was watched."""
     candidate = changed_candidate(harness, path)

@@ -27,9 +27,7 @@ from ctxd.cli.recorded_session import events_of, handed_over, recorded_events
 from ctxd.clock import SystemClock
 from ctxd.formatting import clause
 from ctxd.transcripts.discovery import (
-    AGENTS,
     AgentCallers,
-    Harness,
     Skipped,
     Stat,
     Transcript,
@@ -42,6 +40,7 @@ from ctxd.transcripts.discovery import (
     stat_of,
     transcripts,
 )
+from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd_client.errors import CallFailed, Conflict, InvalidCall, NotFound, Unavailable
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
@@ -83,7 +82,7 @@ class TranscriptImport:
     def __init__(
         self,
         client: "Client",
-        harness: Harness,
+        harness: HarnessCommand,
         *,
         dry_run: bool = False,
         goes_on: bool = False,
@@ -546,7 +545,7 @@ class TranscriptImport:
         """Create the session of a source, paused, unless it exists. Raises: CallFailed."""
         if source.session in self._sessions:  # No race: all sources of a session are in one group.
             return
-        agent = AGENTS[self._harness]
+        agent = HARNESS_OF[self._harness]
         labels = {
             "harness": agent,
             "native_session": source.native[:256],

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import msgspec
 
-from ctxd.transcripts.discovery import Harness, Stat
+from ctxd.transcripts.discovery import Stat
+from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd_client.errors import Conflict, NotFound
 from ctxd_protocol.limits import PAGE_ITEMS_MAX
 from ctxd_protocol.methods.artifacts import PIECE_BYTES_MAX
@@ -74,7 +75,7 @@ class SourceRecord(msgspec.Struct, array_like=True):
 class ImportRecord:
     """Records of the imported sources of one harness, by path; ``changed``: the paths of unsaved records."""
 
-    def __init__(self, client: "Client", harness: Harness, *, saved_every_s: float) -> None:
+    def __init__(self, client: "Client", harness: HarnessCommand, *, saved_every_s: float) -> None:
         self.sources: dict[str, SourceRecord] = {}
         self.changed: set[str] = set()
         self._client = client

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from ctxd.transcripts.discovery import Harness, Skipped
+from ctxd.transcripts.discovery import Skipped
+from ctxd.transcripts.harnesses import HarnessCommand
 
 
 class ImportResult(msgspec.Struct):
@@ -13,7 +14,7 @@ class ImportResult(msgspec.Struct):
     their last import.
     """
 
-    harness: Harness
+    harness: HarnessCommand
     dry_run: bool
     sources: int = 0
     imported: int = 0

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import click
 import msgspec
@@ -17,11 +17,11 @@ from ctxd.cli.common_options import Invocation, common
 from ctxd.cli.exit_codes import FAILURE, OK
 from ctxd.cli.git_hook import install as install_git_hook
 from ctxd.cli.git_hook import uninstall as uninstall_git_hook
-from ctxd.cli.harness_hooks import NAMES, HarnessName
 from ctxd.cli.hook_handlers import UnsuitableFile
 from ctxd.cli.unified_diff import print_diff, unified
 from ctxd.command_line import Command, Group, Stop
 from ctxd.doctor_findings import Finding, fail, ok, warn
+from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd_client.socket_lookup import find_socket
 from ctxd_protocol.default_paths import home
 
@@ -40,7 +40,7 @@ class HarnessState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one harness: ``connected``; ``disabled``, its settings disable hooks; ``outdated``, its hooks are not
     current; ``broken``, its file cannot be read; ``none``. ``fix`` is the remedy, empty if none is needed."""
 
-    harness: HarnessName
+    harness: HarnessCommand
     state: str
     file: str
     found: str
@@ -56,7 +56,7 @@ def install_group() -> None:
     """Connect a harness to ctxd, or git."""
 
 
-def _harness_command(name: HarnessName) -> None:
+def _harness_command(name: HarnessCommand) -> None:
     title = {"claude": "Claude Code", "codex": "codex", "pi": "pi", "opencode": "opencode"}[name]
 
     @install_group.command(
@@ -85,7 +85,7 @@ def _harness_command(name: HarnessName) -> None:
             )
 
 
-for _name in NAMES:
+for _name in HARNESS_OF:
     _harness_command(_name)
 
 
@@ -93,7 +93,7 @@ for _name in NAMES:
 @common
 def status(run: Invocation) -> int:
     """Show which harnesses are connected."""
-    found = [connection(name) for name in NAMES]
+    found = [connection(name) for name in HARNESS_OF]
     if run.screen.as_json:
         run.screen.document({"items": found})
     else:
@@ -105,16 +105,15 @@ def status(run: Invocation) -> int:
 
 
 @click.command(cls=Command, examples="ctx uninstall claude\nctx uninstall codex --dry-run")
-@click.argument("harness", type=click.Choice(NAMES))
+@click.argument("harness", type=click.Choice(tuple(HARNESS_OF)))
 @click.option("--dry-run", is_flag=True, help="Print the change as a patch, and make none.")
 @common
-def uninstall(run: Invocation, harness: str, dry_run: bool) -> None:
+def uninstall(run: Invocation, harness: HarnessCommand, dry_run: bool) -> None:
     """Remove what `ctx install` added for HARNESS.
 
     If nothing else has changed, the file is the same as before, byte for byte.
     """
-    name = cast(HarnessName, harness)
-    _change(run, name, dry_run, lambda text, path: _restored(name, text, path))
+    _change(run, harness, dry_run, lambda text, path: _restored(harness, text, path))
 
 
 @install_group.command(
@@ -138,7 +137,7 @@ def git(run: Invocation, repo: Path, away: bool) -> None:
         run.screen.note("core.hooksPath leads there: every repository that uses it has the hook")
 
 
-def connection(name: HarnessName) -> HarnessState:
+def connection(name: HarnessCommand) -> HarnessState:
     """Return the state of the harness ``name``, read from its file."""
     path = harness_hooks.place(name, os.environ)
 
@@ -163,7 +162,7 @@ def connection(name: HarnessName) -> HarnessState:
     return found("connected", f"connected through {words[0]}")
 
 
-def _stale(name: HarnessName, text: str, words: list[str], path: Path) -> str | None:
+def _stale(name: HarnessCommand, text: str, words: list[str], path: Path) -> str | None:
     """The reason why the hooks in ``text`` are not current; None if they are. Raises: RecursionError."""
     try:
         if harness_hooks.installed(name, text, words, path) != text:
@@ -180,7 +179,7 @@ def _stale(name: HarnessName, text: str, words: list[str], path: Path) -> str | 
 def findings() -> list[Finding]:
     """Check the hooks of every harness, for ``ctx doctor``."""
     found = []
-    for each in map(connection, NAMES):
+    for each in map(connection, HARNESS_OF):
         title = f"hooks of {each.harness}"
         if not each.fix:
             found.append(ok(title, each.found))
@@ -190,7 +189,7 @@ def findings() -> list[Finding]:
     return found
 
 
-def _words(run: Invocation, name: HarnessName, shorten: int | None) -> list[str]:
+def _words(run: Invocation, name: HarnessCommand, shorten: int | None) -> list[str]:
     """The command of the hooks of ``name``. Raises: ``Stop``."""
     beside = [Path(sysconfig.get_path("scripts"), "ctx-hook"), Path(sys.argv[0]).absolute().with_name("ctx-hook")]
     program = next((str(path) for path in beside if os.access(path, os.X_OK)), None)
@@ -210,7 +209,7 @@ def _socket_by_environment() -> str | None:
     return here if here != find_socket(environ={"HOME": home(os.environ)}).path else None
 
 
-def _restored(name: HarnessName, text: str, path: Path) -> str:
+def _restored(name: HarnessCommand, text: str, path: Path) -> str:
     """The file's ``text`` without our hooks: its earlier copy, byte for byte, if nothing else has changed."""
     words, kept = harness_hooks.command(name, text), _read(_backup(path))
     copy = None if kept is None else kept.decode().removeprefix(_MARK)
@@ -221,7 +220,7 @@ def _restored(name: HarnessName, text: str, path: Path) -> str:
     return "" if words is not None and copy is None and left.split() in (["{}"], ["{", "}"]) else left
 
 
-def _change(run: Invocation, name: HarnessName, dry_run: bool, change: Callable[[str, Path], str]) -> bool:
+def _change(run: Invocation, name: HarnessCommand, dry_run: bool, change: Callable[[str, Path], str]) -> bool:
     """Make, or print, a change of the settings file. Returns: True if the text changes. Raises: Stop."""
     path = harness_hooks.place(name, os.environ)
     before = _read(path)
@@ -263,7 +262,7 @@ def _backup(path: Path) -> Path:
     return path.with_name(path.name + BACKUP)
 
 
-def _write(name: HarnessName, path: Path, before: bytes | None, after: str) -> None:
+def _write(name: HarnessCommand, path: Path, before: bytes | None, after: str) -> None:
     """Replace the file at ``path``, or the target of a symbolic link there, atomically. Raises: ``Stop``."""
     target, copy = Path(os.path.realpath(path)), _backup(path)
     try:

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,10 +21,9 @@ from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_codex_
 from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
+from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd.transcripts.records import attachment_of
 from ctxd_protocol import event_types as typed
-
-HarnessName = Literal["claude", "codex", "pi", "opencode"]
 
 _Answer = typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEvent
 
@@ -32,7 +31,7 @@ _Results = defaultdict[str, deque[tuple[int, typed.ToolResultEvent]]]
 
 _CALL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _NOT_IN_TOOL: Final = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
-_SEEN_BY_MODEL: Final[dict[HarnessName, frozenset[str]]] = {
+_SEEN_BY_MODEL: Final[dict[HarnessCommand, frozenset[str]]] = {
     "claude": frozenset(
         {
             "meta",
@@ -105,7 +104,7 @@ class NewSession(NamedTuple):
 
 def written(
     events: Iterable[typed.Event],
-    harness: HarnessName,
+    harness: HarnessCommand,
     new: NewSession,
     *,
     own: bool,
@@ -144,7 +143,9 @@ def written(
 # --- the conversation to continue ---
 
 
-def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> list[typed.Event]:
+def _conversation(
+    events: Iterable[typed.Event], harness: HarnessCommand, own: bool, losses: Losses
+) -> list[typed.Event]:
     kept: list[typed.Event] = []
     places = Places()
     for event in events:
@@ -165,7 +166,7 @@ def _conversation(events: Iterable[typed.Event], harness: HarnessName, own: bool
     return list(_paired(kept, harness, own, losses))
 
 
-def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
+def _goes_on(event: typed.Event, harness: HarnessCommand, own: bool) -> bool:
     match event:
         case typed.SystemEvent():
             return own and _is_seen(event, harness)
@@ -179,14 +180,14 @@ def _goes_on(event: typed.Event, harness: HarnessName, own: bool) -> bool:
             return not isinstance(event, typed.CompactionEvent)
 
 
-def _is_seen(event: typed.SystemEvent, harness: HarnessName) -> bool:
+def _is_seen(event: typed.SystemEvent, harness: HarnessCommand) -> bool:
     """Return True for a notice in a harness's own session that is kept there."""
     if harness == "codex" and event.kind == "developer" and _CODEX_CONTEXT.match(event.text):
         return False
     return event.kind in _SEEN_BY_MODEL[harness] and bool(event.text or event.kind == "bashExecution")
 
 
-def _carried(event: typed.Event, harness: HarnessName, own: bool, losses: Losses) -> typed.Event:
+def _carried(event: typed.Event, harness: HarnessCommand, own: bool, losses: Losses) -> typed.Event:
     """Return an event with only the attachments that a harness can send to its models; its text names the others, as
     providers refuse every request that has one."""
     is_as_it_was = own and harness != "claude"
@@ -201,7 +202,7 @@ def _carried(event: typed.Event, harness: HarnessName, own: bool, losses: Losses
     return msgspec.structs.replace(event, text="\n".join([*filter(None, [event.text]), *names]), attachments=kept)
 
 
-def _can_be_sent(file: typed.Attachment, harness: HarnessName) -> bool:
+def _can_be_sent(file: typed.Attachment, harness: HarnessCommand) -> bool:
     is_image = file.media_type.startswith("image/")
     address = (file.url or "").partition(":")[0]
     match harness:
@@ -215,7 +216,7 @@ def _can_be_sent(file: typed.Attachment, harness: HarnessName) -> bool:
             return file.data is not None or bool(file.url)
 
 
-def _bare(event: typed.Event, harness: HarnessName, own: bool) -> typed.Event:
+def _bare(event: typed.Event, harness: HarnessCommand, own: bool) -> typed.Event:
     """Return an event without ids and members that are only valid in its original session."""
     fields: dict[str, Any] = {"id": None, "parent": None, "meta": _beside(event, harness, own), "secrets": None}
     if isinstance(event, typed.CompactionEvent):
@@ -231,7 +232,7 @@ def _bare(event: typed.Event, harness: HarnessName, own: bool) -> typed.Event:
     return msgspec.structs.replace(event, **fields)
 
 
-def _beside(event: typed.Event, harness: HarnessName, own: bool) -> dict[str, Any] | None:
+def _beside(event: typed.Event, harness: HarnessCommand, own: bool) -> dict[str, Any] | None:
     """Return the members of an event's ``meta`` that ``harness`` needs."""
     meta = event.meta or {}
     match event:
@@ -266,7 +267,7 @@ def _with_output(event: typed.Event) -> list[typed.Event]:
     return [msgspec.structs.replace(event, call=call, args=args), result]
 
 
-def _paired(events: list[typed.Event], harness: HarnessName, own: bool, losses: Losses) -> Iterator[typed.Event]:
+def _paired(events: list[typed.Event], harness: HarnessCommand, own: bool, losses: Losses) -> Iterator[typed.Event]:
     """Yield the events, each response followed by the results of its calls; each call gets a unique id.
 
     Results have the order of their calls, or with ``own`` the order in which they arrived, as the model saw them.

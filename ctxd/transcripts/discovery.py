@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePath
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
+from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd.transcripts.opencode_storage import (
     StoredSession,
     export_records,
@@ -25,8 +26,6 @@ from ctxd.transcripts.records import Record, decoded, number_of, record_of, text
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
 from ctxd_protocol.ids import captured_session_id
 
-Harness = Literal["claude", "codex", "pi", "opencode"]
-
 _PEEKED: Final = 40
 _PEEKED_BYTES: Final = 4 * 1024 * 1024
 _SEARCHED_BYTES: Final = 256 * 1024 * 1024
@@ -34,21 +33,18 @@ _SEARCHED_BYTES: Final = 256 * 1024 * 1024
 
 _AGENT_ID: Final = re.compile(rb'"agentId"\s*:\s*"([^"\\]+)"')
 _TAIL_BYTES: Final = 256 * 1024
-_SUFFIXES: Final[dict[Harness, tuple[str, ...]]] = {
+_SUFFIXES: Final[dict[HarnessCommand, tuple[str, ...]]] = {
     "claude": (".jsonl",),
     "codex": (".jsonl", ".jsonl.zst"),
     "pi": (".jsonl",),
     "opencode": (".db", ".jsonl", ".json"),
 }
-_FORMATS: Final[dict[Harness, tuple[Format, ...]]] = {
+_FORMATS: Final[dict[HarnessCommand, tuple[Format, ...]]] = {
     "claude": ("claude-code", "claude-stream-json"),
     "codex": ("codex", "codex-exec-json"),
     "pi": ("pi", "pi-json-mode"),
     "opencode": ("opencode", "opencode-run-json"),
 }
-AGENTS: Final[dict[Harness, str]] = {"claude": "claude-code", "codex": "codex", "pi": "pi", "opencode": "opencode"}
-"""The agent name of sessions of each harness."""
-
 _HIDDEN: Final = frozenset({"guardian", "review", "memory_consolidation"})
 """Kinds of codex threads that the harness does not list."""
 
@@ -100,7 +96,7 @@ class Transcript(NamedTuple):
     stored: StoredSession | None = None
 
 
-def default_places(harness: Harness, environment: Mapping[str, str], home: Path) -> list[Path]:
+def default_places(harness: HarnessCommand, environment: Mapping[str, str], home: Path) -> list[Path]:
     """Return the places where a harness keeps its sessions, whether or not they exist."""
     match harness:
         case "claude":
@@ -120,7 +116,7 @@ def default_places(harness: Harness, environment: Mapping[str, str], home: Path)
             return [data / chosen] if chosen else [*sorted(data.glob("opencode*.db")), data / "storage"]
 
 
-def candidates(harness: Harness, place: Path) -> Iterator[Path | Skipped]:
+def candidates(harness: HarnessCommand, place: Path) -> Iterator[Path | Skipped]:
     """Yield the files below ``place`` that may be transcripts, sorted by name; symlinks to folders are not followed."""
     if not place.is_dir():
         yield place
@@ -161,7 +157,7 @@ def stat_of(path: Path) -> Stat:
     return Stat(found.st_dev, found.st_ino, size, changed)
 
 
-def transcripts(harness: Harness, path: Path) -> Iterator[Transcript | Skipped]:
+def transcripts(harness: HarnessCommand, path: Path) -> Iterator[Transcript | Skipped]:
     """Yield the sources in a candidate; a database or a folder of opencode holds several."""
     try:
         if harness == "opencode" and path.is_dir():
@@ -188,7 +184,7 @@ def is_of_source(error: Exception) -> bool:
     return isinstance(error, OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
 
 
-def changed_candidate(harness: Harness, path: Path) -> Path | None:
+def changed_candidate(harness: HarnessCommand, path: Path) -> Path | None:
     """Return the candidate to which a changed ``path`` belongs, None for other files."""
     if harness == "opencode":
         for folder in path.parents:
@@ -279,10 +275,10 @@ def _line_start(file: IO[bytes], place: int) -> int:
     return 0
 
 
-def _session(harness: Harness, native: str, path: Path) -> str:
+def _session(harness: HarnessCommand, native: str, path: Path) -> str:
     """Return the session id for ``native``, the same as for the harness's hooks; without ``native``, an id for the
     file."""
-    return captured_session_id(AGENTS[harness], native or f"file-{path}")
+    return captured_session_id(HARNESS_OF[harness], native or f"file-{path}")
 
 
 def _stored(path: Path, session: StoredSession) -> Transcript:
@@ -312,7 +308,7 @@ def _document(path: Path) -> Any:  # noqa: ANN401 - any JSON value
         return decoded(file.read())
 
 
-def _of_lines(harness: Harness, path: Path) -> Transcript | Skipped:
+def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
     records: list[Record] = []
     is_empty = True
     with open_source(path) as file:

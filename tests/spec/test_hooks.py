@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from ctxd.hook import delivery
+from ctxd.transcripts.harnesses import HARNESS_OF
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
 from ctxd_protocol.event_types import (
@@ -535,6 +536,11 @@ def ctx(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "HOME": str(harness.home), "CTXD_SOCKET": harness.daemon.socket}
     environ.pop("XDG_STATE_HOME", None)
     return programs.run("ctx", words, env=environ)
+
+
+@pytest.mark.requirement("HOK-1")
+def test_the_program_knows_the_harnesses_that_the_rest_knows() -> None:
+    assert delivery.HARNESSES == HARNESS_OF
 
 
 @pytest.mark.requirement("HOK-7")

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from ctxd.formats.harness_session import HarnessName, written
+from ctxd.formats.harness_session import written
 from ctxd.formats.losses import Losses
+from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd_protocol import event_types as typed
 from tests.unit.formats.test_session_writers import NEW, READERS, Events, made
 
@@ -36,7 +37,7 @@ def window(events: Events) -> tuple[list[Any], Losses]:
 
 @pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("harness", READERS)
-def test_messages_that_pi_and_opencode_keep_stay(harness: HarnessName) -> None:
+def test_messages_that_pi_and_opencode_keep_stay(harness: HarnessCommand) -> None:
     older = typed.CompactionEvent(summary="OLDER", meta={"firstKeptEntryIndex": 1})
     compaction = typed.CompactionEvent(summary="SUMMARY", meta={"firstKeptEntryIndex": 3})
     found, left_out = made(harness, [older, *SAID, compaction, *NEXT])
@@ -60,7 +61,7 @@ def of_message(event: typed.Event, id: str) -> typed.Event:
 @pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("harness", READERS)
 @pytest.mark.parametrize("history", [None, [user("KEPT-PROMPT"), user("Earlier: SUMMARY")]])
-def test_prompts_that_codex_repeats_beside_a_summary_stay(harness: HarnessName, history: list[Any] | None) -> None:
+def test_prompts_that_codex_repeats_beside_a_summary_stay(harness: HarnessCommand, history: list[Any] | None) -> None:
     meta = {"window_number": 2} if history is None else {"replacement_history": history}
     events = [SAID[0], typed.CompactionEvent(summary="SUMMARY", meta=meta), *NEXT]
     losses = Losses()
@@ -75,7 +76,7 @@ def test_prompts_that_codex_repeats_beside_a_summary_stay(harness: HarnessName, 
 @pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("harness", READERS)
 def test_a_summary_that_codex_alone_can_read_goes_on_there_and_the_prompts_beside_it_everywhere(
-    harness: HarnessName,
+    harness: HarnessCommand,
 ) -> None:
     events = [
         typed.PromptEvent(text="GONE"),

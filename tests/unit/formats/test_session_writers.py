@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from ctxd.formats.codex_v1 import RolloutWriter
-from ctxd.formats.harness_session import INTERRUPTED, RUN_BY_PROVIDER, HarnessName, NewSession, written
+from ctxd.formats.harness_session import INTERRUPTED, RUN_BY_PROVIDER, NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts import claude_code, codex, opencode, pi
+from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd.transcripts.opencode_storage import export_records, numbered
 from ctxd.transcripts.records import lines
 from ctxd_protocol import event_types as typed
@@ -159,7 +160,7 @@ def test_every_kind_of_event_comes_back(again: Any, read: Any, events: Events) -
 # --- hand-over ---
 
 
-def made(harness: HarnessName, events: Events, *, own: bool = False) -> tuple[Events, dict[str, int]]:
+def made(harness: HarnessCommand, events: Events, *, own: bool = False) -> tuple[Events, dict[str, int]]:
     """What a reader finds in the session that is written of ``events``, and what it lacks."""
     losses = Losses()
     content = written(events, harness, NEW, own=own, losses=losses)
@@ -197,7 +198,7 @@ TALK: Events = [
 
 @pytest.mark.requirement("HND-1")
 @pytest.mark.parametrize("harness", READERS)
-def test_a_conversation_is_written_in_the_form_of_every_harness(harness: HarnessName) -> None:
+def test_a_conversation_is_written_in_the_form_of_every_harness(harness: HarnessCommand) -> None:
     found, left_out = made(harness, TALK)
     wanted = list(story(TALK))
     got = list(story(found))
@@ -208,7 +209,7 @@ def test_a_conversation_is_written_in_the_form_of_every_harness(harness: Harness
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
-def test_the_text_names_an_attachment_that_no_model_of_the_harness_takes(harness: HarnessName) -> None:
+def test_the_text_names_an_attachment_that_no_model_of_the_harness_takes(harness: HarnessCommand) -> None:
     local = typed.Attachment(media_type="text/plain", name="a.py", url="file:///w/a.py")
     stored = typed.Attachment(media_type="image/png", artifact="a" * 64)
     events = [typed.PromptEvent(text="Look.", attachments=(IMAGE, local, stored)), typed.ResponseEvent(text="I see.")]
@@ -220,7 +221,7 @@ def test_the_text_names_an_attachment_that_no_model_of_the_harness_takes(harness
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
-def test_what_a_provider_would_refuse_is_mended_or_left_out_and_counted(harness: HarnessName) -> None:
+def test_what_a_provider_would_refuse_is_mended_or_left_out_and_counted(harness: HarnessCommand) -> None:
     found, left_out = made(
         harness,
         [
@@ -254,7 +255,7 @@ def test_what_a_provider_would_refuse_is_mended_or_left_out_and_counted(harness:
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", ["claude", "codex", "pi"])
-def test_reasoning_stays_in_the_harness_that_it_is_from(harness: HarnessName) -> None:
+def test_reasoning_stays_in_the_harness_that_it_is_from(harness: HarnessCommand) -> None:
     thought = typed.ThinkingEvent(text="Hm.", signature="S", encrypted="S", message="m1")
     events = [TALK[0], thought, *TALK[1:]]
     assert ("thinking", "Hm.") in story(made(harness, events, own=True)[0])
@@ -263,7 +264,9 @@ def test_reasoning_stays_in_the_harness_that_it_is_from(harness: HarnessName) ->
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", READERS)
-def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_one_is_none(harness: HarnessName) -> None:
+def test_a_conversation_that_begins_with_an_answer_gets_a_prompt_and_an_empty_one_is_none(
+    harness: HarnessCommand,
+) -> None:
     found, _ = made(harness, [typed.ResponseEvent(text="Fixed.")])
     assert [type(event) for event in found if isinstance(event, typed.PromptEvent | typed.ResponseEvent)] == [
         typed.PromptEvent,
@@ -328,7 +331,9 @@ def test_tools_of_others_that_are_named_like_items_of_codex_are_functions_there(
 
 @pytest.mark.requirement("HND-2")
 @pytest.mark.parametrize("harness", ["claude", "pi"])
-def test_what_the_provider_of_codex_ran_stands_before_its_answer_and_is_not_interrupted(harness: HarnessName) -> None:
+def test_what_the_provider_of_codex_ran_stands_before_its_answer_and_is_not_interrupted(
+    harness: HarnessCommand,
+) -> None:
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
     found, left_out = made(harness, of_items(SEARCHED, SEARCHED, DRAWN, said, CALLED, OUTPUT))
     told = [each[:3] if each[0] != "call" else each[::2] for each in story(found)]
@@ -432,7 +437,7 @@ def test_an_attachment_that_claude_refuses_is_named(own: bool) -> None:
     assert text.splitlines() == ["Look.", *(f"[{name}]" for name in names)] and left_out == {"attachment": 6}
 
 
-NOTICES: dict[HarnessName, list[typed.SystemEvent]] = {
+NOTICES: dict[HarnessCommand, list[typed.SystemEvent]] = {
     "claude": [
         typed.SystemEvent(kind="bash-input", text="<bash-input>git log</bash-input>"),
         typed.SystemEvent(kind="bash-stdout", text="<bash-stdout>one</bash-stdout><bash-stderr></bash-stderr>"),
@@ -459,7 +464,7 @@ NOTICES: dict[HarnessName, list[typed.SystemEvent]] = {
 
 @pytest.mark.requirement("HND-7")
 @pytest.mark.parametrize("harness", NOTICES)
-def test_notices_that_the_model_has_seen_are_in_the_harness_as_they_were(harness: HarnessName) -> None:
+def test_notices_that_the_model_has_seen_are_in_the_harness_as_they_were(harness: HarnessCommand) -> None:
     events = [TALK[0], typed.ResponseEvent(text="So."), *NOTICES[harness]]
     found, left_out = made(harness, events, own=True)
     notices = [event for event in found if isinstance(event, typed.SystemEvent) and event.kind != "session_meta"]

@@ -13,9 +13,10 @@ import pytest
 from ctxd.capture.transcript_plan import TranscriptPlan
 from ctxd.cli.import_reading import fingerprint
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
-from ctxd.formats.harness_session import HarnessName, NewSession, written
+from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.discovery import Harness, Skipped, lines_of, transcripts
+from ctxd.transcripts.discovery import Skipped, lines_of, transcripts
+from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd_protocol.event_types import Event
 from ctxd_protocol.limits import SAFE_INTEGER_MAX
@@ -123,11 +124,11 @@ def test_no_damage_loses_a_line_or_ends_a_reader(seed: int, tmp_path: Path) -> N
         damaged = folder / path.name
         damaged.write_bytes(b"\n".join(lines))
         harness = path.relative_to(ROOT).parts[0].split("-")[0]
-        assert harness in get_args(Harness)
+        assert harness in get_args(HarnessCommand)
         check(damaged, harness)  # type: ignore[arg-type]
 
 
-def check(path: Path, harness: HarnessName) -> None:
+def check(path: Path, harness: HarnessCommand) -> None:
     (source,) = transcripts(harness, path)
     if isinstance(source, Skipped):
         assert source.reason
@@ -154,7 +155,7 @@ def check(path: Path, harness: HarnessName) -> None:
     events = list(DELTA_FORMATS[f"{source.format}-v1"].events(delta.lines for delta in deltas))
     for event in events:
         assert msgspec.json.decode(msgspec.json.encode(event), type=Event) == event
-    for other in get_args(HarnessName):
+    for other in get_args(HarnessCommand):
         written(events, other, NEW, own=other == harness, losses=Losses())
 
 
