@@ -11,8 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.append_planner import AppendWindow, LastRequest, Planner
+from ctxd.assembly.append_planner import Planner
 from ctxd.assembly.append_rendering import Grown, KeptWindow, Rendering, context_of_window, render
+from ctxd.assembly.append_window import AppendWindow, LastRequest
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import (
     Assembled,

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_planner import AppendWindow, Planned
+from ctxd.assembly.append_window import AppendWindow, Planned
 from ctxd.assembly.assembly_record import Assembled, Recorded, target_of
 from ctxd.assembly.calibration import MeasuredRequest
 from ctxd.assembly.render import SEPARATOR

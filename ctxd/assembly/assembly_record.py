@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ctxd.assembly.append_planner import AppendWindow, LastRequest, NotedObject
+from ctxd.assembly.append_window import AppendWindow, LastRequest, NotedObject
 from ctxd.assembly.calibration import Measure
 from ctxd.assembly.context_sections import Composition
 from ctxd.assembly.render import RENDERER, SEPARATOR

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_planner import Level
+from ctxd.assembly.append_window import Level
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import Recorded, read_record
 from ctxd.assembly.window_references import STUB, WHOLE, ObjectRef

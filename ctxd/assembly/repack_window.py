@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from ctxd.assembly.append_planner import AppendWindow, Planned
 from ctxd.assembly.append_rendering import Grown
+from ctxd.assembly.append_window import AppendWindow, Planned
 from ctxd.assembly.repack_policy import CUT_TOKENS_MIN, Aim, Content, Decision, Kind, Rules, decide
 from ctxd.assembly.request_bodies import BEGIN, CONTINUE, is_user_side
 from ctxd.assembly.window_items import (

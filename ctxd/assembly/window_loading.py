@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.append_planner import AppendWindow, Arrivals, FileState, Planned
+from ctxd.assembly.append_window import AppendWindow, Arrivals, FileState, Planned
 from ctxd.assembly.assembly_record import Recorded, note_request
 from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.token_budget import TokenCounter

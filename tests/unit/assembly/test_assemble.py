@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from ctxd.assembly import assemble, render_cache
-from ctxd.assembly.append_planner import AppendWindow
 from ctxd.assembly.append_rendering import KeptWindow, Rendering
+from ctxd.assembly.append_window import AppendWindow
 from ctxd.assembly.assembly_record import Recorded, new_context_id
 from ctxd.errors import CtxdError
 from ctxd.objects import document as documents

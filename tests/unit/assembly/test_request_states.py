@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ctxd.assembly import append_planner
+from ctxd.assembly import append_window
 from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
 from ctxd.assembly.epoch_show import EpochHistory
@@ -448,7 +448,7 @@ async def test_a_window_of_the_last_version_keeps_its_escaping_until_the_next_wi
         made.append(await ask(home, live, format))
 
     with monkeypatch.context() as earlier:
-        earlier.setattr(append_planner, "WINDOW_RENDERER", 2)
+        earlier.setattr(append_window, "WINDOW_RENDERER", 2)
         async with household(tmp_path) as home:
             await home.create()
             await grow(home, PromptEvent(text="Begin"), SystemEvent(text=raw))
