@@ -183,8 +183,8 @@ class InFlight:
         try:
             try:
                 params = entry.decode(raw)
-            except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
-                params = entry.params(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as misfit:
+                params = entry.other_params(raw, misfit)
             if entry.writes:
                 write = write_request(request.method, self.caller.principal, params)
                 result = entry.call(self.caller, params, write)

@@ -28,8 +28,10 @@ Its first step runs inline, in the order in which calls arrive; a handler that d
 there on it runs under the deadline of its call. A write marks its request as submitted when it submits.
 """
 
-_ITEMS: Final = msgspec.json.Decoder(list[Raw])
+Misfit = msgspec.DecodeError | UnicodeDecodeError | TypeError
+"""Raised by ``MethodEntry.decode`` for params that are no object with the method's members."""
 
+_ITEMS: Final = msgspec.json.Decoder(list[Raw])
 
 _MIB: Final = 1024 * 1024
 
@@ -59,7 +61,8 @@ ANSWER_BYTES: Final = {
 
 
 class MethodEntry:
-    """One method in the table of one kind of connection. ``decode`` turns params bytes into the method's struct.
+    """One method in the table of one kind of connection. ``decode`` turns params bytes into the method's struct, or
+    raises a ``Misfit``.
 
     ``answer_bytes`` are reserved before the call starts; 0 for a method with short replies. ``is_metered``: a call may
     have to wait for others, because it writes or its reply is large. ``looks_up``: the handler is a plain function.
@@ -77,24 +80,22 @@ class MethodEntry:
         self.decode: Callable[[Any], Any] = msgspec.json.Decoder(method.params).decode
         self.default = _default(method)
 
-    def params(self, raw: Raw | UnsetType) -> Any:  # noqa: ANN401 - the method's own struct
-        """Decode the params ``raw`` to the method's struct; they may be given by name, by position, or not at all.
+    def other_params(self, raw: Raw | UnsetType, misfit: Misfit) -> Any:  # noqa: ANN401 - the method's own struct
+        """The method's struct for the params ``raw``, which ``decode`` refused with ``misfit``: they may be given by
+        position, or not at all.
 
         Raises: CtxdError ``invalid_params`` if they do not fit, MalformedParams if they are neither array nor object.
         """
-        try:
-            return self.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as exc:
-            if raw is UNSET:
-                if self.default is None:
-                    raise CtxdError("invalid_params", f"{self.method.name} needs params", hint=_HINT) from None
-                return self.default
-            first = bytes(raw)[:1]
-            if first == b"[":
-                return self._by_position(raw)
-            if first != b"{":
-                raise MalformedParams from exc
-            raise params_error(exc, self.method.params) from exc
+        if raw is UNSET:
+            if self.default is None:
+                raise CtxdError("invalid_params", f"{self.method.name} needs params", hint=_HINT) from None
+            return self.default
+        first = bytes(raw)[:1]
+        if first == b"[":
+            return self._by_position(raw)
+        if first != b"{":
+            raise MalformedParams from misfit
+        raise params_error(misfit, self.method.params) from misfit
 
     def _by_position(self, raw: Raw) -> Any:  # noqa: ANN401 - the method's own struct
         names = self.method.params.__struct_encode_fields__

@@ -28,7 +28,14 @@ def caller(capability="host", session=None):
 
 
 def params(method, raw):
-    return MethodEntry(METHODS[method], lambda caller, params: params).params(msgspec.Raw(raw))
+    return params_of(MethodEntry(METHODS[method], lambda caller, params: params), raw)
+
+
+def params_of(entry, raw):
+    try:
+        return entry.decode(msgspec.Raw(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as misfit:
+        return entry.other_params(msgspec.Raw(raw), misfit)
 
 
 @pytest.mark.requirement("RPC-3")
@@ -49,11 +56,11 @@ def test_what_a_capability_does_not_reach_is_not_in_its_table():
 def test_a_connection_bound_to_a_session_sees_no_other_and_need_not_name_its_own():
     entry = build_table({"object.get": lambda caller, params: params}, "session")["object.get"]
     bound = caller("session", "s-1")
-    own = entry.call(bound, entry.params(msgspec.Raw(b'{"object":"o-1","session":"s-1"}')))
-    unnamed = entry.call(bound, entry.params(msgspec.Raw(b'{"object":"o-1"}')))
+    own = entry.call(bound, params_of(entry, b'{"object":"o-1","session":"s-1"}'))
+    unnamed = entry.call(bound, params_of(entry, b'{"object":"o-1"}'))
     assert (own.session, unnamed.session) == ("s-1", "s-1")
     with pytest.raises(CtxdError) as refused:
-        entry.call(bound, entry.params(msgspec.Raw(b'{"object":"o-1","session":"s-2"}')))
+        entry.call(bound, params_of(entry, b'{"object":"o-1","session":"s-2"}'))
     assert refused.value.code == "session_not_found"
 
 
