@@ -1,6 +1,7 @@
 """Windows of the layout ``append`` in memory: rendered as text or as a request, and as the reply to clients."""
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import Final
 
 import msgspec
@@ -12,15 +13,33 @@ from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.request_bodies import RequestBody, request_body
 from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.token_budget import sha256
-from ctxd.assembly.window_items import WindowItem
-from ctxd.assembly.window_loading import ReadBound, WindowReader, window_blocks
+from ctxd.assembly.window_items import (
+    AssistantText,
+    ImageItem,
+    Reasoning,
+    SystemText,
+    ToolOutput,
+    ToolUse,
+    Update,
+    UserText,
+    WindowItem,
+)
+from ctxd.assembly.window_loading import ReadBound, WindowReader
 from ctxd.assembly.window_references import Material
 from ctxd.sessions.session import LiveSession
-from ctxd_protocol.context_types import AssembledContext, BudgetPlan, RequestCost, SectionSize
+from ctxd_protocol.context_types import AssembledContext, Block, BudgetPlan, RequestCost, SectionSize
 from ctxd_protocol.ids import chat_id, system_prompt_id
 
 _WIDE_SIZE_MIN: Final = 1024 * 1024
 """Size of a window, in characters or bytes, above which the width of its characters counts."""
+
+_LINE: Final = "WINDOW_ITEM"
+
+_PLACES: Final[dict[type[WindowItem], tuple[str, str]]] = {
+    SystemText: ("system_prompt", "baseline"),
+    Update: ("updates", "update"),
+}
+"""Section and reason of the blocks of these items; those of all others are ``conversation``."""
 
 
 class Rendering(msgspec.Struct, frozen=True):
@@ -66,7 +85,7 @@ def render(
     """Render ``items`` for ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
     if target is not None:
         return Rendering(target, "", request_body(items, target, frozenset(ends), renderer))
-    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
+    blocks = window_blocks(session, items)
     return Rendering(None, SEPARATOR.join(block.text for block in blocks), None)
 
 
@@ -111,7 +130,7 @@ def context_of_window(
     cost: RequestCost | None,
 ) -> AssembledContext:
     """The reply for ``record``. ``rendering`` shows ``items``."""
-    blocks = window_blocks(items, (system_prompt_id(session), chat_id(session)))
+    blocks = window_blocks(session, items)
     sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
     for block in blocks:
         size = sizes[block.section]
@@ -147,3 +166,51 @@ def context_of_window(
         repacked=None if record.window is None else record.window.repacked,
         cost=cost,
     )
+
+
+def window_blocks(session: str, items: Iterable[WindowItem]) -> list[Block]:
+    """``items`` as blocks of text."""
+    blocks, offset = [], 0
+    prompt, chat = system_prompt_id(session), chat_id(session)
+    for item in items:
+        section, reason = _PLACES.get(type(item), ("conversation", "conversation"))
+        title, body = _described(item)
+        if _LINE in body:
+            lines = body.split("\n")
+            body = "\n".join(f"\\{line}" if line.lstrip("\\").startswith(_LINE) else line for line in lines)
+        whole = f"{_LINE} {title}\n{body}"
+        blocks.append(
+            Block(
+                section=section,
+                text=whole,
+                offset=offset,
+                tokens=ceil(item.tokens),
+                reason=reason,
+                object=item.object or (prompt if section == "system_prompt" else chat),
+            )
+        )
+        offset += len(whole.encode()) + len(SEPARATOR)
+    return blocks
+
+
+def _described(item: WindowItem) -> tuple[str, str]:
+    """First line and text of an item."""
+    match item:
+        case SystemText():
+            return "kind=system", item.text
+        case ToolUse():
+            return f"kind=call id={item.call} tool={item.tool}", item.arguments
+        case ToolOutput():
+            state = "" if item.shown == "whole" else f" {item.shown}"
+            images = f"\n[{len(item.pictures)} images]" if item.pictures else ""
+            return f"kind=output id={item.call}{state}", item.text + images
+        case ImageItem():
+            return "kind=image", f"[{item.picture.media_type}]"
+        case Reasoning():
+            return "kind=reasoning", item.text
+        case Update():
+            return "kind=update", item.text
+        case UserText():
+            return "kind=user", item.text
+        case AssistantText():
+            return "kind=assistant", item.text

@@ -1,4 +1,4 @@
-"""Loading of windows: from their records, from later events of the session, and from the data both refer to; as text.
+"""Loading of windows: from their records, from later events of the session, and from the data both refer to.
 
 A window is stored in the records of its assemblies, each of which has the part that it added. In memory it is a cache:
 a window that is read again, after a restart or an eviction, is the same window, byte for byte.
@@ -8,7 +8,6 @@ from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from math import ceil
 from typing import Final
 
 import msgspec
@@ -16,17 +15,9 @@ import msgspec
 from ctxd import limits
 from ctxd.assembly.append_window import AppendWindow, Arrivals, FileState, Planned
 from ctxd.assembly.assembly_record import Recorded, note_request
-from ctxd.assembly.render import SEPARATOR
 from ctxd.assembly.token_budget import TokenCounter
 from ctxd.assembly.window_items import (
-    AssistantText,
-    ImageItem,
-    Reasoning,
-    SystemText,
-    ToolOutput,
     ToolUse,
-    Update,
-    UserText,
     WindowItem,
 )
 from ctxd.assembly.window_references import (
@@ -51,7 +42,6 @@ from ctxd.sessions.session import LiveSession
 from ctxd.sessions.stored_session import events_size
 from ctxd.store import commit_index
 from ctxd.store.store import VersionStore
-from ctxd_protocol.context_types import Block
 from ctxd_protocol.event_types import CompactionEvent, Event, ToolCallEvent, ToolResultEvent
 from ctxd_protocol.ids import system_prompt_id, toolcall_alias
 
@@ -336,53 +326,3 @@ def _calls_of(
                     names[ref.object], object = ref.call, ref.object
                 facts[ref.call] = msgspec.structs.replace(call, object=object, has_output=True)
     return names, facts
-
-
-_LINE: Final = "WINDOW_ITEM"
-
-
-def window_blocks(items: Sequence[WindowItem], session_objects: tuple[str, str]) -> list[Block]:
-    """``items`` as blocks of text. ``session_objects``: ids of the system prompt and of the chat."""
-    blocks, offset = [], 0
-    for item in items:
-        section, reason, title, text = _described(item)
-        body = text
-        if _LINE in text:
-            lines = text.split("\n")
-            body = "\n".join(f"\\{line}" if line.lstrip("\\").startswith(_LINE) else line for line in lines)
-        whole = f"{_LINE} {title}\n{body}"
-        blocks.append(
-            Block(
-                section=section,
-                text=whole,
-                offset=offset,
-                tokens=ceil(item.tokens),
-                reason=reason,
-                object=item.object or session_objects[section != "system_prompt"],
-            )
-        )
-        offset += len(whole.encode()) + len(SEPARATOR)
-    return blocks
-
-
-def _described(item: WindowItem) -> tuple[str, str, str, str]:
-    """Section, reason, first line and text of an item."""
-    match item:
-        case SystemText():
-            return "system_prompt", "baseline", "kind=system", item.text
-        case ToolUse():
-            return "conversation", "conversation", f"kind=call id={item.call} tool={item.tool}", item.arguments
-        case ToolOutput():
-            state = "" if item.shown == "whole" else f" {item.shown}"
-            images = f"\n[{len(item.pictures)} images]" if item.pictures else ""
-            return "conversation", "conversation", f"kind=output id={item.call}{state}", item.text + images
-        case ImageItem():
-            return "conversation", "conversation", "kind=image", f"[{item.picture.media_type}]"
-        case Reasoning():
-            return "conversation", "conversation", "kind=reasoning", item.text
-        case Update():
-            return "updates", "update", "kind=update", item.text
-        case UserText():
-            return "conversation", "conversation", "kind=user", item.text
-        case AssistantText():
-            return "conversation", "conversation", "kind=assistant", item.text

@@ -4,9 +4,9 @@ import re
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from ctxd.assembly.append_rendering import window_blocks
 from ctxd.assembly.render import LINE_ENDS, escape, quote
 from ctxd.assembly.window_items import UserText
-from ctxd.assembly.window_loading import window_blocks
 from tests.unit.assembly.contexts import drawn, shrinkable, texts
 from tests.unit.assembly.parsing import NotARendering, parse, unescape
 from tests.unit.assembly.reference import (
@@ -207,6 +207,6 @@ class _Unsplit(str):
 def test_blocks_split_only_texts_that_could_be_taken_for_an_item() -> None:
     text = "one\nWINDOW_ITEM kind=user\ntwo"
     items = [UserText(key=str(nth), tokens=1, turn=0, text=each) for nth, each in enumerate((_Unsplit("a\nb"), text))]
-    plain, escaped = window_blocks(items, ("prompt", "chat"))
+    plain, escaped = window_blocks("s", items)
     assert plain.text == "WINDOW_ITEM kind=user\na\nb"
     assert escaped.text == "WINDOW_ITEM kind=user\none\n\\WINDOW_ITEM kind=user\ntwo"
