@@ -4,16 +4,15 @@ The records hold everything that was sent, so a restart between two requests cha
 prefix. If nothing was added and the form has not changed, nothing is written.
 """
 
-from collections.abc import Callable, Mapping
 from math import ceil
 from typing import NamedTuple
 
 import msgspec
 
 from ctxd import limits
-from ctxd.assembly.append_planner import Planner
+from ctxd.assembly.append_planner import Planner, PlanRules
 from ctxd.assembly.append_rendering import Grown, KeptWindow, Rendering, context_of_window, render
-from ctxd.assembly.append_window import AppendWindow, LastRequest
+from ctxd.assembly.append_window import AppendWindow, Arrivals, LastRequest, Planned
 from ctxd.assembly.assembly_archive import Archive
 from ctxd.assembly.assembly_record import (
     Assembled,
@@ -33,7 +32,7 @@ from ctxd.assembly.calibration import REQUESTS_KEPT, calibrated
 from ctxd.assembly.context_sections import too_long
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render_cache import KeptContext, RenderCache
-from ctxd.assembly.repack_policy import VERSION, Aim, Decision, Kind
+from ctxd.assembly.repack_policy import VERSION, Aim, Decision
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
 from ctxd.assembly.request_figures import with_figures
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
@@ -51,27 +50,20 @@ from ctxd.sessions.sandbox_file_visibility import Visibility
 from ctxd.sessions.session import LiveSession, WriteRequest
 
 
-async def grow(
-    reader: WindowReader,
+def planned_part(
     live: LiveSession,
     window: AppendWindow,
-    bound: ReadBound,
-    *,
-    rules_of: Callable[[str | None], tuple[Mapping[Kind, int], SystemUpdates | None]],
+    batch: Arrivals,
+    rules: PlanRules,
     components: Components,
     address: Addressing,
     tools: tuple[str, ...] | None,
-    is_whole: bool = False,
-) -> Grown:
-    """Plan the next part of ``window``, which belongs to ``live``; the caller holds its lock. ``rules_of`` takes the
-    newest model that answered since the last request, or None, and returns ``cuts`` and ``system_updates`` of
-    ``Planner``. ``components``: their current state. ``tools``: see ``Planner``. ``is_whole``: load the material of the
-    whole window, not only of the new part.
+) -> Planned:
+    """The next part of ``window``, which belongs to ``live``: ``batch``, and the changes of ``components``, given their
+    current state. ``tools``: see ``Planner``.
 
-    Raises: CtxdError source_unreachable if a component of the first baseline cannot be read, too_large, corrupt,
-    store_failed. Cancel: safe.
+    Raises: CtxdError source_unreachable if a component of the first baseline cannot be read.
     """
-    window, batch = await reader.batch(live, window, live.assembly + 1, bound)
     known = {address: text for address, text in window.texts.items() if text is not None}
     first = not window.refs and not window.epoch.epoch
     try:
@@ -84,13 +76,28 @@ async def grow(
             " session's components, and send the request again.",
             outcome="not_applied",
         ) from blocked
-    cuts, system_updates = rules_of(batch.spoken)
-    planner = Planner(window, batch, cuts=cuts, system_updates=system_updates, differing=differing, tools=tools)
-    planned = planner.plan()
+    return Planner(window, batch, rules=rules, differing=differing, tools=tools).plan()
+
+
+async def grow(
+    reader: WindowReader,
+    live: LiveSession,
+    window: AppendWindow,
+    batch: Arrivals,
+    planned: Planned,
+    bound: ReadBound,
+    *,
+    is_whole: bool,
+) -> Grown:
+    """``window``, which belongs to ``live``, with the items of ``planned``, its next part. ``is_whole``: load the
+    material of the whole window, not only of the new part.
+
+    Raises: CtxdError too_large, corrupt, store_failed. Cancel: safe.
+    """
     heads = [*batch.outputs.values(), *(file.stored for file in batch.files.values()), *batch.recorded]
     heads += [batch.prompt] if batch.prompt is not None else []
     events = {place: event for place, _, event in batch.events}
-    versions, texts = {stored.document.id: stored for stored in heads}, {**window.texts, **differing.texts}
+    versions, texts = {stored.document.id: stored for stored in heads}, {**window.texts, **planned.texts}
     refs = (*window.refs, *planned.refs) if is_whole else planned.refs
     material = await reader.material(live, refs, events, versions, texts, bound)
     items = reader.items(window, planned, material)
@@ -250,17 +257,13 @@ class AppendAssembler:
         before = kept.window
         assert before is not None, "it was read"
         expected = _epoch_head(live, before)
-        grown = await grow(
-            self._archive.windows,
-            live,
-            before.window,
-            bound,
-            rules_of=lambda spoken: self._plan_rules(live, wanted, spoken or before.window.model),
-            components=await self._observed(live, call),
-            address=self._observer.address,
-            tools=None if wanted.format is None else tuple(tool.name for tool in wanted.tools),
-            is_whole=is_whole,
-        )
+        components = await self._observed(live, call)
+        reader = self._archive.windows
+        window, batch = await reader.batch(live, before.window, live.assembly + 1, bound)
+        rules = self._plan_rules(live, wanted, batch.spoken or before.window.model)
+        tools = None if wanted.format is None else tuple(tool.name for tool in wanted.tools)
+        planned = planned_part(live, window, batch, rules, components, self._observer.address, tools)
+        grown = await grow(reader, live, window, batch, planned, bound, is_whole=is_whole)
         texts, floor_vt = await self._observer.documents(live.session, grown.planned.texts)
         if cleared != self._cache.cleared:
             return None
@@ -288,18 +291,16 @@ class AppendAssembler:
         confined = self._visibility.restricts(live.session)
         return await self._observer.observe(live, call.without_id(), confined=confined)
 
-    def _plan_rules(
-        self, live: LiveSession, wanted: Wanted, spoken: str | None
-    ) -> tuple[Mapping[Kind, int], SystemUpdates | None]:
-        """``cuts`` and ``system_updates`` of ``Planner`` for the window of ``live``. ``spoken``: the model if
-        ``wanted`` names none. Raises: CtxdError invalid_params."""
+    def _plan_rules(self, live: LiveSession, wanted: Wanted, spoken: str | None) -> PlanRules:
+        """The rules for the window of ``live``. ``spoken``: the model if ``wanted`` names none. Raises: CtxdError
+        invalid_params."""
         name = wanted.model or spoken
         if wanted.format is None or name is None:
-            return UNJUDGED_CUTS, None
+            return PlanRules(UNJUDGED_CUTS)
         model = self._models.get(name)
         place: SystemUpdates = "behind_user" if wanted.format == "anthropic-messages" else "anywhere"
         rules = rules_for(model, live.settings.budget_tokens, wanted.max_tokens, self._aim)
-        return rules.cuts, place if model.system_updates else "none"
+        return PlanRules(rules.cuts, place if model.system_updates else "none")
 
     def _moment(self, live: LiveSession, window: AppendWindow, target: RequestTarget) -> Moment:
         """The inputs of a decision on the next request for ``target``, besides the window. Raises: CtxdError

@@ -97,6 +97,14 @@ def _steps(events: Sequence[tuple[Place, int, Event]]) -> list[_Step]:
     return steps
 
 
+class PlanRules(msgspec.Struct, frozen=True):
+    """Rules for the model of a window. ``cuts``: tokens to which an output is cut, by its kind. ``system_updates``:
+    None if the window is for no model."""
+
+    cuts: Mapping[Kind, int]
+    system_updates: SystemUpdates | None = None
+
+
 class Planner:
     """Plans one batch for ``window``, which it does not change. Each instance is used once."""
 
@@ -105,18 +113,16 @@ class Planner:
         window: AppendWindow,
         batch: Arrivals,
         *,
-        cuts: Mapping[Kind, int],
-        system_updates: SystemUpdates | None,
+        rules: PlanRules,
         differing: Differences,
         tools: tuple[str, ...] | None,
     ) -> None:
-        """``cuts``: tokens to which an output is cut, by its kind. ``system_updates``: None if the window is for no
-        model. ``differing``: components that differ from what the model was shown; ``tools``: names of the tools that
-        the request declares, None if the window is for no request."""
+        """``differing``: components that differ from what the model was shown; ``tools``: names of the tools that the
+        request declares, None if the window is for no request."""
         self._window = window
         self._batch = batch
-        self._cuts = cuts
-        self._system_updates = system_updates if window.renderer >= SYSTEM_UPDATES_SINCE else None
+        self._cuts = rules.cuts
+        self._system_updates = rules.system_updates if window.renderer >= SYSTEM_UPDATES_SINCE else None
         self._differing = differing
         self._tools = tools
         self._names: dict[str, str] = {}
