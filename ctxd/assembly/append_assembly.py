@@ -4,9 +4,6 @@ The records hold everything that was sent, so a restart between two requests cha
 prefix. If nothing was added and the form has not changed, nothing is written.
 """
 
-from math import ceil
-from typing import NamedTuple
-
 import msgspec
 
 from ctxd import limits
@@ -20,7 +17,6 @@ from ctxd.assembly.assembly_record import (
     Recorded,
     WindowPart,
     document_of,
-    named,
     new_context_id,
     note_request,
     read_record,
@@ -32,9 +28,9 @@ from ctxd.assembly.calibration import REQUESTS_KEPT, calibrated
 from ctxd.assembly.context_sections import too_long
 from ctxd.assembly.pricing import cost_of
 from ctxd.assembly.render_cache import KeptContext, RenderCache
-from ctxd.assembly.repack_policy import VERSION, Aim, Decision
+from ctxd.assembly.repack_policy import VERSION, Aim
 from ctxd.assembly.repack_window import UNJUDGED_CUTS, Moment, rules_for
-from ctxd.assembly.request_figures import with_figures
+from ctxd.assembly.request_figures import JudgedPart, figures_of
 from ctxd.assembly.request_target import RequestTarget, Wanted, target_for
 from ctxd.assembly.token_budget import sha256
 from ctxd.assembly.window_items import SystemUpdates, ToolOutput, ToolUse, Update, WindowItem
@@ -45,7 +41,6 @@ from ctxd.epochs.component_loading import ComponentObserver
 from ctxd.epochs.epoch_state import Begin, EpochHead, LostRace, append
 from ctxd.errors import CtxdError
 from ctxd.models import Models
-from ctxd.objects.document import Document
 from ctxd.sessions.sandbox_file_visibility import Visibility
 from ctxd.sessions.session import LiveSession, WriteRequest
 
@@ -105,30 +100,30 @@ async def grow(
     loadable = ToolOutput | ToolUse | Update
     cut = {item.object for each in items for item in each if isinstance(item, loadable) and item.shown == "cut"}
     noted = tuple(msgspec.structs.replace(each, level="pool") if each.object in cut else each for each in planned.noted)
-    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, batch.spoken, material)
+    return Grown(window, msgspec.structs.replace(planned, noted=noted), items, not window.refs, material)
 
 
-def record_of(
-    live: LiveSession, grown: Grown, rendering: Rendering, before: Rendering | None, now: int, decision: Decision | None
-) -> Recorded:
-    """The record of an assembly, without its context id. ``now``: ms since 1970. ``decision``: the policy's decision
-    that ``grown`` follows, None if the policy was not applied."""
-    number, items, plain = live.assembly + 1, grown.flat(), rendering.plain
-    same = None
+def record_of(live: LiveSession, part: JudgedPart, rendering: Rendering, now: int, *, dry_run: bool) -> Recorded:
+    """The record of the assembly of ``part``; for a dry run, with number 0 and without a context id. ``now``: ms since
+    1970."""
+    number, grown, decision = live.assembly + 1, part.judged.grown, part.judged.decision
+    plain, parent, ids = rendering.plain, live.context_id or "", part.kept.context_ids
+    assert ids is not None, "they were read"
+    digest, before, same = sha256(plain.decode()), part.before.rendering, None
     if before is not None and (before.target and before.target.format) == (
         rendering.target and rendering.target.format
     ):
         same = _equal_prefix(before.plain, plain)
     target, planned = rendering.target, grown.planned
     return Recorded(
-        number=number,
+        number=0 if dry_run else number,
         segments=live.state.segments,
         turn=live.state.turn,
-        context_id="",
-        parent=live.context_id or "",
-        sha256=sha256(plain.decode()),
+        context_id="" if dry_run else new_context_id(parent, digest, now, live.settings.agent, ids),
+        parent=parent,
+        sha256=digest,
         bytes=len(plain),
-        tokens=ceil(sum(item.tokens for item in items)),
+        tokens=part.judged.tokens,
         stable_prefix=same,
         assembled_at=now,
         renderer=grown.window.renderer,
@@ -146,20 +141,10 @@ def record_of(
             repacked=None if decision is None else decision.reason,
             policy=None if decision is None else VERSION,
             carried={} if decision is None else decision.carried,
+            figures=figures_of(part, len(plain), same),
             epoch=planned.event,
         ),
     )
-
-
-class _NextPart(NamedTuple):
-    """The next addition to a window. ``texts``: documents of new component texts; ``floor_vt``: the least valid time
-    for them."""
-
-    kept: KeptContext
-    before: KeptWindow
-    grown: Grown
-    texts: tuple[Document, ...]
-    floor_vt: int
 
 
 class AppendAssembler:
@@ -189,26 +174,20 @@ class AppendAssembler:
     ) -> Assembled:
         """Extend the window of ``live`` by later events, render it in the form ``wanted``, and record it. ``dry_run``:
         see ``Assembler.look``."""
-        next_part, target, moment, done = await self._judged_part(live, call, wanted, chars_max)
-        kept, before, came, texts, floor_vt = next_part
-        assert kept.context_ids is not None, "they were read"
-        request, last = next_request(live.assembly + 1, before.record, target), before.rendering
-        grown, decision = done.grown, done.decision
-        is_same = last is not None and not came.planned.refs and last.target == target
-        if is_same and before.record is not None and (decision is None or decision.reason is None):
+        part = await self._judged_part(live, call, wanted, chars_max)
+        kept, before, grown, decision = part.kept, part.before, part.judged.grown, part.judged.decision
+        if part.is_same and before.record is not None and (decision is None or decision.reason is None):
             return self._repeated_window(live, call, before, before.record)
-        made, items = self._window_rendered(live, grown, target, chars_max)
-        record = record_of(live, grown, made, last, self._clock.wall_ms(), decision)
-        record = with_figures(record, before, came, done, request, moment)
-        id = new_context_id(record.parent, record.sha256, record.assembled_at, live.settings.agent, kept.context_ids)
-        record = named(record, id, dry_run=dry_run)
+        rendering, items = self._window_rendered(live, grown, part.target, chars_max)
+        record = record_of(live, part, rendering, self._clock.wall_ms(), dry_run=dry_run)
         cost = cost_of(record, self._models)
-        context = context_of_window(live.session, record, items, made, live.settings.budget_tokens, cost)
+        context = context_of_window(live.session, record, items, rendering, live.settings.budget_tokens, cost)
         if dry_run:
             return Assembled(context, live.barrier)
-        document = document_of(live.session, record, tools_text(target), wanted.secrets)
-        result, puts = KeptNumber(record.number), (document, *texts)
-        pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=floor_vt)
+        document = document_of(live.session, record, tools_text(part.target), wanted.secrets)
+        result, puts, id = KeptNumber(record.number), (document, *part.texts), record.context_id
+        pending = live.commit(call, puts=puts, result=result, assembly=(record.number, id), floor_vt=part.floor_vt)
+        assert kept.context_ids is not None, "they were read"
         kept.context_ids.add(id)
         window = grown.window
         window.base = record.number if grown.is_new else window.base
@@ -216,39 +195,28 @@ class AppendAssembler:
         window.ends = window.ends_with(len(items))
         note_request(window, record)
         requests = measured_requests((record,), before.requests)
-        kept.window = KeptWindow(window, record, made, Assembled(context, pending), requests)
+        kept.window = KeptWindow(window, record, rendering, Assembled(context, pending), requests)
         self._cache.put(kept)
         return Assembled(context, pending, carries_receipt=True)
 
     async def _judged_part(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, chars_max: int | None
-    ) -> tuple[_NextPart, RequestTarget | None, Moment | None, Judged]:
-        """The next addition to the window of ``live``, the target of its request and the moment of the decision (both
-        None for text), and the policy's decision. Nothing awaits after the last check."""
+    ) -> JudgedPart:
+        """The next addition to the window of ``live``, with the policy's decision. Nothing awaits after the last
+        check."""
         is_whole = False
         while True:
-            next_part = await self._next_part(live, call, wanted, ReadBound(live.session, chars_max), is_whole=is_whole)
-            if next_part is None:
-                continue
-            before, came = next_part.before, next_part.grown
-            target = target_for(live.lineage.root, wanted, came.spoken or before.window.model, self._models)
-            if target is None:
-                return next_part, None, None, unjudged(came)
-            moment, last = self._moment(live, before.window, target), before.rendering
-            is_same = last is not None and not came.planned.refs and last.target == target
-            # The budget may have changed.
-            if is_same and not _exceeds(before, moment):
-                return next_part, target, moment, unjudged(came)
-            known = calibrated(before.requests, live.state.usage, target.format, target.model)
-            done = judged(came, moment, known, next_request(live.assembly + 1, before.record, target))
-            if is_whole or done.decision is None or not done.decision.over_by:
-                return next_part, target, moment, done
-            # Even the part that was sent exceeds the budget, and it has to be read again to be cut.
-            is_whole = True
+            part = await self._next_part(live, call, wanted, ReadBound(live.session, chars_max), is_whole=is_whole)
+            if part is not None:
+                decision = part.judged.decision
+                if is_whole or decision is None or not decision.over_by:
+                    return part
+                # Even the part that was sent exceeds the budget, and it has to be read again to be cut.
+                is_whole = True
 
     async def _next_part(
         self, live: LiveSession, call: WriteRequest, wanted: Wanted, bound: ReadBound, *, is_whole: bool
-    ) -> _NextPart | None:
+    ) -> JudgedPart | None:
         """The next addition to the window of ``live``, or None if a concurrent change made it stale and the caller must
         retry. ``is_whole``: see ``grow``. Nothing awaits after the last check."""
         kept, cleared = self._cache.of(live), self._cache.cleared
@@ -263,15 +231,23 @@ class AppendAssembler:
         rules = self._plan_rules(live, wanted, batch.spoken or before.window.model)
         tools = None if wanted.format is None else tuple(tool.name for tool in wanted.tools)
         planned = planned_part(live, window, batch, rules, components, self._observer.address, tools)
-        grown = await grow(reader, live, window, batch, planned, bound, is_whole=is_whole)
-        texts, floor_vt = await self._observer.documents(live.session, grown.planned.texts)
+        new_part = await grow(reader, live, window, batch, planned, bound, is_whole=is_whole)
+        texts, floor_vt = await self._observer.documents(live.session, planned.texts)
         if cleared != self._cache.cleared:
             return None
         try:
-            append(grown.window.epoch, _epoch_head(live, before), expected, grown.planned.event)
+            append(window.epoch, _epoch_head(live, before), expected, planned.event)
         except LostRace:
             return None
-        return _NextPart(kept, before, grown, texts, floor_vt)
+        target = target_for(live.lineage.root, wanted, batch.spoken or before.window.model, self._models)
+        moment = None if target is None else self._moment(live, before.window, target)
+        last = before.rendering
+        is_same = last is not None and not planned.refs and last.target == target
+        return JudgedPart(
+            kept=kept, before=before, new_part=new_part, target=target, moment=moment,
+            judged=_judged(live, before, new_part, target, moment, is_same=is_same),
+            is_same=is_same, texts=texts, floor_vt=floor_vt,
+        )  # fmt: skip
 
     def _repeated_window(self, live: LiveSession, call: WriteRequest, kept: KeptWindow, record: Recorded) -> Assembled:
         """The reply for ``record``, the newest of the window ``kept``, if nothing was added to it."""
@@ -328,11 +304,11 @@ class AppendAssembler:
     ) -> tuple[Rendering, list[WindowItem]]:
         """The grown window rendered for ``target``, and its items. Raises: CtxdError too_large."""
         items = grown.flat()
-        made = render(live.session, items, target, grown.window.ends_with(len(items)), grown.window.renderer)
+        rendering = render(live.session, items, target, grown.window.ends_with(len(items)), grown.window.renderer)
         most = min(limits.CONTEXT_CHARS_MAX, limits.CONTEXT_CHARS_MAX if chars_max is None else chars_max)
-        if len(made.plain) > most:
-            raise too_long(live.session, len(made.plain), most)
-        return made, items
+        if len(rendering.plain) > most:
+            raise too_long(live.session, len(rendering.plain), most)
+        return rendering, items
 
     async def _recall_window(self, kept: KeptContext, bound: ReadBound) -> None:
         """Load the window as the session's last assembly left it: after a restart of the daemon, or an eviction."""
@@ -345,6 +321,24 @@ class AppendAssembler:
         window.requests = measured_requests(await self._archive.newest_requests(live.session, REQUESTS_KEPT))
         kept.context_ids = kept.context_ids or set(known.numbers)
         kept.window = window
+
+
+def _judged(
+    live: LiveSession,
+    before: KeptWindow,
+    new_part: Grown,
+    target: RequestTarget | None,
+    moment: Moment | None,
+    *,
+    is_same: bool,
+) -> Judged:
+    """``new_part`` with the policy's decision; without one for text, and if nothing was added and the budget suffices,
+    which may have changed."""
+    request = next_request(live.assembly + 1, before.record, target)
+    if target is None or moment is None or (is_same and not _exceeds(before, moment)):
+        return unjudged(new_part, request)
+    known = calibrated(before.requests, live.state.usage, target.format, target.model)
+    return judged(new_part, moment, known, request)
 
 
 def _switched(last: LastRequest, target: RequestTarget) -> Begin | None:

@@ -90,14 +90,13 @@ def render(
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A window and its next part. ``is_new``: the window begins with this assembly. ``spoken``: see ``Arrivals``.
-    ``material``: loaded for the items of the next part, or of the whole window, see ``grow``."""
+    """A window and its next part. ``is_new``: the window begins with this assembly. ``material``:
+    loaded for the items of the next part, or of the whole window, see ``grow``."""
 
     window: AppendWindow
     planned: Planned
     items: list[tuple[WindowItem, ...]]
     is_new: bool
-    spoken: str | None
     material: Material
 
     def flat(self) -> list[WindowItem]:

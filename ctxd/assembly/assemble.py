@@ -19,7 +19,6 @@ from ctxd.assembly.assembly_record import (
     context_of,
     document_of,
     form_of,
-    named,
     new_context_id,
     read_record,
     tools_text,
@@ -273,10 +272,10 @@ class Assembler:
             # If the assembly before cannot be rendered any more, no common prefix is known.
             same = 0 if before is None else stable_prefix(before.pieces, composition.pieces)
         record = Recorded(
-            number=live.assembly + 1,
+            number=0 if dry_run else live.assembly + 1,
             segments=live.state.segments,
             turn=live.state.turn,
-            context_id="",
+            context_id="" if dry_run else new_context_id(parent, digest, now, live.settings.agent, ids),
             parent=parent,
             sha256=digest,
             bytes=composition.size,
@@ -291,7 +290,6 @@ class Assembler:
             dropped=tuple((dropped.object, dropped.reason) for dropped in composition.plan.dropped),
             form=form_of(target),
         )
-        record = named(record, new_context_id(parent, digest, now, live.settings.agent, ids), dry_run=dry_run)
         context = context_of(live.session, record, composition, text)
         if dry_run:
             return Assembled(context, live.barrier)

@@ -213,11 +213,6 @@ def new_context_id(parent: str, sha256: str, assembled_at: int, agent: str, take
     return id
 
 
-def named(record: Recorded, id: str, *, dry_run: bool) -> Recorded:
-    """``record`` with its context ``id``; for a dry run, with number 0 and without an id."""
-    return msgspec.structs.replace(record, number=0) if dry_run else msgspec.structs.replace(record, context_id=id)
-
-
 class Assembled(msgspec.Struct):
     """Assembly as a client gets it. ``pending``: the write that must be durable before the reply is sent, None for
     none.

@@ -27,11 +27,13 @@ _TIGHTER: Final = 0.98
 
 class Judged(msgspec.Struct, frozen=True):
     """A window and the policy's decision on it. ``tokens``: its estimate, calibrated if ``reserve`` is not None.
-    ``budget_tokens``: the budget that the policy was given, in tokens of items, None for none."""
+    ``measures``: of its request. ``budget_tokens``: the budget that the policy was given, in tokens of items, None for
+    none."""
 
     grown: Grown
     decision: Decision | None
     tokens: int
+    measures: MeasuredRequest
     reserve: int | None = None
     budget_tokens: int | None = None
 
@@ -40,10 +42,11 @@ def judged(grown: Grown, moment: Moment, calibration: Calibration | None, reques
     """Judge ``grown``. With a ``calibration``, its estimate and reserve together are kept within the budget; the policy
     counts tokens of items, so it gets the budget converted to these. ``request``: the measures of the window before."""
     most = moment.rules.budget_tokens
+    whole = _measures_with(grown, request)
     if calibration is None:
-        made, decision = judge(grown, moment)
-        return Judged(made, decision, item_tokens(made), None, most)
-    whole = measures_with(grown, request)
+        decided, decision = judge(grown, moment)
+        measures = whole if decided is grown else _measures_with(decided, request)
+        return Judged(decided, decision, item_tokens(decided), measures, None, most)
     found = calibration.estimate(whole)
     budget = None
     if most is not None:
@@ -52,12 +55,13 @@ def judged(grown: Grown, moment: Moment, calibration: Calibration | None, reques
     rounds = 0
     while True:
         rules = msgspec.structs.replace(moment.rules, budget_tokens=budget)
-        made, decision = judge(grown, msgspec.structs.replace(moment, rules=rules))
+        decided, decision = judge(grown, msgspec.structs.replace(moment, rules=rules))
         rounds += 1
-        if made is not grown:
-            found = calibration.repacked(whole, measures_with(made, request))
+        measures = whole if decided is grown else _measures_with(decided, request)
+        if decided is not grown:
+            found = calibration.repacked(whole, measures)
         if budget is None or most is None or found.tokens + found.reserve <= most or rounds == _ROUNDS:
-            return Judged(made, decision, found.tokens, found.reserve, budget)
+            return Judged(decided, decision, found.tokens, measures, found.reserve, budget)
         budget = int(budget * _TIGHTER * most / (found.tokens + found.reserve))
 
 
@@ -66,7 +70,7 @@ def item_tokens(grown: Grown) -> int:
     return ceil(sum(item.tokens for item in grown.flat()))
 
 
-def measures_with(grown: Grown, request: MeasuredRequest) -> MeasuredRequest:
+def _measures_with(grown: Grown, request: MeasuredRequest) -> MeasuredRequest:
     """``request`` with the measures of the grown window; its own are those of the window before."""
     outside, reply = measured(item for items in grown.items for item in items)
     if not grown.is_new:
@@ -75,9 +79,9 @@ def measures_with(grown: Grown, request: MeasuredRequest) -> MeasuredRequest:
     return msgspec.structs.replace(request, base=base, outside=outside, reply=reply)
 
 
-def unjudged(grown: Grown) -> Judged:
-    """``grown`` without a decision."""
-    return Judged(grown, None, item_tokens(grown))
+def unjudged(grown: Grown, request: MeasuredRequest) -> Judged:
+    """``grown`` without a decision. ``request``: as for ``judged``."""
+    return Judged(grown, None, item_tokens(grown), _measures_with(grown, request))
 
 
 def measured_requests(records: Sequence[Recorded], before: Sequence[MeasuredRequest] = ()) -> list[MeasuredRequest]:

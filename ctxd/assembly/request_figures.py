@@ -9,64 +9,80 @@ from math import ceil
 import msgspec
 
 from ctxd.assembly.append_rendering import Grown, KeptWindow
-from ctxd.assembly.assembly_record import Recorded, RequestFigures
-from ctxd.assembly.calibrated_budget import Judged, item_tokens, measures_with
-from ctxd.assembly.calibration import MeasuredRequest
+from ctxd.assembly.assembly_record import RequestFigures, tools_hash
+from ctxd.assembly.calibrated_budget import Judged, item_tokens
+from ctxd.assembly.render_cache import KeptContext
 from ctxd.assembly.repack_window import Moment
+from ctxd.assembly.request_target import RequestTarget
 from ctxd.assembly.window_items import ToolOutput, Update
 from ctxd.models import Model
+from ctxd.objects.document import Document
 from ctxd_protocol.context_types import CacheBreak
 
 
-def with_figures(
-    record: Recorded, kept: KeptWindow, came: Grown, done: Judged, request: MeasuredRequest, moment: Moment | None
-) -> Recorded:
-    """``record`` with its figures. ``kept``: the window before; ``came``: the new part, before it was judged.
-    ``moment`` None: it is text, not a request."""
-    part, last = record.window, kept.record
-    assert part is not None, "it is in the layout append"
-    whole = measures_with(done.grown, request)
-    earlier = RequestFigures() if last is None or last.window is None else last.window.figures
-    seen = {ref.key for ref in kept.window.refs} if came.is_new else set()
-    figures = RequestFigures(
-        outside=whole.outside,
-        reply=whole.reply,
-        history=earlier.history
-        + ceil(
-            sum(
-                item.full_tokens if isinstance(item, ToolOutput | Update) else item.tokens
-                for ref, items in zip(came.planned.refs, came.items, strict=True)
-                if ref.key not in seen
-                for item in items
-            )
-        ),
+class JudgedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The next addition to the window ``before`` of the context ``kept``: ``new_part`` as it was read, and ``judged``
+    after the decision. ``target``: of its request, ``moment``: of the decision; both None for text. ``is_same``:
+    nothing is added, and the form is that of the last assembly. ``texts``: documents of new component texts;
+    ``floor_vt``: the least valid time for them."""
+
+    kept: KeptContext
+    before: KeptWindow
+    new_part: Grown
+    target: RequestTarget | None
+    moment: Moment | None
+    judged: Judged
+    is_same: bool
+    texts: tuple[Document, ...]
+    floor_vt: int
+
+
+def figures_of(part: JudgedPart, size: int, stable_prefix: int | None) -> RequestFigures:
+    """The figures of an assembly of ``size`` bytes, the first ``stable_prefix`` of which it shares with the last one;
+    None if that had another form."""
+    new_part, measures, earlier = part.new_part, part.judged.measures, _figures_before(part)
+    seen = {ref.key for ref in part.before.window.refs} if new_part.is_new else set()
+    history = ceil(
+        sum(
+            item.full_tokens if isinstance(item, ToolOutput | Update) else item.tokens
+            for ref, items in zip(new_part.planned.refs, new_part.items, strict=True)
+            if ref.key not in seen
+            for item in items
+        )
     )
-    if moment is not None:
-        figures = _priced_figures(figures, earlier, record, kept, came, done, moment)
-    return msgspec.structs.replace(record, tokens=done.tokens, window=msgspec.structs.replace(part, figures=figures))
+    figures = RequestFigures(outside=measures.outside, reply=measures.reply, history=earlier.history + history)
+    if part.target is None or part.moment is None:
+        return figures
+    return _priced_figures(figures, earlier, part, part.target, part.moment, size, stable_prefix)
+
+
+def _figures_before(part: JudgedPart) -> RequestFigures:
+    last = part.before.record
+    return RequestFigures() if last is None or last.window is None else last.window.figures
 
 
 def _priced_figures(
     figures: RequestFigures,
     earlier: RequestFigures,
-    record: Recorded,
-    kept: KeptWindow,
-    came: Grown,
-    done: Judged,
+    part: JudgedPart,
+    target: RequestTarget,
     moment: Moment,
+    size: int,
+    stable_prefix: int | None,
 ) -> RequestFigures:
-    plain = max(1, item_tokens(done.grown))
-    sent = done.tokens if done.reserve is not None else plain + ceil(moment.tools_tokens)
-    broken = _broken(record, kept, came, moment)
+    judged, last = part.judged, part.before.record
+    plain = max(1, item_tokens(judged.grown))
+    sent = judged.tokens if judged.reserve is not None else plain + ceil(moment.tools_tokens)
+    broken = _broken(part, target, moment)
     is_cached = broken not in ("first_request", "format", "model", "tools", "cache_expired", "purge")
     full, full_before = (number * sent // plain for number in (figures.history, earlier.history))
     return msgspec.structs.replace(
         figures,
-        reserve=done.reserve,
-        budget=done.budget_tokens,
-        before_bytes=0 if record.stable_prefix is None or kept.record is None else kept.record.bytes,
+        reserve=judged.reserve,
+        budget=judged.budget_tokens,
+        before_bytes=0 if stable_prefix is None or last is None else last.bytes,
         sent=sent,
-        read=_cached(sent * (record.stable_prefix or 0) // record.bytes, moment.model) if is_cached else 0,
+        read=_cached(sent * (stable_prefix or 0) // size, moment.model) if is_cached else 0,
         full=full,
         full_read=_cached(full_before, moment.model) if is_cached else 0,
         broken=broken,
@@ -77,21 +93,22 @@ def _cached(tokens: int, model: Model) -> int:
     return tokens if tokens >= model.cache_min_tokens else 0
 
 
-def _broken(record: Recorded, kept: KeptWindow, came: Grown, moment: Moment) -> CacheBreak | None:
+def _broken(part: JudgedPart, target: RequestTarget, moment: Moment) -> CacheBreak | None:
     """Why the provider's cache ends before the end of the last request, None if it does not."""
-    part, last = record.window, kept.window.request
-    assert part is not None, "it is in the layout append"
+    last, decision = part.before.window.request, part.judged.decision
     if last is None:
         return "first_request"
-    if last.format != part.format:
+    if last.format != target.format:
         return "format"
-    if last.model != part.model:
+    if last.model != target.model:
         return "model"
-    if last.tools != part.tools:
+    if last.tools != tools_hash(target):
         return "tools"
     if moment.idle_s is not None and moment.idle_s >= moment.model.lifetime_s:
         return "cache_expired"
-    if came.is_new:
+    if part.new_part.is_new:
         return "compaction"
-    # After a purge, the bytes that were sent cannot be rendered any more.
-    return "purge" if kept.rendering is None else part.repacked
+    if part.before.rendering is None:
+        # After a purge, the bytes that were sent cannot be rendered any more.
+        return "purge"
+    return None if decision is None else decision.reason
