@@ -7,7 +7,7 @@ calls stay, with short arguments, as providers reject outputs without them.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -88,6 +88,14 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     begins: Begin | None = None
 
 
+class _Use(msgspec.Struct, frozen=True):
+    """A tool call in the window: the index of its reference, and the tokens before it."""
+
+    item: ToolUse
+    index: int
+    place: float
+
+
 class _Part(msgspec.Struct, frozen=True):
     """Content in the window: the index of its reference, and of its call's reference if shortening the call saves
     tokens."""
@@ -159,45 +167,32 @@ def _parts(grown: Grown, moment: Moment) -> tuple[list[_Part], float, float]:
     latest = _latest(refs, items, facts)
     answered = _newest_reply(items)
     times: Counter[str | None] = Counter()
-    uses: dict[str, tuple[float, int, ToolUse]] = {}
+    uses: dict[str, _Use] = {}
     found: list[_Part] = []
     place, seen, sent, count = moment.tools_tokens, 0, 0.0, 0
     for index, (ref, some) in enumerate(zip(refs, items, strict=True)):
         # A later reply proves that some request has shown it to the model.
         is_new = index >= len(grown.window.refs) and index > answered
         for item in some:
-            match item:
-                case ToolUse():
-                    uses[item.call] = place, index, item
-                case ToolOutput(shown="whole" | "cut"):
-                    seen += 1
-                    call = facts.get(item.call)
-                    reads = None if call is None else call.reads
-                    times[reads] += call is not None and _shows(call, item)
-                    found.append(
-                        _output(
-                            ref, item, place, index, uses.get(item.call), moment,
-                            kind="other" if call is None else call.kind, age=outputs - seen, is_new=is_new,
-                            times=max(1, times[reads]),
-                            is_outdated=reads is not None and latest.get(reads, index) > index,
-                        )
-                    )  # fmt: skip
-                case ToolOutput(call=id):
-                    seen += 1
-                    if id in facts:
-                        times[facts[id].reads] += _shows(facts[id], item)
-                case Update(kind="active" | "changed" | "output", shown="whole" | "cut"):
-                    call = facts.get(_answered(ref, item) or "")
-                    reads = None if call is None else call.reads
-                    times[reads] += call is not None
+            if isinstance(item, ToolUse):
+                uses[item.call] = _Use(item, index, place)
+            elif isinstance(item, ToolOutput) or _is_content(item):
+                seen += isinstance(item, ToolOutput)
+                call = facts.get(_answered(ref, item) or "")
+                reads = None if call is None else call.reads
+                times[reads] += call is not None and _shows(call, item)
+                if item.shown != "stub":
+                    use = uses.get(item.call) if isinstance(item, ToolOutput) else None
+                    use = use if use is not None and use.item.stub_tokens < use.item.tokens else None
                     content = Content(
-                        key=ref.key, before=place, tokens=item.tokens, stub_tokens=item.stub_tokens,
-                        kind="file" if item.kind != "output" else "other" if call is None else call.kind,
-                        times=max(1, times[reads]), age=outputs - seen, is_running=_turn(ref) == moment.turn,
-                        is_new=is_new, is_kept=item.object in moment.kept,
+                        key=ref.key, before=place if use is None else use.place,
+                        tokens=item.tokens if use is None else item.tokens + use.item.tokens,
+                        stub_tokens=item.stub_tokens if use is None else item.stub_tokens + use.item.stub_tokens,
+                        kind=_kind(item, call), times=max(1, times[reads]), age=outputs - seen,
+                        is_running=_turn(ref) == moment.turn, is_new=is_new, is_kept=item.object in moment.kept,
                         is_outdated=reads is not None and latest.get(reads, index) > index,
                     )  # fmt: skip
-                    found.append(_Part(content, index))
+                    found.append(_Part(content, index, None if use is None else use.index))
             place, count = place + item.tokens, count + 1
             sent = place if count <= moment.sent_items else sent
     if grown.window.epoch.updates:
@@ -221,30 +216,16 @@ def _latest(
     }
 
 
-def _output(
-    ref: Ref,
-    item: ToolOutput,
-    place: float,
-    index: int,
-    use: tuple[float, int, ToolUse] | None,
-    moment: Moment,
-    *,
-    kind: Kind,
-    age: int,
-    times: int,
-    is_outdated: bool,
-    is_new: bool,
-) -> _Part:
-    tokens, stub_tokens, call = item.tokens, item.stub_tokens, None
-    if use is not None and use[2].stub_tokens < use[2].tokens:
-        place, call = use[0], use[1]
-        tokens, stub_tokens = tokens + use[2].tokens, stub_tokens + use[2].stub_tokens
-    content = Content(
-        key=ref.key, before=place, tokens=tokens, stub_tokens=stub_tokens, kind=kind, age=age, times=times,
-        is_running=_turn(ref) == moment.turn, is_kept=item.object in moment.kept, is_outdated=is_outdated,
-        is_new=is_new,
-    )  # fmt: skip
-    return _Part(content, index, call)
+def _is_content(item: WindowItem) -> TypeGuard[Update]:
+    """True for an update that shows the content of an object."""
+    return isinstance(item, Update) and item.kind in _CONTENTS and item.shown != "stub"
+
+
+def _kind(item: ToolOutput | Update, call: CallFacts | None) -> Kind:
+    """The kind of the content of ``item``, the output of ``call`` or the content of a file."""
+    if isinstance(item, Update) and item.kind != "output":
+        return "file"
+    return "other" if call is None else call.kind
 
 
 def _repacked(grown: Grown, decision: Decision, parts: Mapping[str, _Part]) -> Grown:
