@@ -15,6 +15,7 @@ from typing import Final
 from ctxd.capture.checkpoints import Trigger
 from ctxd.capture.planned_deltas import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.recorded_events import RecordedEvents
+from ctxd.formats.compacted_window import HISTORY, newest_within, replaces
 from ctxd.formats.delta_formats import measured, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
 from ctxd.transcripts.opencode_storage import STATE, reverted
@@ -41,7 +42,6 @@ DELTA_BYTES: Final = 192 * 1024
 
 _PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 _SUMMARY_CHARS_MAX: Final = 16_000
-_KEPT_PROMPTS_BYTES: Final = 80_000
 _BOUNDARY: Final = "compact_boundary"
 _SPAWNING: Final = frozenset({"Task", "Agent", "task", "spawn_agent", "subagent"})
 """Tools that start a sub-agent."""
@@ -386,7 +386,7 @@ class TranscriptPlan:
         if self._is_segment and places:
             path, last = self._path(places[0], branch.start), self.line(places[-1])
             return tuple(path[: path.index(last) + 1]) if last in path else ()
-        if self._route is _codex and not meta.get("replacement_history"):
+        if self._route is _codex and not meta.get(HISTORY):
             places = self._recent_prompts()
         return tuple(self.line(place) for place in places if place in self.outside or self._commit_of[place])
 
@@ -399,13 +399,8 @@ class TranscriptPlan:
 
     def _recent_prompts(self) -> list[int]:
         """Return the lines of the newest prompts, as many as codex repeats next to a summary without history."""
-        found: list[int] = []
-        left = _KEPT_PROMPTS_BYTES
-        for place, size in reversed(self._prompts):
-            if (left := left - size) < 0:
-                break
-            found.append(place)
-        return found[::-1]
+        kept = newest_within(size for _, size in reversed(self._prompts))
+        return [place for place, _ in self._prompts[len(self._prompts) - kept :]]
 
     def line(self, place: int) -> Repeated:
         """Return line ``place`` as a line to repeat."""
@@ -459,8 +454,7 @@ def _prompt(events: Sequence[Event]) -> PromptEvent | None:
 
 def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
     """Return the compaction with the replacement for everything before it, None without one."""
-    found = (event for event in events if isinstance(event, CompactionEvent))
-    return next((each for each in found if each.summary or (each.meta or {}).get("replacement_history")), None)
+    return next((event for event in events if replaces(event)), None)
 
 
 # --- routes: the branch of a line ---

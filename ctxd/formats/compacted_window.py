@@ -5,7 +5,8 @@ window itself, or only a summary; its window then has the summary and the newest
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from itertools import accumulate, takewhile
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -22,9 +23,14 @@ _PROMPTS_BYTES_MAX: Final = 80_000
 """Bytes of the newest prompts that codex repeats if it recorded only a summary."""
 
 
-def replaces(event: typed.Event) -> bool:
+def replaces(event: typed.Event) -> TypeGuard[typed.CompactionEvent]:
     """Return True for a compaction with a summary or items that replace the conversation before it."""
     return isinstance(event, typed.CompactionEvent) and bool(event.summary or _history(event))
+
+
+def newest_within(sizes: Iterable[int]) -> int:
+    """Return how many prompts codex repeats if it recorded only a summary. ``sizes``: bytes of each, newest first."""
+    return sum(1 for _ in takewhile(lambda together: together <= _PROMPTS_BYTES_MAX, accumulate(sizes)))
 
 
 def with_codex_windows(events: Iterable[typed.Event], first_format: str, as_items: bool) -> Iterator[typed.Event]:
@@ -37,7 +43,7 @@ def with_codex_windows(events: Iterable[typed.Event], first_format: str, as_item
     for event in events:
         if isinstance(event, typed.PromptEvent) and event.sidechain is None:
             prompts.append(event)
-        if not isinstance(event, typed.CompactionEvent) or not replaces(event):
+        if not replaces(event):
             yield event
             continue
         repeated, prompts = prompts, []
@@ -105,8 +111,5 @@ def _events(event: typed.CompactionEvent) -> list[typed.Event]:
 
 
 def _newest(prompts: list[typed.PromptEvent]) -> list[typed.PromptEvent]:
-    left = _PROMPTS_BYTES_MAX
-    for place, prompt in reversed(list(enumerate(prompts))):
-        if (left := left - len(prompt.text.encode("utf-8", "replace"))) < 0:
-            return prompts[place + 1 :]
-    return prompts
+    kept = newest_within(len(prompt.text.encode("utf-8", "replace")) for prompt in reversed(prompts))
+    return prompts[len(prompts) - kept :]
