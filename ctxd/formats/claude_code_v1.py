@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.formats.losses import Losses, kind_of, text_of
 from ctxd.transcripts.claude_code import read_session, wrapper_of
-from ctxd.transcripts.records import Line, decoded
+from ctxd.transcripts.records import Line, args_object, decoded
 from ctxd.transcripts.records import text_of as text_or_nothing
 from ctxd_protocol import event_types as typed
 
@@ -189,8 +189,7 @@ def _blocks(event: typed.ResponseEvent | typed.ThinkingEvent | typed.ToolCallEve
             return []
         case typed.ToolCallEvent():
             kind = "server_tool_use" if (event.meta or {}).get("server_tool") is True else "tool_use"
-            args = event.args if isinstance(event.args, dict) else {} if event.args is None else {"input": event.args}
-            return [{"type": kind, "id": event.call, "name": event.tool, "input": args}]
+            return [{"type": kind, "id": event.call, "name": event.tool, "input": args_object(event.args)}]
 
 
 def _attachment(found: typed.Attachment) -> Record:

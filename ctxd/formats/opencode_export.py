@@ -7,6 +7,7 @@ from typing import Any
 
 from ctxd.formats.codex_v1 import data_url
 from ctxd.formats.losses import Losses
+from ctxd.transcripts.records import args_object
 from ctxd_protocol import event_types as typed
 
 Record = dict[str, Any]
@@ -61,10 +62,7 @@ class DocumentWriter:
             case typed.ThinkingEvent():
                 return {"type": "reasoning", "text": event.text, **meta}
             case typed.ToolCallEvent():
-                args = (
-                    event.args if isinstance(event.args, dict) else {} if event.args is None else {"input": event.args}
-                )
-                state = {"status": "pending", "input": args}
+                state = {"status": "pending", "input": args_object(event.args)}
                 return {"type": "tool", "callID": event.call, "tool": event.tool, "state": state, **meta}
             case typed.OpaqueEvent(data=dict(part)):
                 return part

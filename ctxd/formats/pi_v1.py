@@ -11,7 +11,7 @@ import msgspec
 
 from ctxd.formats.codex_v1 import timestamp
 from ctxd.formats.losses import Losses
-from ctxd.transcripts.records import DAMAGED
+from ctxd.transcripts.records import DAMAGED, args_object
 from ctxd_protocol import event_types as typed
 
 NAME: Final = "pi-v1"
@@ -144,8 +144,7 @@ def _blocks(part: _Part) -> list[Record]:
             signature = {} if part.signature is None else {"thinkingSignature": part.signature}
             return [{"type": "thinking", "thinking": part.text, **signature}]
         case typed.ToolCallEvent():
-            args = part.args if isinstance(part.args, dict) else {} if part.args is None else {"input": part.args}
-            return [{"type": "toolCall", "id": part.call, "name": part.tool, "arguments": args}]
+            return [{"type": "toolCall", "id": part.call, "name": part.tool, "arguments": args_object(part.args)}]
         case typed.OpaqueEvent():
             return [part.data] if isinstance(part.data, dict) else []
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ctxd.transcripts.claude_code import read_session, wrapper_of
 from ctxd.transcripts.codex import read_rollout
-from ctxd.transcripts.records import Entry, Line, Record, decoded, record_of, records_of, text_of
+from ctxd.transcripts.records import Entry, Line, Record, args_object, decoded, record_of, records_of, text_of
 from ctxd_protocol import event_types as typed
 from ctxd_protocol.ids import TOOLCALL_ID_PATTERN, captured_session_id, native_op_id
 from ctxd_protocol.object_types import ToolcallStatus
@@ -162,7 +162,7 @@ def _start(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput
     call = _call_id(record)
     if call is None:
         return found  # Without an id, its output could not be matched to it.
-    args = record.get("tool_input") if place["sidechain"] else _arguments(record)
+    args = record.get("tool_input") if place["sidechain"] else args_object(record.get("tool_input"))
     event = typed.ToolCallEvent(call=call, tool=_tool_name(record), args=args, **place)
     key = native_op_id(found.session, "start", call)
     return found._replace(events=(event,), native=key, start=key)
@@ -207,7 +207,7 @@ def _tool(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:
     status: ToolcallStatus = "aborted" if record.get("is_interrupt") is True else "fail" if failed else "ok"
     found = found._replace(start=start, response=response)
     if place["sidechain"] is None:
-        return found._replace(call=HookedCall(call, tool, _arguments(record), text, status))
+        return found._replace(call=HookedCall(call, tool, args_object(record.get("tool_input")), text, status))
     # Only tool calls of the main conversation become objects: those of a sub-agent are recorded as events.
     events = (
         typed.ToolCallEvent(call=call, tool=tool, args=record.get("tool_input"), **place),
@@ -224,11 +224,6 @@ def _call_id(record: Record) -> str | None:
 
 def _tool_name(record: Record) -> str:
     return text_of(record.get("tool_name"))[:128] or "unnamed"
-
-
-def _arguments(record: Record) -> dict[str, Any]:
-    given = record.get("tool_input")
-    return given if isinstance(given, dict) else {} if given is None else {"input": given}
 
 
 def _response(found: HookInput, record: Record, place: dict[str, Any]) -> HookInput:

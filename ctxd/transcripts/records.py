@@ -212,6 +212,11 @@ def records_of(value: object) -> list[Record]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
+def args_object(args: object) -> dict[str, Any]:
+    """Return the arguments of a tool call as an object; any other value, if there is one, as its member ``input``."""
+    return args if isinstance(args, dict) else {} if args is None else {"input": args}
+
+
 def usage_of(found: object, *, input: str, output: str, cache_read: str, cache_write: str = "") -> Usage | None:
     """Return the token counts in ``found``, under the names that a format uses; None if it has neither input nor
     output."""
