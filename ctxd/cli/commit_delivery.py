@@ -17,7 +17,7 @@ import msgspec
 
 from ctxd.capture.checkpoints import Checkpoint
 from ctxd.cli.common_options import Invocation
-from ctxd.cli.failures import in_commands
+from ctxd.cli.failures import reason_of
 from ctxd.cli.undelivered_commits import (
     NEWEST,
     PREVIOUS,
@@ -29,13 +29,13 @@ from ctxd.cli.undelivered_commits import (
 )
 from ctxd.cli.undelivered_events import deliver_waiting
 from ctxd.clock import SystemClock
-from ctxd.formatting import clause, count
+from ctxd.formatting import count
 from ctxd.worker_threads import in_thread
 from ctxd_protocol.ids import captured_session_id
 from ctxd_protocol.secrets import SecretPolicy
 
 if TYPE_CHECKING:
-    from ctxd_client import CallFailed, Client
+    from ctxd_client import Client
 
 _MEMORY_COMMITS_MAX: Final = 64
 _MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -233,7 +233,7 @@ class CommitDelivery:
                 while (queued := await self._next()) is not None:
                     await self._send(client, queued)
         except CallFailed as error:
-            self._failure = _reason(error)
+            self._failure = reason_of(error)
         except (OSError, ValueError) as error:
             self._failure = str(error)
         self._note_change()
@@ -323,7 +323,7 @@ class CommitDelivery:
                 file.note_delivered(await _committed(client, queued, parent))
         except CallFailed as error:
             left = f"{count(file.waiting, 'commit')} of an earlier capture stay in {file.path}"
-            self._notes.append(f"{left}: {_reason(error)}; delete the file to give them up")
+            self._notes.append(f"{left}: {reason_of(error)}; delete the file to give them up")
         except (OSError, ValueError) as error:
             self._notes.append(f"commits of an earlier capture cannot be read: {error}")
         else:
@@ -390,7 +390,3 @@ async def _newest_of(client: "Client", session: str | None) -> str | None:
 async def _committed(client: "Client", queued: QueuedCommit, parent: str | None) -> str:
     result = await client.commit_checkpoint("events-v1", parent=parent, **queued.arguments())
     return result.commit.commit
-
-
-def _reason(error: "CallFailed") -> str:
-    return f"{error.message}; {clause(in_commands(error.hint))}" if error.hint else error.message

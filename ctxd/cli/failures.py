@@ -58,6 +58,11 @@ def _command(method: str, params: str | None) -> str:
     return f"ctx rpc {method}" + (f" '{{{required}}}'" if required else "")
 
 
+def reason_of(error: CallFailed) -> str:
+    """Return the reason of a failed call with its remedy, for a note about one of several things."""
+    return f"{error.message}; {clause(in_commands(error.hint))}" if error.hint else error.message
+
+
 def code_of(error: CallFailed) -> int:
     """Return the exit code for a failed call."""
     if isinstance(error.__cause__, PermissionError):

@@ -17,7 +17,7 @@ import anyio.lowlevel
 from ctxd.capture.planned_deltas import CONTINUED, PlannedDelta, Repeated, Start
 from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
-from ctxd.cli.failures import in_commands
+from ctxd.cli.failures import reason_of
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
 from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, keep_cuts, settled
@@ -25,7 +25,6 @@ from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.recorded_session import events_of, handed_over, recorded_events
 from ctxd.clock import SystemClock
-from ctxd.formatting import clause
 from ctxd.transcripts.discovery import (
     AgentCallers,
     Skipped,
@@ -37,6 +36,7 @@ from ctxd.transcripts.discovery import (
     is_of_source,
     lines_at,
     lines_of,
+    source_reason,
     stat_of,
     transcripts,
 )
@@ -184,7 +184,7 @@ class TranscriptImport:
                 try:
                     stat = stat_of(path)
                 except OSError as error:
-                    self._skip(str(path), error)
+                    self._skip(str(path), source_reason(error))
                     continue
                 known, live = self._records.get(str(path)), self._live.get(str(path))
                 last = live or known
@@ -225,8 +225,7 @@ class TranscriptImport:
                 self._record.changed.add(path)
         self._databases.clear()
 
-    def _skip(self, path: str, error: Exception) -> None:
-        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+    def _skip(self, path: str, reason: str) -> None:
         self.result.skipped.append(Skipped(path, reason))
 
     async def _planned(self, path: str) -> _Planned | None:
@@ -242,15 +241,13 @@ class TranscriptImport:
         except (Unavailable, anyio.get_cancelled_exc_class()):
             raise
         except CallFailed as error:
-            self._skip(
-                path, Exception(f"{error.message}; {clause(in_commands(error.hint))}" if error.hint else error.message)
-            )
+            self._skip(path, reason_of(error))
             return None
         except Exception as error:
             # Such as a damaged database, a damaged zstd frame, or a file that is gone.
             if not is_of_source(error):
                 raise
-            self._skip(path, error)
+            self._skip(path, source_reason(error))
             return None
         finally:
             self._busy.discard(path)

@@ -176,12 +176,17 @@ def transcripts(harness: HarnessCommand, path: Path) -> Iterator[Transcript | Sk
     except Exception as error:
         if not is_of_source(error):
             raise
-        yield Skipped(str(path), (error.strerror if isinstance(error, OSError) else "") or str(error))
+        yield Skipped(str(path), source_reason(error))
 
 
 def is_of_source(error: Exception) -> bool:
     """Return True for an error that a source causes: a damaged database or zstd frame, or a missing file."""
     return isinstance(error, OSError | ValueError | EOFError) or type(error).__module__ in _FOREIGN
+
+
+def source_reason(error: Exception) -> str:
+    """Return the reason of an error that a source causes."""
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
 def changed_candidate(harness: HarnessCommand, path: Path) -> Path | None:
