@@ -54,6 +54,24 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     thread: str
 
 
+def queued_commit(found: Checkpoint, chain: Chain, parent: str | None, op_id: str = "") -> QueuedCommit:
+    """The commit of ``found`` in ``chain``."""
+    return QueuedCommit(
+        op_id=op_id,
+        parent=parent,
+        delta=found.delta,
+        commit_type="compaction" if found.is_compaction else "delta",
+        checkpoint=found.trigger,
+        summary=found.summary,
+        messages=found.messages,
+        tokens=found.tokens,
+        session=chain.session,
+        template=chain.template,
+        ticket=chain.ticket,
+        thread=chain.thread,
+    )
+
+
 class CommitDelivery:
     """Commits of one chain, each the child of the previous one. Each is sent until the daemon acknowledges it.
 
@@ -139,23 +157,9 @@ class CommitDelivery:
 
     def _next_queued(self, found: Checkpoint) -> QueuedCommit:
         self._queued += 1
-        chain = self._chain
-        return QueuedCommit(
-            op_id=f"capture-{self._id}-{self._queued}",
-            parent=chain.parent if self._queued == 1 else PREVIOUS,
-            delta=found.delta,
-            commit_type="compaction" if found.is_compaction else "delta",
-            checkpoint=found.trigger,
-            summary=found.summary,
-            messages=found.messages,
-            tokens=found.tokens,
-            session=chain.session,
-            template=chain.template,
-            ticket=chain.ticket,
-            thread=chain.thread,
-            hooked=self._hooked(),
-            since=self._began,
-        )
+        parent, op_id = self._chain.parent if self._queued == 1 else PREVIOUS, f"capture-{self._id}-{self._queued}"
+        queued = queued_commit(found, self._chain, parent, op_id)
+        return msgspec.structs.replace(queued, hooked=self._hooked(), since=self._began)
 
     def _hooked(self) -> str:
         """Return the session in which hooks would record the same events; empty if the caller named another place."""
@@ -388,5 +392,5 @@ async def _newest_of(client: "Client", session: str | None) -> str | None:
 
 
 async def _committed(client: "Client", queued: QueuedCommit, parent: str | None) -> str:
-    result = await client.commit_checkpoint("events-v1", parent=parent, **queued.arguments())
+    result = await client.commit_checkpoint("events-v1", **queued.arguments(parent), op_id=queued.op_id)
     return result.commit.commit

@@ -3,18 +3,17 @@
 Operation ids are derived from the content, so that an interrupted import can be repeated: nothing is stored twice.
 """
 
-from base64 import b64encode
 from collections.abc import Iterator, Set
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ctxd.capture.checkpoints import Trigger
 from ctxd.capture.transcript_chains import PlannedCommit, TranscriptChains
-from ctxd.cli.commit_delivery import Chain
+from ctxd.cli.commit_delivery import Chain, queued_commit
 from ctxd.cli.common_options import Invocation
 from ctxd.cli.transcript import opened
 from ctxd.clock import SystemClock
@@ -61,21 +60,8 @@ def _events_of(file: Path) -> Iterator[Event]:
 
 
 def _committed(client: "SyncClient", planned: PlannedCommit, parent: str | None, wanted: Chain, now: int) -> str:
-    found = planned.checkpoint
-    arguments: dict[str, Any] = {
-        "delta_base64": b64encode(found.delta).decode(),
-        "session": wanted.session,
-        "parent": parent,
-        "commit_type": "compaction" if found.is_compaction else "delta",
-        "checkpoint": found.trigger,
-        "template": wanted.template,
-        "ticket_id": wanted.ticket,
-        "thread_id": wanted.thread,
-        "summary": found.summary,
-        "message_count": found.messages,
-        "token_count": found.tokens,
-        # A time in the future, from a clock that was ahead, must not end the import.
-        "valid_time": planned.at if planned.at is not None and planned.at < now else None,
-    }
+    arguments = queued_commit(planned.checkpoint, wanted, parent).arguments(parent)
+    # A time in the future, from a clock that was ahead, must not end the import.
+    arguments["valid_time"] = planned.at if planned.at is not None and planned.at < now else None
     digest = blake2b(msgspec.json.encode((planned.number, arguments)), digest_size=16).hexdigest()
     return client.commit_checkpoint("events-v1", **arguments, op_id=f"import-{digest}").commit.commit

@@ -50,11 +50,12 @@ class QueuedCommit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     hooked: str = ""
     since: int = 0
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of ``commit_checkpoint`` except format and parent."""
+    def arguments(self, parent: str | None) -> dict[str, Any]:
+        """The arguments of ``commit_checkpoint`` for a child of ``parent``, except format and ``op_id``."""
         return {
             "delta_base64": b64encode(self.delta).decode(),
             "session": self.session,
+            "parent": parent,
             "commit_type": self.commit_type,
             "checkpoint": self.checkpoint,
             "template": self.template,
@@ -63,7 +64,6 @@ class QueuedCommit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
             "summary": self.summary,
             "message_count": self.messages,
             "token_count": self.tokens,
-            "op_id": self.op_id,
         }
 
 
