@@ -34,7 +34,6 @@ from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import (
     BatchRequest,
-    Failure,
     FrameDecoder,
     Notification,
     Reply,
@@ -45,9 +44,6 @@ from ctxd_protocol.jsonrpc import (
     read_frame,
     refuse,
 )
-
-Work = Request | Failure | tuple[Request | Failure | Stray, BatchAnswers]
-"""A request, a refusal to send instead, or either as a member of a batch."""
 
 _PIECE_BYTES: Final = 8 * 1024
 """Bytes parsed at once, to the end of the line: about a hundred short calls, enough to amortise the cost."""

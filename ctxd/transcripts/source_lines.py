@@ -10,7 +10,6 @@ import stat
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -190,16 +189,3 @@ def _word_end(held: bytes) -> int:
     while at > _PART_BYTES - 4 and held[at] & 0xC0 == 0x80:
         at -= 1
     return at
-
-
-def prefix_hash(file: IO[bytes], size: int) -> "blake2b | None":
-    """Return the hash of the next ``size`` bytes of ``file``, and leave the position after them; None if there are
-    fewer."""
-    found = blake2b(digest_size=DIGEST_BYTES)
-    while size:
-        piece = file.read(min(size, _HASHED_BYTES))
-        if not piece:
-            return None
-        found.update(piece)
-        size -= len(piece)
-    return found
