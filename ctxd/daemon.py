@@ -45,7 +45,7 @@ from ctxd.observe.metrics_socket import serve_metrics
 from ctxd.process_setup import has_terminal, have_descriptors, return_large_blocks, spare_the_collector
 from ctxd.projection.fencing import Ownership
 from ctxd.projection.projection_loop import Projection
-from ctxd.rpc.dispatch import Handler, complete
+from ctxd.rpc.dispatch import Handler, build_table, complete
 from ctxd.rpc.handlers import (
     artifacts,
     commits,
@@ -61,7 +61,7 @@ from ctxd.rpc.handlers import daemon as daemon_methods
 from ctxd.rpc.handlers import hosts as host_methods
 from ctxd.rpc.handlers import search as search_methods
 from ctxd.rpc.handlers import sessions as session_methods
-from ctxd.rpc.listener_state import SharedState
+from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedState
 from ctxd.rpc.socket_server import Server
 from ctxd.rpc.unix_socket import listening
 from ctxd.rpc.wire_errors import catch_strays
@@ -194,10 +194,7 @@ class Daemon:
             await running.enter_async_context(part(memory.run))
             running.callback((shared := SharedState()).close)
             listeners.serve(handlers, shared)
-            server = Server(
-                options.socket, handlers, log=log, gid=options.socket_gid, limits=options.limits,
-                timing=options.timing, connections_max=options.connections_max, shared=shared,
-            )  # fmt: skip
+            server = self._host_server(handlers, shared)
             self._parts = Parts(
                 store, projection, search, sessions, checkpoints, sandboxes, listeners, tracking, shared, server
             )
@@ -395,6 +392,18 @@ class Daemon:
             artifacts.ArtifactCalls(stored),
             search_methods.SearchCalls(queries),
         )
+
+    def _host_server(self, handlers: Mapping[str, Handler], shared: SharedState) -> Server:
+        options = self._options
+        settings = ListenerSettings(
+            table=build_table(handlers, "host"),
+            identity=ListenerIdentity(),
+            limits=options.limits,
+            timing=options.timing,
+            connections_max=options.connections_max,
+            log=self._log,
+        )
+        return Server(options.socket, settings, gid=options.socket_gid, shared=shared)
 
     # --- figures
 

@@ -119,28 +119,32 @@ class ListenerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[str, ...] | None = None
 
 
-class ListenerContext:
-    """The connections of one listener, with their limits and methods.
+class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one listener. ``table``: the methods that its connections may call. ``quota``: a sandbox's."""
 
-    ``table``: the methods they may call. ``tasks`` run the calls that suspend. ``quota``: a sandbox's.
-    """
+    table: Table
+    identity: ListenerIdentity
+    limits: Limits
+    timing: Timing
+    connections_max: int
+    log: FilteringBoundLogger
+    quota: QuotaMeter | None = None
+
+
+class ListenerContext:
+    """The connections of one listener, with their limits and methods. ``tasks`` run the calls that suspend."""
 
     def __init__(
         self,
+        settings: ListenerSettings,
         *,
-        table: Table,
-        identity: ListenerIdentity,
         shared: SharedState,
-        quota: QuotaMeter | None,
-        connections_max: int,
         owner_uid: int,
         owner_only: bool,
-        limits: Limits,
-        timing: Timing,
-        log: FilteringBoundLogger,
         loop: asyncio.AbstractEventLoop,
         tasks: TaskPool,
     ) -> None:
+        table, identity, quota = settings.table, settings.identity, settings.quota
         self.table = table
         self.identity = identity
         self.capability = identity.capability
@@ -149,9 +153,9 @@ class ListenerContext:
         self.methods = None if identity.sessions is None else frozenset(table)
         self.shared = shared
         self.quota = quota
-        self.limits = limits
-        self.timing = timing
-        self.log = log
+        self.limits = settings.limits
+        self.timing = settings.timing
+        self.log = settings.log
         self.loop = loop
         self.tasks = tasks
         self.reader = shared.reader
@@ -169,7 +173,7 @@ class ListenerContext:
         self.in_flight = 0
         self.strays = 0
         self.emptied: Callable[[], None] | None = None
-        self.connections_max = connections_max
+        self.connections_max = settings.connections_max
         self._owner_uid = owner_uid
         self._owner_only = owner_only
 

@@ -7,23 +7,19 @@ no task, socket or open connection behind.
 import asyncio
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
-from structlog.typing import FilteringBoundLogger
 
 from ctxd.failpoints import hit
 from ctxd.rpc.connection import Connection
-from ctxd.rpc.dispatch import Handler, Table, build_table
-from ctxd.rpc.listener_state import ListenerContext, ListenerIdentity, SharedState, Timing
-from ctxd.rpc.sandbox_quota import QuotaMeter
+from ctxd.rpc.listener_state import ListenerContext, ListenerSettings, SharedState, Timing
 from ctxd.rpc.scheduler import TaskPool
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
-from ctxd_protocol.limits import Limits
-from ctxd_protocol.methods.declaration import Capability
 
 CONNECTIONS_MAX: Final = 4096
 """Maximum connections per listener. More are refused with an error; each takes a descriptor and about 10 KB."""
@@ -34,44 +30,25 @@ service manager keeps the socket."""
 
 
 class Server:
-    """A listener at ``path``. ``handlers`` are by method name; methods without one do not exist.
-
-    ``table`` replaces them if many listeners share one. ``identity`` defaults to one with ``capability`` and
-    ``session``. ``shared``: the state shared with other listeners; its own by default. With a ``quota`` it is a
-    sandbox's: every user that can reach the socket may use it, within the quota. ``accept`` creates the protocol of one
-    connection.
-    """
+    """A listener at ``path``. ``shared``: the state shared with other listeners; its own by default. With a quota it is
+    a sandbox's: every user that can reach the socket may use it, within the quota. ``accept`` creates the protocol of
+    one connection."""
 
     def __init__(
         self,
         path: Path,
-        handlers: Mapping[str, Handler] | None = None,
+        settings: ListenerSettings,
         *,
-        log: FilteringBoundLogger,
         gid: int | None = None,
-        capability: Capability = "host",
-        session: str | None = None,
-        limits: Limits | None = None,
-        timing: Timing | None = None,
-        connections_max: int = CONNECTIONS_MAX,
-        table: Table | None = None,
-        identity: ListenerIdentity | None = None,
         shared: SharedState | None = None,
-        quota: QuotaMeter | None = None,
         accept: Callable[[ListenerContext], asyncio.Protocol] = Connection,
     ) -> None:
         self._path = path
-        sessions = None if session is None else (session,)
-        self._identity = identity or ListenerIdentity(capability=capability, sessions=sessions)
-        self._table = build_table(handlers or {}, self._identity.capability) if table is None else table
-        self._log = log
+        self._settings = settings
+        self._log = settings.log
         self._gid = gid
         self._shared = shared
-        self._quota = quota
         self._accept = accept
-        self._limits = limits or Limits()
-        self._timing = timing or Timing()
-        self._connections_max = connections_max
         self._listening: ListenerContext | None = None
         self._listener: asyncio.Server | None = None
 
@@ -99,7 +76,7 @@ class Server:
 
     def retime(self, timing: Timing, connections_max: int) -> None:
         """Use ``timing`` and ``connections_max`` for further calls and connections."""
-        self._timing, self._connections_max = timing, connections_max
+        self._settings = msgspec.structs.replace(self._settings, timing=timing, connections_max=connections_max)
         if self._listening is not None:
             self._listening.timing, self._listening.connections_max = timing, connections_max
 
@@ -157,7 +134,7 @@ class Server:
         for connection in list(context.connections):
             connection.drain()
         if context.connections:
-            with anyio.move_on_after(self._timing.drain_s):
+            with anyio.move_on_after(self._settings.timing.drain_s):
                 await emptied.wait()
         for connection in list(context.connections):
             connection.abort()
@@ -180,16 +157,10 @@ class Server:
 
     def _context(self, tasks: TaskPool, shared: SharedState) -> ListenerContext:
         return ListenerContext(
-            table=self._table,
-            identity=self._identity,
+            self._settings,
             shared=shared,
-            quota=self._quota,
-            connections_max=self._connections_max,
             owner_uid=self._path.stat().st_uid,
-            owner_only=self._gid is None and self._quota is None,
-            limits=self._limits,
-            timing=self._timing,
-            log=self._log,
+            owner_only=self._gid is None and self._settings.quota is None,
             loop=asyncio.get_running_loop(),
             tasks=tasks,
         )

@@ -21,7 +21,7 @@ from ctxd.commits.session_checkpoints import SessionCheckpoints
 from ctxd.errors import CtxdError
 from ctxd.rpc.dispatch import Handler, Table, build_table
 from ctxd.rpc.grants import granted
-from ctxd.rpc.listener_state import ListenerIdentity, SharedState, Timing
+from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, SharedState, Timing
 from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.socket_server import Server
 from ctxd.sandboxes.cbor_context_query import SandboxConnection
@@ -134,18 +134,21 @@ class SandboxListeners:
             objects=lambda: sum(map(self._objects_of, registration.sessions)),
             now=self._clock.monotonic,
         )
-        server = Server(
-            path,
-            log=self._log.bind(sandbox=registration.id),
-            limits=self._limits,
-            timing=self._timing,
-            connections_max=registration.quota.connections,
+        settings = ListenerSettings(
             table=self._table(granted(registration.grants)),
             identity=ListenerIdentity(
                 capability="session", principal=registration.principal, sessions=registration.sessions
             ),
-            shared=self._shared,
+            limits=self._limits,
+            timing=self._timing,
+            connections_max=registration.quota.connections,
+            log=self._log.bind(sandbox=registration.id),
             quota=meter,
+        )
+        server = Server(
+            path,
+            settings,
+            shared=self._shared,
             accept=lambda listener: SandboxConnection(listener, partial(self._ask, registration.sessions[0])),
         )
         bound = await self._bound(server, registration.id, path)

@@ -10,8 +10,11 @@ from typing import Any
 import anyio
 import structlog
 
-from ctxd.rpc.dispatch import Handler
-from ctxd.rpc.socket_server import Server
+from ctxd.rpc.dispatch import Handler, build_table
+from ctxd.rpc.listener_state import ListenerIdentity, ListenerSettings, Timing
+from ctxd.rpc.socket_server import CONNECTIONS_MAX, Server
+from ctxd_protocol.limits import Limits
+from ctxd_protocol.methods.declaration import Capability
 
 WAIT_S = 30.0
 """Seconds that a test waits for bytes before it fails."""
@@ -86,12 +89,29 @@ class Loopback:
                 await anyio.lowlevel.checkpoint()
 
 
+def settings_of(
+    handlers: Mapping[str, Handler], *, capability: Capability = "host", session: str | None = None, **given: Any
+) -> ListenerSettings:
+    """A listener's settings that offer ``handlers`` to ``capability``, with ``session`` alone if it is given."""
+    identity = ListenerIdentity(capability=capability, sessions=None if session is None else (session,))
+    identity = given.get("identity", identity)
+    usual: dict[str, Any] = {
+        "table": build_table(handlers, identity.capability),
+        "identity": identity,
+        "limits": Limits(),
+        "timing": Timing(),
+        "connections_max": CONNECTIONS_MAX,
+        "log": structlog.get_logger(),
+    }
+    return ListenerSettings(**(usual | given))
+
+
 @contextlib.asynccontextmanager
 async def serving(folder: Path, handlers: Mapping[str, Handler], **settings: Any) -> AsyncIterator[Loopback]:
     """A server over ``handlers`` at ``folder/ctxd.sock``; ended, tasks and connections included, on the way out."""
     path = folder / "ctxd.sock"
-    settings.setdefault("log", structlog.get_logger())
-    server = Server(path, handlers, **settings)
+    own = {name: settings.pop(name) for name in ("gid", "shared", "accept") if name in settings}
+    server = Server(path, settings_of(handlers, **settings), **own)
     async with anyio.create_task_group() as group:
         await group.start(server.run)
         try:

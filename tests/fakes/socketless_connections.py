@@ -3,12 +3,9 @@
 import socket
 from collections import deque
 
-import structlog
-
 from ctxd.rpc.connection import Connection
-from ctxd.rpc.dispatch import build_table
-from ctxd.rpc.listener_state import ListenerContext, ListenerIdentity, SharedState, Timing
-from ctxd_protocol.limits import Limits
+from ctxd.rpc.listener_state import ListenerContext, SharedState
+from tests.fakes.loopback import settings_of
 
 
 class Loop:
@@ -122,16 +119,10 @@ class Edge:
     def __init__(self, handlers, *, quota=None, loop=None, shared=None, **settings):
         self.loop = loop or Loop()
         self.listener = ListenerContext(
-            table=build_table(handlers, "host"),
-            identity=ListenerIdentity(),
+            settings_of(handlers, quota=quota, connections_max=100, **settings),
             shared=shared or SharedState(self.loop),
-            quota=quota,
-            connections_max=100,
             owner_uid=0,
             owner_only=False,
-            limits=settings.get("limits", Limits()),
-            timing=settings.get("timing", Timing()),
-            log=structlog.get_logger(),
             loop=self.loop,
             tasks=Tasks(),
         )

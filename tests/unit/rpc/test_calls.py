@@ -2,14 +2,13 @@
 
 import anyio
 import pytest
-import structlog
 
 from ctxd.errors import CtxdError
 from ctxd.rpc.listener_state import Timing
 from ctxd.rpc.socket_server import Server
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.declaration import WriteResult
-from tests.fakes.loopback import WAIT_S, frame, serving
+from tests.fakes.loopback import WAIT_S, frame, serving, settings_of
 from tests.unit.rpc.families import RECEIPT, Services
 
 pytestmark = pytest.mark.anyio
@@ -339,7 +338,7 @@ async def test_a_handler_may_enter_scopes_and_locks_before_it_first_suspends(tmp
 @pytest.mark.parametrize("iterations", range(8))
 async def test_a_cancelled_server_ends_though_a_connection_wants_more_tasks(tmp_path, services, iterations):
     """Connections receive until the server has ended; a task that starts after the others ended is not cancelled."""
-    server = Server(tmp_path / "ctxd.sock", services.handlers(), log=structlog.get_logger())
+    server = Server(tmp_path / "ctxd.sock", settings_of(services.handlers()))
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as group:
             await group.start(server.run)

@@ -22,7 +22,7 @@ from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.socket_server import Server
 from ctxd.rpc.unix_socket import bind_socket, inode_of, remove_socket
 from ctxd_protocol.sandbox_types import Quota
-from tests.fakes.loopback import serving
+from tests.fakes.loopback import serving, settings_of
 from tests.unit.rpc.families import Services
 
 
@@ -138,7 +138,7 @@ def test_a_socket_is_removed_only_by_whom_it_belongs_to(tmp_path):
 async def test_a_socket_that_the_service_manager_keeps_stays_where_it_is(tmp_path, lasting):
     path = tmp_path / "one.sock"
     async with anyio.create_task_group() as group:
-        server = Server(path, Services().handlers(), log=structlog.get_logger())
+        server = Server(path, settings_of(Services().handlers()))
         await group.start(partial(server.run, lasting=lasting))
         group.cancel_scope.cancel()
     assert path.exists() == lasting
@@ -152,7 +152,7 @@ async def test_a_disk_that_fails_while_a_socket_is_removed_ends_nothing(tmp_path
 
     with structlog.testing.capture_logs() as logged:
         async with anyio.create_task_group() as group:
-            server = Server(tmp_path / "one.sock", Services().handlers(), log=structlog.get_logger())
+            server = Server(tmp_path / "one.sock", settings_of(Services().handlers()))
             await group.start(server.run)
             monkeypatch.setattr(Path, "unlink", fail)
             group.cancel_scope.cancel()
