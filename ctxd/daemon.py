@@ -100,6 +100,22 @@ _E = TypeVar("_E", bound=Exception)
 _EXIT_IO: Final = 74
 
 
+class Services(NamedTuple):
+    """The parts that handlers of methods call."""
+
+    store: VersionStore
+    sessions: Sessions
+    indexer: Indexer
+    hosts: "Hosts | None"
+    sandboxes: Sandboxes
+    tracking: Tracking | None
+    commits: CommitImports
+    materializer: Materializer
+    checkpoints: SessionCheckpoints
+    artifacts: Artifacts
+    search_index: SearchIndex
+
+
 class Parts(NamedTuple):
     """The parts of a running daemon, for its status, its metrics and a change of settings."""
 
@@ -170,9 +186,9 @@ class Daemon:
                 indexer.visibility.confine(mounts)
             hosts = await self._joined(sessions, ownership, projection, host)
 
-            made = CommitImports(sessions, clock, machine=platform.node(), policy=options.secrets)
-            running.callback(made.close)
-            checkpoints = SessionCheckpoints(sessions, made)
+            commits = CommitImports(sessions, clock, machine=platform.node(), policy=options.secrets)
+            running.callback(commits.close)
+            checkpoints = SessionCheckpoints(sessions, commits)
             listeners = SandboxListeners(
                 clock, log, sessions=sessions, checkpoints=checkpoints, limits=options.limits, timing=options.timing,
                 service_manager=self._service_manager,
@@ -183,12 +199,14 @@ class Daemon:
                 not_mounted=[each for each in (options.state_dir, options.cache_dir) if each is not None],
             )  # fmt: skip
             tracking = self._tracked(sessions, indexer, files.confinement, sandboxes)
-            stored = Artifacts(sessions, clock, policy=options.secrets, bytes_max=options.artifacts_bytes_max)
-            materializer = Materializer(made)
-            handlers = self._handlers(
-                store, sessions, indexer, hosts, sandboxes, tracking, made, materializer, checkpoints, stored, search
-            )
-            await running.enter_async_context(part(stored.run))
+            artifacts = Artifacts(sessions, clock, policy=options.secrets, bytes_max=options.artifacts_bytes_max)
+            materializer = Materializer(commits)
+            services = Services(
+                store, sessions, indexer, hosts, sandboxes, tracking, commits, materializer, checkpoints, artifacts,
+                search,
+            )  # fmt: skip
+            handlers = self._handlers(services)
+            await running.enter_async_context(part(artifacts.run))
             await running.enter_async_context(part(materializer.run))
             store.on_durable((memory := MemoryTrim(clock)).note, types=("commit",))
             await running.enter_async_context(part(memory.run))
@@ -331,26 +349,13 @@ class Daemon:
             failed=lambda error: log.error("tracker.failed", exc_info=error),
         )
 
-    def _handlers(
-        self,
-        store: VersionStore,
-        sessions: Sessions,
-        indexer: Indexer,
-        hosts: "Hosts | None",
-        sandboxes: Sandboxes,
-        tracking: Tracking | None,
-        made: CommitImports,
-        materializer: Materializer,
-        checkpoints: SessionCheckpoints,
-        stored: Artifacts,
-        search_index: SearchIndex,
-    ) -> Mapping[str, Handler]:
+    def _handlers(self, services: Services) -> Mapping[str, Handler]:
         """The handler of every method."""
-        options = self._options
+        options, store, sessions, indexer = self._options, services.store, services.sessions, services.indexer
         notices = NoticeFeeds(sessions)
         operations = Operations(sessions, indexer, options.collapse, options.secrets)
-        start = SessionStart(operations, made, checkpoints, materializer)
-        queries = SearchQueries(search_index, sessions, self._clock)
+        start = SessionStart(operations, services.commits, services.checkpoints, services.materializer)
+        queries = SearchQueries(services.search_index, sessions, self._clock)
         lists = SessionLists(sessions, indexer, queries.sessions_naming)
         models = options.models or read_models()
         archive = Archive(store, sessions, spec, estimate_tokens, models)
@@ -376,20 +381,20 @@ class Daemon:
             ),
             host_methods.handlers(
                 session_methods.handlers(operations, notices, lists) | {"session.create": start.create},
-                hosts,
+                services.hosts,
                 lists,
             ),
             file_lookups.FileCalls(sessions, indexer),
             objects.ObjectCalls(sessions),
             purge_scan_export.SecretCalls(sessions),
-            context.ContextCalls(sessions, assembler, archive, checkpoints),
+            context.ContextCalls(sessions, assembler, archive, services.checkpoints),
             epochs.EpochCalls(sessions, archive),
             {"session.usage": usage.record, "session.usage_totals": usage.totals},
-            commits.CommitCalls(made, materializer, stored),
+            commits.CommitCalls(services.commits, services.materializer, services.artifacts),
             events.EventCalls(notices),
-            sandbox_methods.SandboxCalls(sandboxes, sessions, self._clock),
-            trackers.TrackerCalls(tracking),
-            artifacts.ArtifactCalls(stored),
+            sandbox_methods.SandboxCalls(services.sandboxes, sessions, self._clock),
+            trackers.TrackerCalls(services.tracking),
+            artifacts.ArtifactCalls(services.artifacts),
             search_methods.SearchCalls(queries),
         )
 
