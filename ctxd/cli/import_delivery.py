@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 import anyio.lowlevel
 
+from ctxd.capture.copied_lines import Copies, ImportedLines
 from ctxd.capture.planned_deltas import CONTINUED, PlannedDelta, Repeated, Start
 from ctxd.capture.recorded_events import RecordedEvents
 from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
 from ctxd.cli.failures import reason_of
 from ctxd.cli.import_batches import CommitBatches, Parent
 from ctxd.cli.import_origins import ImportOrigins
-from ctxd.cli.import_reading import Copies, ImportedLines, Pass, is_grown, keep_cuts, settled
+from ctxd.cli.import_reading import Pass, is_grown, keep_cuts, settled
 from ctxd.cli.import_record import ImportRecord, SourceRecord
 from ctxd.cli.import_result import ImportResult
 from ctxd.cli.recorded_session import events_of, handed_over, recorded_events
@@ -460,7 +461,7 @@ class TranscriptImport:
         if origin is not None and not origin.goes_on:
             return None
         with suppress(ValueError):
-            return ImportedLines(source, record)
+            return ImportedLines(source, record.size, record.digest, record.newest)
         return None
 
     async def _go_on(self, source: Transcript, copies: Copies) -> None:

@@ -1,23 +1,17 @@
-"""Reading of one imported source: which lines were read before, and which lines repeat another source."""
+"""Reading of one imported source: which of its lines were read before."""
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
+from collections import Counter
 from contextlib import suppress
-from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from blake3 import blake3
 
-from ctxd.capture.planned_deltas import PlannedDelta, Repeated, Start
 from ctxd.capture.transcript_plan import PARSER, TranscriptPlan
-from ctxd.cli.import_record import CopyEnd, SourceRecord
+from ctxd.cli.import_record import SourceRecord
 from ctxd.clock import Clock
 from ctxd.transcripts.discovery import Stat, Transcript, lines_of, stat_of
 from ctxd.transcripts.opencode_storage import STATE
-from ctxd.transcripts.records import Record, id_of, number_of, record_of, records_of, text_of
 from ctxd.transcripts.session_facts import SessionFacts
 from ctxd.transcripts.source_lines import DIGEST_BYTES, SourceLine
 from ctxd_client.errors import NotFound
@@ -29,19 +23,11 @@ if TYPE_CHECKING:
 _TAIL_BYTES: Final = 16 * 1024
 """Bytes at the end of the earlier reading that must be unchanged if the next reading is to continue there."""
 
-_HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 _BYTES_HASHED_AT_ONCE: Final = 256 * 1024
 _SETTLED_MS: Final = 1000
 """Milliseconds without a change after which a file that became shorter is read as it is."""
 
 _SETTLING_MS_MAX: Final = 5000
-_COPIED: Final = frozenset(
-    {
-        "sessionId", "forkedFrom", "parentUuid", "logicalParentUuid", "isSidechain", "sessionKind", "agentId", "cwd",
-        "promptId", "requestSessionId", "gitBranch", "version", "slug", "ordinal", "row", "seq",
-    }
-)  # fmt: skip
-"""Members of a record that a copy may change: a fork of Claude Code is one chain even if its origin is a tree."""
 
 
 async def settled(path: Path, before: Stat | None, clock: Clock) -> Stat:
@@ -169,247 +155,3 @@ def _is_as_imported(source: Transcript, record: SourceRecord) -> bool:
 def _last_line(delta: bytes) -> bytes:
     start = delta.rfind(b"\n", 0, -1) + 1
     return blake3(delta[start:]).digest(DIGEST_BYTES)
-
-
-class ImportedLines(TranscriptPlan):
-    """Plan of the lines of a source that an earlier import committed, which serves as the origin of the later lines: if
-    a copy's own origin is gone, its commits cannot be recognised, as their parents are unknown."""
-
-    def __init__(self, source: Transcript, record: SourceRecord) -> None:
-        """Read the source. Raises: as ``lines_of``; ValueError if it was rewritten."""
-        super().__init__(source.format, source.path, agent=source.agent)
-        self._newest = record.newest
-        # None while lines are added: until then, chains begin within this plan.
-        self._tip: Start | None = None
-        found, end = blake3(), 0
-        for line in lines_of(source):
-            if line.end > record.size:
-                break
-            found.update(line.source)
-            end = line.end
-            deque(self.add(line), maxlen=0)
-        if end != record.size or found.hexdigest(length=DIGEST_BYTES) != record.digest:
-            raise ValueError("not the lines that were imported")
-        deque(self.flush(), maxlen=0)
-        self._tip = self.at_spawn("")
-
-    def at_line(self, place: int) -> Start:
-        """Return the start of a chain after line ``place``. A branch within the imported lines repeats the lines up to
-        there, from the last compaction on, since their commits are unknown."""
-        start = super().at_line(place)
-        if self._tip is None:
-            return start
-        if start == self._tip:
-            return Start(tip=1, commit=self._newest)
-        back = [*reversed(start.repeated)]
-        is_whole = False
-        while start.tip and not is_whole:
-            start, places, _ = self._made[start.tip - 1]
-            back += [*map(self.line, reversed(places)), *reversed(start.repeated)]
-            # A compaction replaces everything before it.
-            is_whole = any(self.starts[each] in self._summaries for each in places)
-        return Start(repeated=tuple(reversed(back)))
-
-    def _path(self, first: int, start: Start) -> list[Repeated]:
-        return super()._path(first, start if start.source or self._tip is None else self._tip)
-
-
-def fingerprint(record: Record) -> int:
-    """Return a hash of a record that is equal for its copies in other sessions."""
-    same = {name: value for name, value in record.items() if name not in _COPIED}
-    if "payload" in record:
-        same.pop("timestamp", None)
-    if "parts" in record:
-        # Exports and folders of opencode repeat in each part the ids that a database has in columns.
-        same["info"] = _without_place(record_of(record.get("info")))
-        same["parts"] = [_without_place(part) for part in records_of(record["parts"])]
-    return int.from_bytes(blake2b(msgspec.json.encode(same, order="sorted"), digest_size=8).digest())
-
-
-def _without_place(record: Record) -> Record:
-    return {name: value for name, value in record.items() if name not in ("sessionID", "messageID")}
-
-
-def _is_same_session(one: Record | None, other: Record | None) -> bool:
-    """True for two first records of the same opencode session: their members have other names in an export."""
-    id = text_of(record_of((one or {}).get("session")).get("id"))
-    return bool(id) and id == text_of(record_of((other or {}).get("session")).get("id"))
-
-
-class Copies:
-    """Comparison of a source with its ``origin``, whose beginning, or some of whose lines, it may repeat.
-
-    The beginning may lack lines of the origin: a fork has one branch of a tree. If another copy of the same origin
-    continues like this one, the comparison continues with that copy, found by ``end``: the place where this source
-    leaves the origin, None if no copy is wanted.
-
-    Memory: for a source that repeats only some lines, about 150 bytes for each line of the origin.
-    """
-
-    def __init__(self, source: Transcript, origin: tuple[Transcript, TranscriptPlan] | None) -> None:
-        self._source = source
-        self.end: CopyEnd | None = None
-        self._last_copied: int | None = None
-        self.origin = source if origin is None else origin[0]
-        self._plan = None if origin is None else origin[1]
-        self._theirs = self._lines(*origin) if origin is not None else iter(())
-        self._ahead: deque[tuple[int, SourceLine]] = deque()
-        """Lines of the origin that were read ahead: lines without an id, and the next one with an id."""
-        self._held: list[tuple[int, SourceLine]] = []
-        self._size = self._number = 0
-        # A sub-agent of codex and a fork of opencode copy only the completed parts of their origin.
-        is_of_another = origin is not None and origin[0].session != source.session
-        self._is_selection = is_of_another and (bool(source.first_own) or source.format == "opencode")
-        self._places: dict[int, deque[int]] | None = None
-
-    def taken(self, plan: TranscriptPlan, line: SourceLine) -> Iterator[PlannedDelta | None]:
-        """Add the next line to ``plan``, or skip it there if it is a copy. Other lines without an id are held until the
-        copy ends.
-
-        Yields the deltas that are due, and None after ``end`` was set: the copy ends unless ``go_on`` is called then.
-        """
-        if self._plan is None:
-            yield from plan.add(line)
-            return
-        number, self._number = self._number, self._number + 1
-        is_keyed = self._is_keyed(line, number)
-        place = self._place(line, number, is_keyed=is_keyed)
-        is_own = is_keyed and not self._is_inherited(line.record or {})
-        while place is None and is_own and self._is_at_end(line):
-            yield None
-            if self.end is not None:
-                break
-            self._skip_held(plan)
-            place = self._place(line, number, is_keyed=True)
-        if place is not None:
-            plan.skip(line, self._plan, place)
-            self._last_copied = place if is_keyed else self._last_copied
-        elif is_own:
-            yield from self.rest(plan)
-            yield from plan.add(line)
-        else:
-            self._held.append((plan.reserve(line), line))
-            self._size += len(line.kept)
-            if self._size > _HELD_BYTES_MAX:
-                yield from self.rest(plan)
-
-    def _is_at_end(self, line: SourceLine) -> bool:
-        """Set ``end``, as the copy leaves its origin before ``line``; False if no beginning was copied."""
-        if self._is_selection or self._last_copied is None:
-            return False
-        there, place = self._plan, self._last_copied
-        while there is not None and place in there.outside:
-            there, place = there.outside[place]
-        path = self.origin.path if there is None else there.source
-        self.end = CopyEnd(path, place, fingerprint(line.record or {}))
-        return True
-
-    def go_on(self, source: Transcript, plan: TranscriptPlan, *, after: int | None = None) -> None:
-        """Compare the next lines with those of ``source`` after line ``after``; None: with all lines of its own."""
-        self.end, self._last_copied = None, after
-        self.origin, self._plan = source, plan
-        self._ahead.clear()
-        own = (place for place in range(plan.size) if place not in plan.outside)
-        first = next(own, 0) if after is None else after + 1
-        lines = self._lines(source, plan, 0 if source.stored is not None else first)
-        self._theirs = ((place, line) for place, line in lines if place >= first and place not in plan.outside)
-
-    def _skip_held(self, plan: TranscriptPlan) -> None:
-        """Skip those held lines that are copies."""
-        held, self._held, self._size = self._held, [], 0
-        for here, line in held:
-            if self._plan is not None and (place := self._repeated(line)) is not None:
-                plan.skip(line, self._plan, place, here)
-            else:
-                self._held.append((here, line))
-                self._size += len(line.kept)
-
-    def _is_inherited(self, record: Record) -> bool:
-        """True for a line that a sub-agent of codex has from its caller, even if the caller has no equal line."""
-        ordinal = number_of(record.get("ordinal"))
-        return ordinal is not None and ordinal < self._source.first_own
-
-    def _place(self, line: SourceLine, number: int, *, is_keyed: bool) -> int | None:
-        """Return the place of the line of the origin that ``line`` copies, None without one."""
-        if not line.kept or (self._is_selection and not is_keyed):
-            return None
-        if self._is_selection:
-            return self._selected(line.record or {})
-        return self._next(line.record or {}, number) if is_keyed else self._repeated(line)
-
-    def _next(self, record: Record, number: int) -> int | None:
-        has_ids = self._source.format != "codex"
-        while (found := self._next_keyed()) is not None:
-            self._ahead.clear()
-            place, theirs = found[0], found[1].record or {}
-            if has_ids and id_of(theirs) != id_of(record):
-                continue
-            if fingerprint(theirs) == fingerprint(record):
-                return place
-            if has_ids or number > 1 or theirs.get("type") != "session_meta" or record.get("type") == "session_meta":
-                return None
-        return None
-
-    def _repeated(self, line: SourceLine) -> int | None:
-        """Return the place of an equal line without an id, before the origin's next line with an id."""
-        self._next_keyed()
-        for position, (place, theirs) in enumerate(self._ahead):
-            if theirs.kept == line.kept or _is_same_session(theirs.record, line.record):
-                for _ in range(position + 1):
-                    self._ahead.popleft()
-                return place
-        return None
-
-    def _next_keyed(self) -> tuple[int, SourceLine] | None:
-        """Return the origin's next line with an id, up to which lines are read ahead."""
-        if self._ahead and self._is_keyed_there(*self._ahead[-1]):
-            return self._ahead[-1]
-        for place, line in self._theirs:
-            self._ahead.append((place, line))
-            if self._is_keyed_there(place, line):
-                return place, line
-        return None
-
-    def _selected(self, record: Record) -> int | None:
-        if self._source.first_own and not self._is_inherited(record):
-            return None
-        if self._places is None:
-            self._places = defaultdict(deque)
-            for place, theirs in self._theirs:
-                if self._is_keyed_there(place, theirs):
-                    self._places[fingerprint(theirs.record or {})].append(place)
-        found = self._places.get(fingerprint(record))
-        return found.popleft() if found else None
-
-    def release(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
-        """Add the held lines to ``plan``."""
-        held, self._held, self._size = self._held, [], 0
-        for place, line in held:
-            yield from plan.add(line, place)
-
-    def rest(self, plan: TranscriptPlan) -> Iterator[PlannedDelta]:
-        """End the comparison: add the held lines, and treat all later lines as the source's own."""
-        self._plan = self.end = None
-        yield from self.release(plan)
-
-    def _lines(self, source: Transcript, plan: TranscriptPlan, first: int = 0) -> Iterator[tuple[int, SourceLine]]:
-        start = plan.starts[first] if first < plan.size else 0
-        with suppress(OSError):
-            yield from islice(enumerate(lines_of(source, start), first), plan.size - first)
-
-    def _is_keyed_there(self, place: int, line: SourceLine) -> bool:
-        return line.record is not None and (self._source.format == "codex" or self._is_keyed(line, place))
-
-    def _is_keyed(self, line: SourceLine, number: int) -> bool:
-        record = line.record
-        if record is None:
-            return False
-        match self._source.format:
-            case "codex":
-                return number > 0
-            case "pi":
-                return record.get("type") != "session" and id_of(record) is not None
-            case "opencode":
-                return "session" not in record and STATE not in record
-            case _:
-                return id_of(record) is not None

@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
+from ctxd.capture.copied_lines import CopyEnd
 from ctxd.transcripts.discovery import Stat
 from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd_client.errors import Conflict, NotFound
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
 
 
 _Ends = defaultdict[str, list[tuple[str, int]]]
-
-
-class CopyEnd(NamedTuple):
-    """The end of a copy: line ``place``, from 0, of the source at ``path`` is the last line copied, and ``own`` is the
-    fingerprint of the next line of the copy."""
-
-    path: str
-    place: int
-    own: int
 
 
 class SourceRecord(msgspec.Struct, array_like=True):

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from ctxd.capture.copied_lines import fingerprint
 from ctxd.capture.transcript_plan import TranscriptPlan
-from ctxd.cli.import_reading import fingerprint
 from ctxd.formats.delta_formats import DELTA_FORMATS, count
 from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
