@@ -152,14 +152,3 @@ def begun(state: EpochState, reason: Begin, changes: Iterable[ComponentChange] =
     it; in the very first epoch, ``changes`` may be the baseline."""
     kept = tuple(ComponentChange(key, "baseline", address) for key, address in state.believed.items())
     return EpochEvent(epoch=state.epoch + 1, begins=reason, changes=(*kept, *changes), tools=state.tools)
-
-
-def forked(events: Iterable[EpochEvent]) -> EpochEvent:
-    """The first event of a session that continues from the end of ``events``, those of its parent up to the fork: its
-    baseline is ``believed`` of the parent."""
-    return begun(fold(events), "fork")
-
-
-def reverted(events: Iterable[tuple[int, EpochEvent]], turn: int) -> EpochState:
-    """The state after a revert to ``turn``: the fold of the ``events``, each with its turn, up to that turn."""
-    return fold(event for at, event in events if at <= turn)

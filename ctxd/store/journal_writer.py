@@ -30,7 +30,6 @@ from ctxd.store.head_witness import Head, WitnessFile
 from ctxd.store.statedir import StateDir
 from ctxd.store.write_types import PurgeRequest, QueuedWrite
 
-_EXIT_DAMAGED: Final = 74
 _JOURNAL_HEAD: Final = f"INSERT INTO journal({journal.COLUMNS})"
 _JOURNAL_ROW: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 _CLASSES_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

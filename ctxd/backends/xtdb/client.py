@@ -68,7 +68,6 @@ _END: Final = "[(< e high)]"
 _RANGE: Final = "{:find [e] :in [low high writer session] :where [[e :xt/id] %s] :limit %d :timeout 30000}"
 _OF_WRITER: Final = "[e :writer writer]"
 _OF_SESSION: Final = "[e :session session]"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class XtdbClient:
@@ -346,10 +345,6 @@ def _query_body(query: str, arguments: Sequence[Any]) -> bytes:
 
 def _tx_id(read: Any) -> int:  # noqa: ANN401
     return messages.number(read, "tx-id")
-
-
-def _before(milliseconds: int | None) -> int | None:
-    return None if milliseconds is None else milliseconds - 1
 
 
 def _date(milliseconds: int) -> str:
