@@ -4,7 +4,9 @@ A fork writes a head, the system prompt and the entries; its cost does not depen
 """
 
 import secrets as random
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -22,6 +24,7 @@ from ctxd.sessions.settings import (
     ContinuedCommit,
     CreatedSession,
     ForkBase,
+    SessionSettings,
     mount_table,
     normalised,
     template_of,
@@ -50,18 +53,8 @@ class ForkOperations(OperationGroup):
             if (replay := await find_replay(self.store, request)) is not None:
                 return again(replay, SessionForkResult)
             await self.sessions.require_new(session)
-            pending = None
-            while pending is None:
-                purges = self.sessions.purges
-                base, head, continues = await self._moment(params)
-                result = SessionForkResult(
-                    session=session, base=base.session, tx=base.tx, turn=head.turn_count, receipt=None
-                )
-                settings = msgspec.structs.replace(
-                    head.settings, base=base, continues=continues, state="active", archived=False
-                )
-                head = msgspec.structs.replace(head, settings=settings)
-                pending = await self._submit(actor, request, session, head, kept_result(request, result), purges)
+            changes = {"state": "active", "archived": False}
+            pending, result = await self._forked(actor, request, session, params, changes)
         return Accepted(pending, lambda receipt: msgspec.structs.replace(result, receipt=receipt))
 
     async def create(
@@ -83,64 +76,61 @@ class ForkOperations(OperationGroup):
             if (replay := await find_replay(self.store, request)) is not None:
                 return replay
             await self.sessions.require_new(session)
-            result = kept_result(request, CreatedSession(session))
-            pending = None
-            while pending is None:
-                purges = self.sessions.purges
-                base, head, continues = await self._moment(source)
-                settings = msgspec.structs.replace(
-                    head.settings, base=base, continues=continues, state=params.state, archived=params.archived, **given
-                )
-                settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
-                head = msgspec.structs.replace(head, settings=settings)
-                prompt = params.system_prompt or None
-                pending = await self._submit(actor, request, session, head, result, purges, prompt)
+            changes = {"state": params.state, "archived": params.archived, **given}
+            prompt, created = params.system_prompt or None, CreatedSession(session)
+            pending, _ = await self._forked(actor, request, session, source, changes, prompt, created)
             return session, pending
 
-    async def _submit(
+    async def _forked(
         self,
         actor: Actor,
         request: WriteRequest,
         session: str,
-        head: SessionHead,
-        result: bytes,
-        purges: int,
+        source: SessionForkParams,
+        changes: Mapping[str, Any],
         prompt: str | None = None,
-    ) -> Pending | None:
-        """Submit the fork ``session`` with ``head``; ``prompt`` replaces the system prompt of its base. Returns None if
-        anything was purged after the count ``purges`` was read: content that the fork would copy may be gone."""
-        base = head.settings.base
-        assert base is not None, "a fork has a base"
-        puts = await self._own_documents(base, head, session)
-        if prompt is not None:
-            capture = Capture(self.sessions.guard, head.settings.secrets)
-            text = await off_loop(len(prompt), lambda: capture.text(prompt))
-            own = await self.store.keep(system_prompt(session, text, capture.secrets))
-            puts = [own, *(each for each in puts if each.id != own.id)]
+        created: CreatedSession | None = None,
+    ) -> tuple[Pending, SessionForkResult]:
+        """Submit the fork ``session`` of the moment ``source``, with ``changes`` of its settings, and ``prompt`` in
+        place of its system prompt. ``created``: the result of ``session.create``, which normalises the settings; None
+        for ``session.fork``. Starts again if anything is purged meanwhile: content that the fork copies may be gone."""
+        while True:
+            purges = self.sessions.purges
+            base, head, continues = await self._moment(source)
+            settings = msgspec.structs.replace(head.settings, base=base, continues=continues, **changes)
+            if created is not None:
+                settings = normalised(settings, self.sessions.guard, self.sessions.host_filesystem_id)
+            puts = await self._own_documents(base, settings, session)
+            if prompt is not None:
+                capture = Capture(self.sessions.guard, settings.secrets)
+                text = await off_loop(len(prompt), partial(capture.text, prompt))
+                own = await self.store.keep(system_prompt(session, text, capture.secrets))
+                puts = [own, *(each for each in puts if each.id != own.id)]
+            # The session may have been removed for good since its head was read.
+            self._newest(base.session)
+            if self.sessions.purges == purges and not self.store.is_purging():
+                break
         settings = msgspec.structs.replace(
-            head.settings,
+            settings,
             principal=actor.principal,
             created_at=self.sessions.clock.wall_ms(),
             ordinal=self.sessions.next_ordinal(),
         )
-        # The session may have been removed for good since its head was read.
-        self._newest(base.session)
-        if self.sessions.purges != purges or self.store.is_purging():
-            return None
+        result = SessionForkResult(session=session, base=base.session, tx=base.tx, turn=head.turn_count, receipt=None)
         write = Write(
             kind=request.kind,
             principal=request.principal,
             session=session,
             op_id=request.op_id,
             request=request.request,
-            result=result,
+            result=kept_result(request, created or result),
             # As of a row of an import, the session is incomplete, but the beginning that the fork shares is complete.
             puts=(head_document(session, msgspec.structs.replace(head, settings=settings, entering=False)), *puts),
         )
         pending = self.store.submit(write)
         request.submitted = True
         self.indexer.visibility.confine(mount_table(settings, self.sessions.host_filesystem_id))
-        return pending
+        return pending, result
 
     def _newest(self, session: str) -> SessionHead:
         """Return the newest durable head of ``session``. Raises: CtxdError session_not_found, session_removed,
@@ -249,9 +239,9 @@ class ForkOperations(OperationGroup):
             low, high = (middle + 1, high) if at.includes(stored) else (low, middle)
         return low
 
-    async def _own_documents(self, base: ForkBase, head: SessionHead, session: str) -> list[Document]:
+    async def _own_documents(self, base: ForkBase, settings: SessionSettings, session: str) -> list[Document]:
         """Return the system prompt and the entries of ``base`` at the fork, renamed for ``session``."""
         own = {str(system_prompt_id(base.session)): str(system_prompt_id(session))}
-        own |= {entry_id(base.session, key): entry_id(session, key) for key in head.settings.entries}
+        own |= {entry_id(base.session, key): entry_id(session, key) for key in settings.entries}
         found: dict[str, Stored] = await self.store.bulk(list(own), AsOf(tx=base.tx), content=True)
         return [await self.store.keep(renamed(stored.document, own[id])) for id, stored in found.items()]
