@@ -39,7 +39,11 @@ _SAVED_S_MAX: Final = 5.0
 )
 @click.argument("harness", type=click.Choice(tuple(HARNESS_OF)))
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Read everything and report, but store nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Read everything and report, but store nothing. Waiting events of hooks are not taken into account.",
+)
 @click.option("--watch", is_flag=True, help="Go on until interrupted: import what is written as it is written.")
 @common
 def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run: bool, watch: bool) -> None:
@@ -52,17 +56,7 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
     """
     if watch and dry_run:
         raise Stop(USAGE, "give either --watch or --dry-run", symbol="invalid_params")
-    if path is not None:
-        places = [path.absolute()]
-        if not path.exists():
-            raise Stop(NOT_FOUND, f"{path}: no such file or folder", symbol="unreadable")
-    else:
-        home = default_places(harness, os.environ, Path.home())
-        places = [each for each in home if each.exists()]
-        if not places:
-            looked = ", ".join(map(str, home))
-            raise Stop(NOT_FOUND, f"{harness} has no sessions in {looked}", hint="name a PATH", symbol="unreadable")
-
+    places = _places(harness, path)
     is_file = path is not None and path.is_file()
 
     async def imported() -> None:
@@ -87,7 +81,8 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
                     with anyio.move_on_after(_SAVED_S_MAX, shield=True), suppress(CallFailed):
                         await work.save(when_due=False)
             else:
-                await in_thread(deliver_waiting, run.socket_path())
+                if not dry_run:
+                    await in_thread(deliver_waiting, run.socket_path())
                 result = await work.run(places)
                 report(run, result)
                 if is_file and result.skipped and not result.sources:
@@ -95,6 +90,19 @@ def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run
                     raise Stop(FAILURE, message, hint=f"name a file that {harness} wrote", symbol="unreadable")
 
     anyio.run(imported)
+
+
+def _places(harness: HarnessCommand, path: Path | None) -> list[Path]:
+    """Return the files and folders to import from. Raises: Stop if there are none."""
+    if path is not None:
+        if not path.exists():
+            raise Stop(NOT_FOUND, f"{path}: no such file or folder", symbol="unreadable")
+        return [path.absolute()]
+    home = default_places(harness, os.environ, Path.home())
+    if not (places := [each for each in home if each.exists()]):
+        looked = ", ".join(map(str, home))
+        raise Stop(NOT_FOUND, f"{harness} has no sessions in {looked}", hint="name a PATH", symbol="unreadable")
+    return places
 
 
 async def _watch(run: Invocation, work: "TranscriptImport", harness: HarnessCommand, places: Sequence[Path]) -> None:

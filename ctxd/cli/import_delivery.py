@@ -360,7 +360,9 @@ class TranscriptImport:
                 f"{source.session} has events of the last hour, and hooks may be recording more: import it again once "
                 f"it is paused (ctx session pause {source.session})"
             )
-        return await recorded_events(self._client, self._clock, source, record, events[begun:], written)
+        return await recorded_events(
+            self._client, self._clock, source, record, events[begun:], written, dry_run=self._dry_run
+        )
 
     async def _note(self, planned: _Planned) -> None:
         """Update the record of a source that was read to its end, and add its new content to the result."""

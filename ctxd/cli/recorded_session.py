@@ -28,21 +28,38 @@ if TYPE_CHECKING:
 _BYTES_AT_ONCE: Final = 256 * 1024
 """Bytes per read, and between two checkpoints for other tasks."""
 
+_UNCOMMITTED: Final = "ctx-uncommitted"
+"""Stands in a dry run for the commit that an import would make of the session's events."""
+
 
 async def recorded_events(
-    client: "Client", clock: Clock, source: Transcript, record: SourceRecord, events: Sequence[Event], written: int
+    client: "Client",
+    clock: Clock,
+    source: Transcript,
+    record: SourceRecord,
+    events: Sequence[Event],
+    written: int,
+    *,
+    dry_run: bool,
 ) -> RecordedEvents:
     """Return the ``events`` that a source's session has as the ``RecordedEvents`` that its import leaves out.
-    ``written``: the bytes of the source that a hand-over wrote before them. Raises: CallFailed; as ``lines_of``.
-    Cancel: safe."""
+    ``written``: the bytes of the source that a hand-over wrote before them. Unless ``dry_run``, the events are
+    committed first. Raises: CallFailed; as ``lines_of``. Cancel: safe."""
     # Imported lines continue this commit, or form a separate chain.
-    own = record.continued or (await client.context_current(session=source.session)).context_id
-    record.continued = own or ""
+    own = record.continued
+    if not own and not dry_run:
+        own = (await client.context_current(session=source.session)).context_id or ""
     newest = (await client.commit_resolve(session=source.session)).commit
+    has_commits = newest is not None and newest.session == source.session
+    if dry_run:
+        has_commits = has_commits or bool(events)
+        found = "" if newest is None else newest.commit
+        own = own or found or (_UNCOMMITTED if events else "")
+    record.continued = own
     before = clock.wall_ms() if newest is None else newest.created_at_ms
     make = partial(
-        RecordedEvents, events, record.unrecorded, before, own, redact=redacted, written=written, whole=record.whole,
-        continued_at=record.continued_at, has_commits=newest is not None and newest.session == source.session,
+        RecordedEvents, events, record.unrecorded, before, own or None, has_commits=has_commits, redact=redacted,
+        written=written, whole=record.whole, continued_at=record.continued_at,
     )  # fmt: skip
     recorded = make()
     # Once an import has left out recorded events, later imports of the source do so too.

@@ -24,6 +24,7 @@ from ctxd_protocol.event_types import PromptEvent
 from ctxd_protocol.methods.commits import CommitListResult
 from tests.client.running import Running
 from tests.spec.secrecy import TOKEN
+from tests.spec.test_hooks import Harness
 from tests.spec.test_import import CTX, Claude, Codex, Record, append, commits, ctx, imported, write
 from tests.waiting import block_until
 
@@ -277,3 +278,29 @@ def test_a_redacted_prompt_of_hooks_is_known_and_unusable_rules_skip_the_source_
     assert found["sessions"] == [other.id] and len(found["skipped"]) == 1, done.stderr
     assert "rules for secrets" in found["skipped"][0]["reason"] and str(rules) in found["skipped"][0]["reason"]
     assert imported(daemon, "claude", tmp_path)["recorded"] == 1
+
+
+@pytest.mark.requirement("IMP-2")
+def test_a_dry_run_commits_no_pending_events_and_delivers_no_waiting_ones(
+    harness: Harness, claude: Claude, tmp_path: Path
+) -> None:
+    daemon = harness.daemon
+    records = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    records[0]["message"]["content"] = "a"
+    write(tmp_path / "transcripts" / f"{claude.session}.jsonl", records)
+    with connect_sync(daemon.socket) as client:
+        client.session_create("claude-code", session=claude.id)
+        client.session_append(claude.id, events=(PromptEvent(text="a"),))
+        client.session_pause(claude.id)
+    daemon.kill()
+    harness.hook("UserPromptSubmit", prompt="one", prompt_id="p1")
+    daemon.start()
+    environ = {"HOME": str(harness.home), "XDG_STATE_HOME": ""}
+    words = ("import", "claude", str(tmp_path / "transcripts"), "--json")
+    with connect_sync(daemon.socket) as client:
+        head = client.daemon_status().store.head_seq
+        dry = json.loads(ctx(daemon, *words, "--dry-run", **environ).stdout)
+        assert client.daemon_status().store.head_seq == head and commits(client, claude.id) == {}
+        assert len(harness.waiting()) == 1
+        assert json.loads(ctx(daemon, *words, **environ).stdout) == {**dry, "dry_run": False}
+        assert harness.waiting() == [] and len(commits(client, claude.id)) > 1
