@@ -82,11 +82,9 @@ class HookOperations:
         """Record the parts of ``found`` that are not recorded yet. Raises: as ``hook``."""
         is_late = await self._open(actor, params, found)
         await self._note_permissions(actor, found)
-        await self._append_texts(actor, found, request)
+        await self._append_texts(actor, found, request, is_late)
         if found.is_start and await self._has_output(actor, found):
             live = await self._sessions.live(found.session)
-            if is_late:
-                await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
             return Accepted(live.barrier, lambda _: msgspec.structs.replace(result, outcome="known"))
         if found.start is not None and not found.is_start and await self._has(actor, found.start):
             found = found.without_start()
@@ -94,7 +92,7 @@ class HookOperations:
             found = await self._with_kept_place(found)
         own = msgspec.structs.replace(request, op_id=found.native or request.op_id)
         try:
-            accepted = await self._record(actor, found, own)
+            accepted = await self._record(actor, found, own, is_late)
         except CtxdError as error:
             is_known = error.code in _KNOWN or (error.code == "idempotency_mismatch" and found.native is not None)
             if not is_known:
@@ -104,7 +102,7 @@ class HookOperations:
             result = msgspec.structs.replace(result, outcome="known")
         finally:
             request.submitted = request.submitted or own.submitted
-        if found.is_end or is_late:
+        if found.is_end:
             paused = await self._lifecycle.pause(actor, SessionPauseParams(session=found.session, wait=False))
             accepted = accepted if paused.pending is None else paused
 
@@ -116,8 +114,8 @@ class HookOperations:
         return Accepted(accepted.pending, answer)
 
     async def _open(self, actor: Actor, params: SessionHookParams, found: HookInput) -> bool:
-        """Create or resume the session. Returns: True if the event arrived late, after the end of the session, so that
-        the caller must pause the session again. Raises: as ``hook``."""
+        """Create or resume the session. Returns: True if the event arrived late, after the end of the session, which
+        then stays paused. Raises: as ``hook``."""
         session = found.session
         state = self._sessions.catalog.state(session)
         if state is None and self._sessions.peek(session) is None:
@@ -135,18 +133,20 @@ class HookOperations:
                 if error.code != "session_exists":
                     raise
         elif state == "paused":
-            ended_at = (await self._sessions.live(session)).updated_at
-            await self._lifecycle.resume(actor, SessionWriteParams(session=session))
             # Only hooks of tool calls can be late; a prompt continues the session, even if the clock went back.
-            return found.start is not None and params.at is not None and params.at < ended_at
+            if found.start is not None and params.at is not None:
+                if params.at < (await self._sessions.live(session)).updated_at:
+                    return True
+            await self._lifecycle.resume(actor, SessionWriteParams(session=session))
         return False
 
-    async def _append_texts(self, actor: Actor, found: HookInput, request: WriteRequest) -> None:
+    async def _append_texts(self, actor: Actor, found: HookInput, request: WriteRequest, is_late: bool) -> None:
         """Append the texts before a tool call, unless the hook of another call of the same response has."""
         for op_id, event in found.texts:
             own = msgspec.structs.replace(request, op_id=op_id)
             try:
-                await self._chat.append(actor, SessionAppendParams(session=found.session, events=(event,)), own)
+                params = SessionAppendParams(session=found.session, events=(event,))
+                await self._chat.append(actor, params, own, also_paused=is_late)
             except CtxdError as error:
                 if error.code != "idempotency_mismatch":
                     raise
@@ -193,12 +193,11 @@ class HookOperations:
             recorded = msgspec.structs.replace(before, permissions=after)
             await self._lifecycle.annotate(actor, SessionAnnotateParams(session=found.session, recorded=recorded))
 
-    async def _record(self, actor: Actor, found: HookInput, request: WriteRequest) -> Accepted:
+    async def _record(self, actor: Actor, found: HookInput, request: WriteRequest, is_late: bool) -> Accepted:
         call = found.call
         if call is None:
-            return await self._chat.append(
-                actor, SessionAppendParams(session=found.session, events=found.events), request
-            )
+            params = SessionAppendParams(session=found.session, events=found.events)
+            return await self._chat.append(actor, params, request, also_paused=is_late)
         return await self._toolcalls.record(
             actor,
             ToolcallRecordParams(
@@ -212,4 +211,5 @@ class HookOperations:
                 chat="result" if call.is_started else "call_and_result",
             ),
             request,
+            also_paused=is_late,
         )

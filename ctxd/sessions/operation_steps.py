@@ -23,7 +23,8 @@ from ctxd_protocol.session_types import SessionStatus
 G = TypeVar("G", bound="OperationGroup")
 P = TypeVar("P", bound=msgspec.Struct)
 Operation = Callable[..., Coroutine[Any, Any, Accepted]]
-"""``(actor, params, request=None)``; by default the request is built from the params."""
+"""``(actor, params, request=None, *, also_paused=False)``; by default the request is built from the params.
+``also_paused``: the operation is allowed in a paused session too, which stays paused."""
 
 
 class OperationGroup:
@@ -58,13 +59,16 @@ def admitted(
             actor: Actor,
             params: Any,  # noqa: ANN401 - the method's own struct
             request: WriteRequest | None = None,
+            *,
+            also_paused: bool = False,
         ) -> Accepted:
             request = request or write_request(kind, actor.principal, params)
+            allowed = (*states, "paused") if also_paused else states
             if getattr(params, "valid_time", None) is not None:
                 _require_datable(self.sessions, actor, params.valid_time)
             live = await self.sessions.live(params.session)
             with Ticket(live.lock.queue) as ticket:
-                replay = await live.admit(ticket, request, heads=heads(params), states=states)
+                replay = await live.admit(ticket, request, heads=heads(params), states=allowed)
                 if replay is not None:
                     if isinstance(result, type):
                         return again(replay, result)

@@ -532,7 +532,8 @@ class LiveSession:
                     moved |= dict.fromkeys(operation.objects, True)
                 case CollapseCalls() | DeactivateObjects() | HideObjects():
                     moved |= dict.fromkeys(operation.objects, False)
-        if turn == state.turn and settings is None and assembly is None:
+        # In a paused session each event changes the head, which makes a checkpoint, as a pause does.
+        if turn == state.turn and settings is None and assembly is None and self.settings.state == "active":
             return None
         number, context_id = assembly or (self.assembly, self.context_id)
         return SessionHead(

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,8 @@ def test_a_hook_that_comes_after_the_end_of_its_session_leaves_that_set_aside(ha
         time.sleep(delivery.START_WRITTEN_S + 0.5)
         assert calls(events(harness)) == ["call c1", "result c1"][: 1 + (what == "known")]
         assert client.session_get(harness.session).session.state == "paused"
+        newest = partial(client.commit_resolve, session=harness.session)
+        block_until(lambda: b"c1" in (client.commit_deltas([newest().commit.commit]).deltas[0].data or b""))
         # A prompt is work, also by a clock that went back.
         given = {"session_id": NATIVE, "cwd": "/", "hook_event_name": "UserPromptSubmit", "prompt": "again"}
         client.session_hook("claude-code", json.dumps(given), at=1)
