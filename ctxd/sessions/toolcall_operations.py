@@ -54,9 +54,7 @@ class ToolcallOperations(OperationGroup):
         early = None
         if size > INLINE_CHARS_MAX:
             early = await self._kept(tx, params.id, size, make)
-        while isinstance((place := self._place(live, params.id, tx.confined))[1], NotCached):
-            await self.store.heads(place[:1])
-        id, head = place
+        id, head = await self._place(live, params.id, tx.confined)
         if id not in live.state.index:
             if head is not None:
                 raise _conflict(params.id)
@@ -70,7 +68,6 @@ class ToolcallOperations(OperationGroup):
                 receipt=None,
             )
             return tx.commit(result, delta, puts=(document,), valid_time=params.valid_time)
-        head = (await self.store.heads((id,)))[id]
         if head is not None and is_purged(head.document):
             raise purged(id)
         # References that were unresolved then count as unresolved in this comparison, whatever the index holds now.
@@ -89,28 +86,30 @@ class ToolcallOperations(OperationGroup):
 
         Raises: CtxdError purged before anything is stored: purged text must not reach the disk, not even briefly.
         """
-        id = self._place(tx.live, own_id, tx.confined)[0]
-        if id in tx.live.state.index:
-            head = (await self.store.heads((id,)))[id]
-            if head is not None and is_purged(head.document):
-                raise purged(id)
+        id, head = await self._place(tx.live, own_id, tx.confined)
+        if id in tx.live.state.index and head is not None and is_purged(head.document):
+            raise purged(id)
         return await self.store.keep(await off_loop(size, partial(make, own_id)))
 
-    def _place(self, live: LiveSession, own_id: str, confined: bool) -> tuple[str, Stored | None | NotCached]:
-        """Return the id for the tool call in this session, and its newest version; ``NOT_CACHED`` if not in memory.
+    async def _place(self, live: LiveSession, own_id: str, confined: bool) -> tuple[str, Stored | None]:
+        """Return the id for the tool call in this session, and its newest version; neither changes before the
+        next await. Raises: CtxdError corrupt, store_failed.
 
         The id is the harness's own, or an alias if that is taken or reserved. A confined actor gets an alias unless the
         session already has the id: otherwise it could find out which ids other sessions use.
         """
-        index = live.state.index
-        if not is_reserved(own_id) and (not confined or own_id in index):
-            head = self.store.peek(own_id)
-            if isinstance(head, NotCached) or own_id in index:
-                return own_id, head
-            if head is None and toolcall_alias(live.session, own_id) not in index:
-                return own_id, None
-        alias = toolcall_alias(live.session, own_id)
-        return alias, self.store.peek(alias)
+        index, alias = live.state.index, toolcall_alias(live.session, own_id)
+        may_be_own = not is_reserved(own_id) and (not confined or own_id in index)
+        while True:
+            id: str = alias
+            head = self.store.peek(own_id) if may_be_own else None
+            if may_be_own and (isinstance(head, NotCached) or own_id in index or (head is None and alias not in index)):
+                id = own_id
+            else:
+                head = self.store.peek(alias)
+            if not isinstance(head, NotCached):
+                return id, head
+            await self.store.heads((id,))
 
 
 def _events(params: toolcall_methods.ToolcallRecordParams) -> tuple[Event, ...]:
