@@ -1,4 +1,4 @@
-"""Client and session handle: the daemon's methods as coroutines, and shorthands. Runs on asyncio and trio."""
+"""The client and its session handle: the daemon's methods as coroutines, and shorthands. Runs on asyncio and trio."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -59,12 +59,12 @@ class Server:
 
     @property
     def in_flight(self) -> int:
-        """InFlight that are not answered."""
+        """Calls without a reply yet."""
         return 0 if self._listening is None else self._listening.in_flight
 
     @property
     def requests(self) -> int:
-        """InFlight and notifications since the start, refused ones included."""
+        """Calls and notifications since the start, refused ones included."""
         return 0 if self._listening is None else self._listening.requests
 
     def bind(self) -> socket.socket:

@@ -1,4 +1,4 @@
-"""InFlight that take their time: answers, deadlines, cancellation, draining."""
+"""Calls that take their time: answers, deadlines, cancellation, draining."""
 
 import anyio
 import pytest

@@ -133,7 +133,7 @@ async def test_late_rows_of_a_lost_session_stay_out_and_everything_else_goes_on(
         assert await node.entity("late", valid_time=2**42) is not None
         assert await node.entity("elsewhere", valid_time=2**42) is not None
         assert a.projection.status().quarantined == ()
-        # Destination it is still read, and the comparison knows what the node lacks.
+        # The session is still read elsewhere, and the comparison knows what the node lacks.
         assert [stored.document.id for stored in await a.scan("segment:s1#", AsOf(tx=10))] == [
             segment(0).id,
             segment(1).id,
