@@ -1,6 +1,7 @@
 """Import of a transcript file: its conversation as a chain of commits, and a chain for each sub-agent.
 
-Operation ids are derived from the content, so that an interrupted import can be repeated: nothing is stored twice.
+Operation ids are derived from the content and its times, not from the clock, so that an import can be repeated: nothing
+is stored twice.
 """
 
 from collections.abc import Iterator, Set
@@ -18,6 +19,7 @@ from ctxd.cli.common_options import Invocation
 from ctxd.cli.transcript import opened
 from ctxd.clock import SystemClock
 from ctxd.formatting import count
+from ctxd_client.errors import Conflict
 from ctxd_protocol.event_types import Event
 
 if TYPE_CHECKING:
@@ -61,7 +63,19 @@ def _events_of(file: Path) -> Iterator[Event]:
 
 def _committed(client: "SyncClient", planned: PlannedCommit, parent: str | None, wanted: Chain, now: int) -> str:
     arguments = queued_commit(planned.checkpoint, wanted, parent).arguments(parent)
-    # A time in the future, from a clock that was ahead, must not end the import.
-    arguments["valid_time"] = planned.at if planned.at is not None and planned.at < now else None
+    arguments["valid_time"] = planned.at
     digest = blake2b(msgspec.json.encode((planned.number, arguments)), digest_size=16).hexdigest()
-    return client.commit_checkpoint("events-v1", **arguments, op_id=f"import-{digest}").commit.commit
+
+    def sent(valid_time: int | None) -> str:
+        given = {**arguments, "valid_time": valid_time, "op_id": f"import-{digest}"}
+        return client.commit_checkpoint("events-v1", **given).commit.commit
+
+    # A time in the future, from a clock that was ahead, must not end the import.
+    is_past = planned.at is not None and planned.at < now
+    try:
+        return sent(planned.at if is_past else None)
+    except Conflict as error:
+        if error.code != "idempotency_mismatch" or planned.at is None:
+            raise
+        # By the clock of an earlier run it was the other way round.
+        return sent(None if is_past else planned.at)

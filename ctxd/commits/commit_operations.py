@@ -128,6 +128,8 @@ class Commits(CommitReads):
         async with self._deciding:
             if (replay := await find_replay(self.store, call)) is not None:
                 return await self._again(viewer, replay)
+            if params.valid_time is not None:
+                self.store.require_past((params.valid_time,))
             self._require_kept(params.session)
             depth = 0
             if params.parent is not None:
@@ -340,12 +342,9 @@ class Commits(CommitReads):
         return self._sessions.guard.by(session or "") if viewer.is_confined else self._sessions.guard
 
     def _require_datable(self, viewer: CommitViewer, valid_time: int | None) -> None:
-        if valid_time is None:
-            return
-        if viewer.is_confined:
+        if valid_time is not None and viewer.is_confined:
             message = "valid_time is for the host's own connections: a sandbox commits what is so now"
             raise CtxdError("invalid_params", message, hint="Leave valid_time out.", outcome="not_applied")
-        self.store.require_past((valid_time,))
 
     def _require_kept(self, session: str | None) -> None:
         """Raises: CtxdError ``session_removed`` if ``session`` is in the trash."""

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from ctxd.capture.transcript_chains import TranscriptChains
+from ctxd.cli.commit_delivery import Chain
+from ctxd.cli.transcript_import import _committed
+from ctxd.clock import SystemClock
 from ctxd.formats.delta_formats import DELTA_FORMATS
 from ctxd_client import connect_sync
 from ctxd_client.sync import SyncClient
@@ -349,6 +353,17 @@ def test_a_transcript_with_a_time_that_cannot_be_is_imported(own: Running, tmp_p
     (tmp_path / "S.jsonl").write_text(session_line("user", "u1", "look", timestamp=time))
     ran = imported(own, "--from", tmp_path / "S.jsonl")
     assert (ran.returncode, ran.stderr.startswith("ctx capture: 1 commit, the newest is ctx-")) == (0, True), ran.stderr
+
+
+@pytest.mark.requirement("CAP-10")
+def test_a_time_that_is_in_the_future_in_one_run_alone_makes_no_second_commit(own: Running, tmp_path: Path) -> None:
+    policy, wanted = frozenset({"session_end"}), Chain(parent=None, session=None, template="t", ticket="", thread="")
+    at = SystemClock().wall_ms() - 1000
+    with connect_sync(own.socket) as client:
+        for text, clocks in (("ahead", (at, at + 1, at)), ("corrected", (at + 1, at, at + 1))):
+            (planned,) = TranscriptChains(policy).commits([PromptEvent(text=text, at=at)])
+            assert len({_committed(client, planned, None, wanted, now) for now in clocks}) == 1
+        assert len(client.commit_list().commits) == 2
 
 
 @pytest.mark.requirement("CAP-10")
