@@ -27,7 +27,7 @@ from ctxd.rpc.sandbox_quota import QuotaMeter
 from ctxd.rpc.scheduler import Suspended
 from ctxd.rpc.wire_errors import cancelled_error, draining_error, error_of, timeout_error, with_outcome
 from ctxd.sessions.session import Accepted, WriteRequest, write_request
-from ctxd_protocol.errors import ErrorObject
+from ctxd_protocol.errors import ErrorObject, Outcome
 from ctxd_protocol.jsonrpc import Failure, Reply, Request, RequestId, encode, encode_all, error_object, refuse
 from ctxd_protocol.methods.daemon import CancelParams
 
@@ -88,6 +88,16 @@ def encode_answers(answers: list[Any], *, log: FilteringBoundLogger, bytes_max: 
         return frames
     del frames
     return b"".join(_encode_short(answer, log, bytes_max) for answer in answers)
+
+
+def whole_reply(answer: Reply, *, log: FilteringBoundLogger) -> Reply | Failure:
+    """``answer`` with the content of its file, if it has one: for a client to which the file cannot be sent."""
+    if type(answer.result) is not PassedFile:
+        return answer
+    try:
+        return Reply("2.0", answer.id, answer.result.whole())
+    except Exception as exc:  # noqa: BLE001 - the content cannot be read: that is the answer to its call only
+        return refuse(answer.id, error_of(exc, method="commit.materialize", log=log))
 
 
 def _encode_one(answer: Answer, log: FilteringBoundLogger) -> bytes:
@@ -206,8 +216,9 @@ class InFlight:
                 result.pending.on_done(lambda _: self._finish(call, result))
                 return None
             return self._settled(request_id, request.method, result)
-        self._succeeded[request.method] += 1
-        return None if request_id is UNSET else Reply("2.0", request_id, result)
+        answer = None if request_id is UNSET else whole_reply(Reply("2.0", request_id, result), log=self._listener.log)
+        self._count(request.method, answer)
+        return answer
 
     def begin_member(self, request: Request, entry: MethodEntry | None, batch: BatchAnswers) -> list[Raw] | None:
         """Execute a member of ``batch``. Returns: the batch's reply if this completes it."""
@@ -319,14 +330,18 @@ class InFlight:
 
     def _take(self, call: InFlightCall, result: Any) -> None:  # noqa: ANN401 - any method's result
         """Reply with ``result``, now or once its write is durable."""
-        if type(result) is PassedFile and (call.batch is not None or call.id is UNSET):
-            result = result.whole()
         if type(result) is not Accepted:
             self._finish(call, None if call.id is UNSET else Reply("2.0", call.id, result))
         elif result.pending is None:
             self._finish(call, result)
         else:
             result.pending.on_done(lambda _: self._finish(call, result))
+
+    def _count(self, method: str, answer: Reply | Failure | None) -> None:
+        if type(answer) is Failure:
+            self._note_failed(method, answer.error)
+        else:
+            self._succeeded[method] += 1
 
     def _settled(self, request_id: RequestId | UnsetType, method: str, accepted: Accepted) -> Reply | Failure | None:
         """The reply of a call whose write is decided; counts the call."""
@@ -336,7 +351,10 @@ class InFlight:
         try:
             result = accepted.result(None if pending is None else pending.receipt)
         except Exception as exc:  # noqa: BLE001 - as in begin: it is the same call
-            return self._failure(request_id, method, exc, ended=True)
+            # Without a write of its own, this may be the reply to a resend.
+            outcome: Outcome = "unknown" if pending is None else "applied"
+            is_write = self._listener.table[method].writes
+            return self._failure(request_id, method, exc, ended=True, outcome=outcome if is_write else None)
         self._succeeded[method] += 1
         return None if request_id is UNSET else Reply("2.0", request_id, result)
 
@@ -351,17 +369,16 @@ class InFlight:
         if call.done:
             self._deliver(None, 0)  # It no longer blocks another write.
             return
+        if call.batch is not None and type(ended) is Reply:
+            ended = whole_reply(ended, log=self._listener.log)
         call.done = True
         del self.open[call.key]
         self._listener.in_flight -= 1
         if isinstance(ended, Accepted):
             answer = self._settled(call.id, call.method, ended)
-        elif type(ended) is Failure:
-            answer = ended
-            self._note_failed(call.method, ended.error)
         else:
             answer = ended
-            self._succeeded[call.method] += 1
+            self._count(call.method, answer)
         if call.batch is None:
             self._deliver(answer, call.reserved)
             return
@@ -377,8 +394,11 @@ class InFlight:
         write: WriteRequest | None = None,
         *,
         ended: bool = False,
+        outcome: Outcome | None = None,
     ) -> Failure | None:
         error = error_of(exc, method=method, log=self._listener.log)
+        if outcome is not None:
+            error = msgspec.structs.replace(error, data=msgspec.structs.replace(error.data, outcome=outcome))
         if ended:
             self._note_failed(method, error)
         if write is not None:

@@ -19,7 +19,7 @@ import msgspec
 from ctxd.failpoints import ARMED, hit
 from ctxd.file_replies import PassedFile, send_with_file
 from ctxd.rpc.caller import Caller
-from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers
+from ctxd.rpc.calls import Answer, BatchAnswers, InFlight, InFlightCall, encode_answers, whole_reply
 from ctxd.rpc.listener_state import ListenerContext
 from ctxd.rpc.scheduler import (
     CALLS_BESIDE_INTERACTIVE,
@@ -29,7 +29,6 @@ from ctxd.rpc.scheduler import (
     SLICE_LINES,
     SLICE_S,
 )
-from ctxd.rpc.wire_errors import error_of
 from ctxd_protocol.error_codes import ErrorCode
 from ctxd_protocol.errors import ErrorObject
 from ctxd_protocol.jsonrpc import (
@@ -409,10 +408,7 @@ class Connection(asyncio.Protocol):
                 if sent < len(line):
                     transport.write(line[sent:])
                 return None
-        try:
-            return Reply("2.0", answer.id, passed.whole())
-        except Exception as exc:  # noqa: BLE001 - the content cannot be read: that is the answer to its call only
-            return refuse(answer.id, error_of(exc, method="commit.materialize", log=self._listener.log))
+        return whole_reply(answer, log=self._listener.log)
 
     # --- notifications
 

@@ -6,6 +6,8 @@ import pytest
 from ctxd.errors import CtxdError
 from ctxd.rpc.listener_state import Timing
 from ctxd.rpc.socket_server import Server
+from ctxd.sessions.session import Accepted
+from ctxd.store.write_types import Pending
 from ctxd_protocol.context_types import CurrentContext
 from ctxd_protocol.methods.declaration import WriteResult
 from tests.fakes.loopback import WAIT_S, frame, serving, settings_of
@@ -313,6 +315,26 @@ async def test_a_write_that_fails_after_it_was_submitted_says_that_its_outcome_i
     async with serving(tmp_path, {"session.append": fail}) as server, server.connected() as wire:
         await wire.send(APPEND)
         assert data(await wire.answer())["outcome"] == "unknown"
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_a_write_whose_reply_cannot_be_built_tells_whether_it_was_applied(tmp_path, is_durable):
+    def fail(_):
+        raise CtxdError("corrupt", "a row cannot be read")
+
+    async def append(caller, params, call):
+        pending = Pending(seq=1, vt=1, size=1, done=True, receipt=RECEIPT)
+        return Accepted(pending if is_durable else None, fail)
+
+    async def plan(caller, params):
+        return Accepted(None, fail)
+
+    async with serving(tmp_path, {"session.append": append, "context.plan": plan}) as server:
+        async with server.connected() as wire:
+            await wire.send(APPEND)
+            assert data(await wire.answer())["outcome"] == ("applied" if is_durable else "unknown")
+            await wire.send(PLAN)
+            assert "outcome" not in data(await wire.answer())
 
 
 async def test_a_handler_may_enter_scopes_and_locks_before_it_first_suspends(tmp_path):

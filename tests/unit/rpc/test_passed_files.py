@@ -163,6 +163,32 @@ async def test_a_member_of_a_batch_has_its_content_in_the_line(tmp_path):
     assert files() == 0
 
 
+@pytest.mark.requirement("RPC-12")
+async def test_a_call_that_ends_at_once_has_its_content_in_the_line_and_a_notification_reads_none(tmp_path):
+    read: list[int] = []
+
+    def whole() -> Answer:
+        read.append(1)
+        return Answer(content="short")
+
+    async def at_once(caller: Any, params: Any) -> PassedFile:
+        return PassedFile(Answer(descriptor="content"), os.memfd_create(NAME, os.MFD_CLOEXEC), whole)
+
+    async def later(caller: Any, params: Any) -> PassedFile:
+        await checkpoint()
+        return await at_once(caller, params)
+
+    for handler in (at_once, later):
+        read.clear()
+        async with serving(tmp_path, {"commit.materialize": handler}) as server, server.connected() as wire:
+            await wire.send(frame("commit.materialize", id=None).replace(b'"id": null, ', b""))
+            await wire.send(frame("commit.materialize", id=1))
+            answer = (await wire.answer())["result"]
+            assert answer["content"] == "short" or (handler is later and answer["descriptor"] == "content")
+            assert len(read) == (handler is at_once)
+    assert files() == 0
+
+
 @pytest.mark.parametrize("uid, passes", [(os.getuid(), True), (0, True), (os.getuid() + 1, False)])
 @pytest.mark.requirement("RPC-12")
 async def test_only_the_daemons_user_and_root_get_files(monkeypatch, uid, passes):
