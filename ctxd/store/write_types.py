@@ -170,7 +170,7 @@ class NotCached:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "MISSING"
+        return "NOT_CACHED"
 
 
 NOT_CACHED: Final = NotCached()

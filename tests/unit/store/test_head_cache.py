@@ -99,3 +99,7 @@ def test_a_put_into_a_full_cache_does_not_walk_what_is_not_durable_yet() -> None
     heads.durable = 1_000
     heads.trim()
     assert len(heads) == 10
+
+
+def test_the_head_that_is_not_cached_is_printed_under_its_name() -> None:
+    assert repr(NOT_CACHED) == "NOT_CACHED"
