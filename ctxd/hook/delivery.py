@@ -226,7 +226,7 @@ class HookedEvent:
         self.transcript = _member(text, text.find('"transcript_path"'))
         self.call = _member(text, text.rfind('"tool_use_id"'))
         # A sub-agent's calls are not in the session's transcript, and its events are not ordered with the session's.
-        self.is_main = '"agent_id"' not in text and text.endswith("}")
+        self.is_main = text.endswith("}") and not ('"agent_id"' in text and _names_agent(text))
 
 
 class EventOrder:
@@ -352,6 +352,19 @@ def _member(text: str, at: int) -> str:
         return scanstring(text, at + 1)[0] if text[at : at + 1] == '"' else ""
     except ValueError:
         return ""
+
+
+def _names_agent(text: str) -> bool:
+    """True if the JSON object ``text`` itself, not only the input of a tool in it, has a text ``agent_id``."""
+    pieces = text.replace("\\\\", "").replace('\\"', "").split('"agent_id"')
+    depth = 0
+    for before, after in zip(pieces, pieces[1:], strict=False):
+        outside = "".join(before.split('"')[::2])
+        depth += outside.count("{") + outside.count("[") - outside.count("}") - outside.count("]")
+        if depth == 1 and after.lstrip()[:1] == ":":
+            value = after.lstrip()[1:].lstrip()
+            return value[:1] == '"' and value[:2] != '""'
+    return False
 
 
 def _frame(harness: str, raw: bytes, at_ns: int, shorten: str | None) -> bytes:

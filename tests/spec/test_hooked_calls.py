@@ -316,6 +316,20 @@ def with_texts(raw: bytes) -> bytes:
 
 
 @pytest.mark.requirement("HOK-16")
+@pytest.mark.parametrize("spaces", [None, (",", ":")])
+def test_the_events_own_member_decides_whether_it_is_a_sub_agents(spaces: tuple[str, str] | None) -> None:
+    def is_main(**members: Any) -> bool:
+        return delivery.HookedEvent(json.dumps(members, separators=spaces).encode()).is_main
+
+    deep = {"agent_id": "a", "list": [{"agent_id": "b"}, "agent_id", '{"agent_id": "c"}', "\\", "{"]}
+    assert is_main(session_id="s", tool_input=deep)
+    assert is_main(session_id="s", tool_input="agent_id", agent_id=None)
+    assert is_main(tool_input=deep, agent_id="")
+    assert not is_main(session_id="s", agent_id="a9")
+    assert not is_main(tool_input=deep, agent_id="a9", tool_response=[deep])
+
+
+@pytest.mark.requirement("HOK-16")
 def test_a_transcript_is_read_again_only_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred hooks may wait at once."""
     transcript, clock, reads = tmp_path / "t.jsonl", [0.0], list[float]()
