@@ -16,6 +16,7 @@ REMEDIES: Final[dict[ErrorCode, str]] = {
     "disk_full": "Free space on the filesystem of the state directory; writes resume by themselves.",
     "store_failed": "Check the disk of the state directory; then send it again with the same op_id.",
     "data_loss": "Run ctxd verify; restore a backup.",
+    "corrupt": "Run ctxd verify, which lists all damage; then restore a backup.",
 }
 """Default hints for faults of the store, by code."""
 

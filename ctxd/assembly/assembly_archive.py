@@ -245,7 +245,7 @@ class Archive:
             stored = await self.at(session, middle)
             if stored is None:
                 id = self._sessions.lineage(session).assembly_id(middle)
-                raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
+                raise CtxdError("corrupt", f"{id} is missing")
             is_after = read_record(stored).turn > turn if turn is not None else stored.valid_time > (at or 0)
             low, high = (low, middle - 1) if is_after else (middle + 1, high)
         while at is not None and (stored := await self.at(session, high + 1)) is not None:
@@ -316,7 +316,7 @@ async def _mismatch(live: LiveSession, id: str, shown: Iterable[Stored], texts: 
     if await _says_purged(live):
         return purged(f"what {id} showed of {chat_id(live.session)}")
     message = f"{id} renders to other text than was recorded"
-    return CtxdError("corrupt", message, hint="Run `ctxd verify` to find what changed.")
+    return CtxdError("corrupt", message)
 
 
 async def _says_purged(live: LiveSession) -> bool:

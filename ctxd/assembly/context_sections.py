@@ -364,4 +364,4 @@ def _pool_line(live: LiveSession, id: str, stored: Stored) -> str:
 
 
 def _without_version(id: str) -> CtxdError:
-    return CtxdError("corrupt", f"{id} is in the session but has no version", hint="Run `ctxd verify`.")
+    return CtxdError("corrupt", f"{id} is in the session but has no version")

@@ -274,7 +274,7 @@ class UsageOperations(OperationGroup):
             id = live.lineage.assembly_id(live.assembly)
             head = (await self.store.heads((id,)))[id]
             if head is None:
-                raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
+                raise CtxdError("corrupt", f"{id} is missing")
             newest = read_record(head)
             if context_id is not None or newest.is_request:
                 return newest

@@ -274,7 +274,7 @@ def has_summary(event: Event) -> bool:
 
 def _present(stored: Stored | None, id: str) -> Stored:
     if stored is None:
-        raise CtxdError("corrupt", f"{id} is in the session but has no version", hint="Run `ctxd verify`.")
+        raise CtxdError("corrupt", f"{id} is in the session but has no version")
     return stored
 
 

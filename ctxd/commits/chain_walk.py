@@ -88,7 +88,7 @@ class ChainWalk(msgspec.Struct, frozen=True):
         rows = commit_index.chain_versions(connection, at, to_boundary=to_boundary, last=last, limit=_BATCH)
         if not rows:
             message = f"commit {commit_id(at)} is missing in the index of commits"
-            raise CtxdError("corrupt", message, hint="ctxd verify lists damage.")
+            raise CtxdError("corrupt", message)
         found: list[Walked | ChainSnapshot] = []
         for stored, size in rows:
             if found and self._found(stored.document.id, inside) is not None:

@@ -206,4 +206,4 @@ def read_text(stored: Stored, contents: Mapping[str, Content]) -> ComponentText 
     try:
         return msgspec.json.decode(text_of(contents[stored.content_ref]), type=ComponentText)
     except msgspec.DecodeError as error:
-        raise CtxdError("corrupt", f"{stored.document.id} cannot be read", hint="Run `ctxd verify`.") from error
+        raise CtxdError("corrupt", f"{stored.document.id} cannot be read") from error

@@ -42,7 +42,7 @@ def decode_content(data: bytes) -> Content:
 def text_of(content: Content) -> str:
     """``content``, which must be text. Raises: CtxdError ``corrupt`` if it is not."""
     if isinstance(content, bytes):
-        raise CtxdError("corrupt", "the content of a text is not UTF-8", hint="Run `ctxd verify`.")
+        raise CtxdError("corrupt", "the content of a text is not UTF-8")
     return content
 
 

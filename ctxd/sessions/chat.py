@@ -72,7 +72,7 @@ async def turn_at(live: LiveSession, valid_time: int) -> int:
         id = live.lineage.segment_id(pages.segment(middle))
         stored = await live.store.get(id, AsOf(tx=live.seqs[pages.segment(middle)]))
         if stored is None:
-            raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
+            raise CtxdError("corrupt", f"{id} is missing")
         low, high = (middle + 1, high) if stored.valid_time <= valid_time else (low, middle)
     if low == len(pages):
         return live.state.turn
@@ -130,7 +130,7 @@ async def _read(live: LiveSession, segments: list[int]) -> dict[int, tuple[Event
     await live.store.settled()
     stored = await live.store.bulk(list(wanted), live.at)
     if len(stored) < len(wanted):
-        raise CtxdError("corrupt", f"segments of session {live.session} are missing", hint="Run `ctxd verify`.")
+        raise CtxdError("corrupt", f"segments of session {live.session} are missing")
     for id, each in stored.items():
         found[wanted[id]] = events_of(read_segment(each.document))
     return found

@@ -235,7 +235,7 @@ class ForkOperations(OperationGroup):
             id = lineage.segment_id(middle)
             stored = (await self.store.heads((id,)))[id]
             if stored is None:
-                raise CtxdError("corrupt", f"{id} is missing", hint="Run `ctxd verify`.")
+                raise CtxdError("corrupt", f"{id} is missing")
             low, high = (middle + 1, high) if at.includes(stored) else (low, middle)
         return low
 

@@ -227,7 +227,7 @@ class Objects:
         head_id = session_object_id(session)
         head = (await self._store.heads((head_id,)))[head_id]
         if head is None:
-            raise CtxdError("corrupt", f"session {session} has no head", hint="Run `ctxd verify`.")
+            raise CtxdError("corrupt", f"session {session} has no head")
         id = chat_id(session)
         document = Document(
             id=id, type="chat", identity_hash=identity_hash("chat", None, id), content_hash="", payload={}

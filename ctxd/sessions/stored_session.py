@@ -261,7 +261,7 @@ def _unreadable(what: str, error: Exception) -> CtxdError:
     if str(error).startswith(("Invalid value", "Object contains unknown field")):
         message = f"{what} has an operation or event that this ctxd does not know: {error}"
         return CtxdError("unsupported", message, hint="Update ctxd on this host.")
-    return CtxdError("corrupt", f"{what} cannot be read: {error}", hint="Run `ctxd verify`.")
+    return CtxdError("corrupt", f"{what} cannot be read: {error}")
 
 
 def speaks(payload: dict[str, Any]) -> bool:

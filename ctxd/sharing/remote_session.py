@@ -7,7 +7,7 @@ read from the current state.
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from blake3 import blake3
@@ -23,6 +23,8 @@ from ctxd.objects.kinds import is_purged
 from ctxd.projection.eviction import purged_mark
 from ctxd.sharing.session_import import histories
 from ctxd.store.reads import to_stored
+
+_REMEDY: Final = "Run ctxd verify --store, which compares this host's journal with the node."
 
 T = TypeVar("T")
 
@@ -116,9 +118,9 @@ class RemoteSession:
             try:
                 data = xtdb_documents.content_of(docs[part] for part in needed)
             except ValueError as error:
-                raise CtxdError("corrupt", f"content {ref} at the node cannot be read") from error
+                raise CtxdError("corrupt", f"content {ref} at the node cannot be read", hint=_REMEDY) from error
             if blake3(data).hexdigest() != ref:
-                raise CtxdError("corrupt", f"content {ref} at the node does not match its hash")
+                raise CtxdError("corrupt", f"content {ref} at the node does not match its hash", hint=_REMEDY)
             found[ref] = decode_content(data)
         return found
 
@@ -153,7 +155,7 @@ def _read(read: Callable[[], T]) -> T:
     try:
         return read()
     except ValueError as error:
-        raise CtxdError("corrupt", f"a document at the node cannot be read: {error}") from error
+        raise CtxdError("corrupt", f"a document at the node cannot be read: {error}", hint=_REMEDY) from error
 
 
 def _stored(doc: Doc, valid_time: int | None) -> Stored:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from ctxd.errors import CtxdError
 from ctxd.rpc.wire_errors import params_error, timeout_error, with_outcome
 from ctxd_protocol.jsonrpc import error_object
 from ctxd_protocol.methods import METHODS
@@ -70,3 +71,7 @@ def test_a_refusal_quotes_the_beginning_of_what_was_sent(params):
         msgspec.json.decode(msgspec.json.encode(params), type=kind)
     error = params_error(refused.value, kind)
     assert len(error.message) < 400 and "…" in error.message
+
+
+def test_damage_always_has_a_remedy():
+    assert "ctxd verify" in CtxdError("corrupt", "x cannot be read").hint
