@@ -30,6 +30,7 @@ from ctxd.formats.codex_v1 import timestamp
 from ctxd.formats.harness_session import NewSession, written
 from ctxd.formats.losses import Losses
 from ctxd.formats.translation import GONE, Output, reference_of, with_output
+from ctxd.formatting import size
 from ctxd.transcripts.harnesses import HARNESS_OF, HarnessCommand
 from ctxd_client.errors import CallFailed, NotFound
 from ctxd_client.sync import SyncClient
@@ -87,7 +88,7 @@ def hand_over(
             checkpoint="turn",
         ).session.session
         try:
-            commit, left_out = _write(client, made, harness, new, file)
+            commit, left_out = _write(client, made, harness, new, file, context.session or made)
         except BaseException:
             with suppress(CallFailed):  # The first failure is the one to report.
                 client.session_remove(made)
@@ -99,16 +100,18 @@ def hand_over(
 
 
 def _write(
-    client: SyncClient, session: str, harness: HarnessCommand, new: NewSession, file: Path
+    client: SyncClient, session: str, harness: HarnessCommand, new: NewSession, file: Path, origin: str
 ) -> tuple[str, dict[str, int]]:
-    """Write the file of ``session``. Returns: its commit, and how often each part was left out."""
+    """Write the file of ``session``, which continues ``origin``. Returns: its commit, and how often each part was left
+    out."""
     commit = client.context_current(session=session).context_id
     if commit is None:
-        raise Stop(NOT_FOUND, "there is nothing to hand over yet", hint="ctx log lists commits")
+        hint = "name a commit, such as one that ctx log lists"
+        raise Stop(NOT_FOUND, f"session {origin} has no commit to hand over", hint=hint)
     losses = Losses()
-    content, own, first_format = _content(client, commit, harness, losses)
-    events = [_with_output(client, session, event) for event in events_v1.events(items(content))]
-    text = written(events, harness, new, own=own, losses=losses, first_format=first_format)
+    found = _content(client, commit, harness, losses)
+    events = [_with_output(client, session, event) for event in events_v1.events(items(found.content))]
+    text = written(events, harness, new, own=found.is_own, losses=losses, first_format=found.first_format)
     if not text:
         raise Stop(NOT_FOUND, f"the context of {commit} has no message", hint="ctx log lists commits")
     client.session_annotate(session, labels=HandedOverStart.of(text, _count_events(client, session)).label)
@@ -116,23 +119,32 @@ def _write(
     return commit, {loss.part: loss.times for loss in losses.found()}
 
 
-def _content(client: SyncClient, commit: str, harness: HarnessCommand, losses: Losses) -> tuple[bytes, bool, str]:
-    """Return the context of ``commit`` as events, True if all of it is from ``harness``, and the format of its oldest
-    delta."""
+class _Content(NamedTuple):
+    """A context as ``content``, an array of events. ``is_own``: all of it is from the harness to which it is handed
+    over. ``first_format``: the format of its oldest delta."""
+
+    content: bytes
+    is_own: bool
+    first_format: str
+
+
+def _content(client: SyncClient, commit: str, harness: HarnessCommand, losses: Losses) -> _Content:
+    """Return the context of ``commit``. Raises: Stop if it is too large."""
     made = client.commit_materialize(commit, format=events_v1.NAME, content=False)
     if made.size > CONTEXT_BYTES_MAX:
-        hint = "start from a commit after a compaction"
-        raise Stop(FAILURE, f"the context of {commit} has {made.size:,} bytes, more than a harness can use", hint=hint)
+        limit = size(CONTEXT_BYTES_MAX)
+        message = f"the context of {commit} has {made.size:,} bytes, a harness can use {limit} at most"
+        raise Stop(FAILURE, message, hint="start from a commit after a compaction")
     content, made = downloaded(client, commit, format=events_v1.NAME)
     for part in made.lost:
         losses.add(part.part, part.times)
     first_format = client.commit_show(made.stop or commit).commit.format
     if made.commit_count > PAGE_ITEMS_MAX:
-        return content, False, first_format
-    harnesses: dict[str | None, str] = {}
-    for each in client.commit_history(commit, depth=made.commit_count).commits:
-        harnesses[each.session or each.template] = _harness_of(client, each.session) or each.template
-    return content, set(harnesses.values()) == {HARNESS_OF[harness]}, first_format
+        return _Content(content, False, first_format)
+    commits = client.commit_history(commit, depth=made.commit_count).commits
+    by_session = {session: _harness_of(client, session) for session in {each.session for each in commits}}
+    harnesses = {by_session[each.session] or each.template for each in commits}
+    return _Content(content, harnesses == {HARNESS_OF[harness]}, first_format)
 
 
 def _count_events(client: SyncClient, session: str) -> int:

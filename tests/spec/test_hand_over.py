@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ctxd.cli.hand_over import _content
+from ctxd.formats.losses import Losses
 from ctxd.transcripts.readers import read
 from ctxd_client import SyncClient, SyncSession
 from ctxd_protocol.event_types import PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent
@@ -178,6 +180,25 @@ def test_a_place_that_cannot_be_written_leaves_no_open_session(
     done = ctx(daemon, "resume", commit, "--in", "claude", "--cwd", str(long), HOME=str(home))
     assert done.returncode == 2 and "choose a --cwd of at most 200 characters" in done.stderr
     assert ctx(daemon, "fork", commit, "--exec").returncode == 2
+
+
+@pytest.mark.requirement("HND-3")
+def test_a_session_without_commits_is_named_with_the_remedy(daemon: Running, s: SyncSession, home: Path) -> None:
+    done = ctx(daemon, "fork", s.id, "--in", "claude", "--cwd", str(home), HOME=str(home))
+    assert done.returncode == 3 and f"session {s.id} has no commit to hand over" in done.stderr, done.stderr
+    assert "name a commit" in done.stderr
+
+
+@pytest.mark.requirement("HND-1")
+def test_the_harness_of_each_session_is_looked_up_once(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = client.session_create("claude-code", labels={"harness": "claude-code"}).session.session
+    for text in ("one", "two", "three"):
+        client.session_append(session, events=(PromptEvent(text=text),))
+        commit = tip(client, session)
+    looked, get = list[str](), client.session_get
+    monkeypatch.setattr(client, "session_get", lambda id: looked.append(id) or get(id))
+    found = _content(client, commit, "claude", Losses())
+    assert (found.is_own, found.first_format, looked) == (True, "events-v1", [session])
 
 
 @pytest.mark.requirement("HND-3")
