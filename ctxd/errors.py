@@ -12,7 +12,7 @@ from ctxd_protocol.errors import Outcome
 REMEDIES: Final[dict[ErrorCode, str]] = {
     "draining": "Connect again when it is back.",
     "store_backlog_full": "Send it again a little later, with the same op_id.",
-    "store_unavailable": "Start the XTDB node, or wait until it answers; ctxd doctor says how it is.",
+    "store_unavailable": "Start the XTDB node, or wait until it answers; ctxd doctor shows its state.",
     "disk_full": "Free space on the filesystem of the state directory; writes resume by themselves.",
     "store_failed": "Check the disk of the state directory; then send it again with the same op_id.",
     "data_loss": "Run ctxd verify; restore a backup.",
@@ -60,5 +60,5 @@ class StateDirError(Exception):
 
 def purged(id: str) -> CtxdError:
     """Return the error of a call that needs the purged content of ``id``."""
-    hint = "It was destroyed by object.purge, and cannot be had back from here."
+    hint = "It was destroyed by object.purge, and cannot be restored from this store."
     return CtxdError("purged", f"{id} was purged", hint=hint, outcome="not_applied")

@@ -130,7 +130,7 @@ def _trackers(figures: Figures) -> Iterator[Metric]:
     yield GaugeMetricFamily("ctxd_tracked_directories", "Directories that hold them.", value=watching.directories)
     yield GaugeMetricFamily("ctxd_watches", "Watches of the system.", value=watching.watches)
     yield GaugeMetricFamily("ctxd_polled_directories", "Directories looked at instead.", value=watching.polled)
-    yield CounterMetricFamily("ctxd_watch_events", "Changes that watching told of.", value=watching.events)
+    yield CounterMetricFamily("ctxd_watch_events", "Changes reported by the watcher.", value=watching.events)
     yield CounterMetricFamily("ctxd_tracked_versions", "Versions that were stored for them.", value=watching.versions)
     yield CounterMetricFamily("ctxd_watch_overflows", "How often events were dropped.", value=watching.overflows)
 

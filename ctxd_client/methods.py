@@ -394,7 +394,7 @@ class ClientMethods(ABC):
         valid_time: int | None = None,
         tx: int | None = None,
     ) -> SessionForkResult:
-        """Start a session that goes on from a moment of another, without copying it.
+        """Start a session that continues from a moment of another, without copying it.
 
         The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that moment.
         Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.
@@ -2075,7 +2075,7 @@ class SessionMethods:
         valid_time: int | None = None,
         tx: int | None = None,
     ) -> SessionForkResult:
-        """Start a session that goes on from a moment of another, without copying it.
+        """Start a session that continues from a moment of another, without copying it.
 
         The fork begins with the sets, the chat, the entries, the assemblies and the context epoch of that moment.
         Neither session sees what the other does from then on. To rewind is to fork at an earlier moment.

@@ -36,6 +36,8 @@ _PAGE_BYTES: Final = 64 * 1024
 """Bytes of records read at once: they are decoded on the event loop, and a record lists everything that was active."""
 
 
+_OTHER_VERSION: Final = "Read it with the version of ctxd that recorded it."
+
 _SESSIONS_KEPT: Final = 64
 """Sessions whose context ids are kept in memory, about 100 bytes for each id."""
 
@@ -167,7 +169,8 @@ class Archive:
         if last.window is None or last.renderer not in WINDOW_RENDERERS:
             id = live.lineage.assembly_id(last.number)
             known = " or ".join(map(str, WINDOW_RENDERERS))
-            raise CtxdError("unsupported", f"{id} has window format {last.renderer}, not {known}")
+            message = f"{id} has window format {last.renderer}, not {known}"
+            raise CtxdError("unsupported", message, hint=_OTHER_VERSION)
         first = last.window.base
         found = await self.records(live.session, after=first - 1, limit=last.number - first + 1)
         chain = [record for record in found if record.window is not None and record.window.base == first]
@@ -194,7 +197,8 @@ class Archive:
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
         """Return the context and text of ``recorded``, the record in version ``stored``. Raises: as ``show``."""
         if recorded.renderer != RENDERER:
-            raise CtxdError("unsupported", f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}")
+            message = f"{stored.document.id} has text format {recorded.renderer}, not {RENDERER}"
+            raise CtxdError("unsupported", message, hint=_OTHER_VERSION)
         # An ancestor's assembly is rendered in the ancestor's session.
         recorder = session_of(stored.document.id) or session
         live = await self._sessions.as_of(recorder, AsOf(tx=stored.tx))

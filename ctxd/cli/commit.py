@@ -133,7 +133,7 @@ def checkpoint(
     cls=Command, examples="ctx log\nctx log HEAD~3 --limit 5\nctx log --graph -s s1\nctx log --no-summary -q"
 )
 @commit_argument
-@click.option("--graph", is_flag=True, help="All branches of the session and the chain that it goes on from, drawn.")
+@click.option("--graph", is_flag=True, help="All branches of the session and the chain that it continues, drawn.")
 @click.option("--all", "everything", is_flag=True, help="The commits of all sessions, newest first.")
 @click.option("--no-summary", "bare", is_flag=True, help="Only commits without a summary, newest first.")
 @session_option
@@ -358,7 +358,7 @@ def materialize(
     output: BinaryIO | None,
     session: str | None,
 ) -> None:
-    """Print the context of COMMIT, by default the newest of the session: what an agent that goes on there knows."""
+    """Print the context of COMMIT, by default the newest of the session: what an agent that continues there knows."""
     with run.client() as client:
         tip = located_commit(client, commit, session).commit
         last = stop if stop in ("compaction", "root") else located_commit(client, stop, session).commit

@@ -45,7 +45,7 @@ def _into_harness(run: Callable[P, R]) -> Callable[P, R]:
             "--in",
             "harness",
             type=click.Choice(tuple(HARNESS_OF)),
-            help="Write a session of this harness that goes on from there, and print the command that continues it.",
+            help="Write a session of this harness that continues from there, and print the command that resumes it.",
         ),
     ):
         run = option(run)
@@ -76,10 +76,10 @@ def fork(
     cwd: str | None,
     execute: bool,
 ) -> None:
-    """Start a session that goes on from a commit, or from a session as it is or was, such as s1@12.
+    """Start a session that continues from a commit, or from a session as it is or was, such as s1@12.
 
-    Without an argument it goes on from the default session as it is. It has the settings of that session but for those
-    that are given; neither session sees what the other does from then on. The commit may be of any agent.
+    Without an argument it continues from the default session as it is. It has the settings of that session but for
+    those that are given; neither session sees what the other does from then on. The commit may be of any agent.
 
     With --in a harness continues it: Claude Code, codex, pi or opencode, whichever harness it is from.
     """
@@ -116,9 +116,9 @@ def resume(
     cwd: str | None,
     execute: bool,
 ) -> None:
-    """Start a session that goes on where the newest work ended: yours in this project, or that of PRINCIPAL in any.
+    """Start a session that continues where the newest work ended: yours in this project, or that of PRINCIPAL in any.
 
-    This project is that of the current directory, or the package of it. The session it goes on from is named.
+    This project is that of the current directory, or the package of it. The session it continues from is named.
     Whatever its newest session has is committed first, so that nothing is lost after a crash of the agent. To take a
     paused session up again as it is, use `ctx session resume`.
 
@@ -139,7 +139,7 @@ def resume(
         return
     _require_harness(cwd, execute)
     if principal is not None and is_context_id(principal):
-        message = f"{principal} is a commit, and without --in ctx resume goes on from the newest work"
+        message = f"{principal} is a commit, and without --in ctx resume continues from the newest work"
         raise Stop(USAGE, message, hint=f"ctx fork {principal} starts a session from it")
     with run.client() as client:
         context = _here(None) if principal is None else StartContext(principal=principal)
@@ -148,7 +148,7 @@ def resume(
         except NotFound as error:
             if error.code != "commit_not_found" or principal is None or not _is_session(client, principal):
                 raise
-            message = f"{principal} is a session, and ctx resume goes on from the newest work of a principal"
+            message = f"{principal} is a session, and ctx resume continues from the newest work of a principal"
             hint = f"ctx fork {principal} starts a session from it, ctx session resume {principal} takes it up again"
             raise Stop(NOT_FOUND, message, hint=hint, symbol=error.code) from None
         origin = None if run.screen.quiet or run.screen.as_json else _origin(client, made)
@@ -230,4 +230,4 @@ def _print_started(run: Invocation, made: SessionView, origin: str | None = None
         run.screen.document(made)
     else:
         after = f"after {count(made.turn_count, 'turn')}"
-        run.screen.line(f"{made.session} goes on {f'from {cell(origin)}, ' if origin else ''}{after}")
+        run.screen.line(f"{made.session} continues {f'from {cell(origin)}, ' if origin else ''}{after}")

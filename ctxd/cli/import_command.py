@@ -44,7 +44,7 @@ _SAVED_S_MAX: Final = 5.0
     is_flag=True,
     help="Read everything and report, but store nothing. Waiting events of hooks are not taken into account.",
 )
-@click.option("--watch", is_flag=True, help="Go on until interrupted: import what is written as it is written.")
+@click.option("--watch", is_flag=True, help="Continue until interrupted: import what is written as it is written.")
 @common
 def import_(run: Invocation, harness: HarnessCommand, path: Path | None, dry_run: bool, watch: bool) -> None:
     """Import the sessions of HARNESS from PATH, a file or a folder, or from the places where HARNESS keeps them.

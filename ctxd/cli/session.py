@@ -248,15 +248,15 @@ def close(run: Invocation, session: str | None) -> None:
     "export CTXD_SESSION=$(ctx session fork -q)",
 )
 @revision_argument
-@click.option("--at", metavar="COMMIT", help="Go on from a commit of the session: an id, a tag, HEAD~2.")
+@click.option("--at", metavar="COMMIT", help="Continue from a commit of the session: an id, a tag, HEAD~2.")
 @click.option("--id", metavar="SESSION", help="The id of the new session; else the daemon chooses one.")
 @listing
 @common
 def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) -> None:
-    """Start a session that goes on from a moment of another: now, at REV such as s1@12, or at a commit.
+    """Start a session that continues from a moment of another: now, at REV such as s1@12, or at a commit.
 
     It begins with the chat, the sets and the context of that moment; neither session sees what the other does from then
-    on. To rewind a session, fork it at an earlier moment and go on in the fork.
+    on. To rewind a session, fork it at an earlier moment and continue in the fork.
     """
     with run.client() as client:
         moment = Times()
@@ -274,7 +274,7 @@ def fork(run: Invocation, revision: str | None, at: str | None, id: str | None) 
     elif run.screen.as_json:
         run.screen.document(done)
     else:
-        run.screen.line(f"{done.session} goes on from {done.base} at turn {done.turn:,}")
+        run.screen.line(f"{done.session} continues from {done.base} at turn {done.turn:,}")
 
 
 @session.command(cls=Command, examples="ctx session rm s1\nctx session rm s1 s2 s3 --json")

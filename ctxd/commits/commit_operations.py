@@ -325,7 +325,7 @@ class Commits(CommitReads):
             for stored in found:
                 if not viewer.owns(stored):
                     commit = commit_id(stored.document.id)
-                    message = f"commit {commit} is of the session that yours goes on from, and cannot be changed"
+                    message = f"commit {commit} is of the session that yours continues from, and cannot be changed"
                     raise CtxdError("invalid_params", message, hint="Change your own commits.", outcome="not_applied")
             if not self.store.is_purging():
                 return found

@@ -137,7 +137,7 @@ def _why_no_bind(line: Mounted) -> str | None:
     elif line.filesystem == "overlay":
         reason = "an overlay's files have no one path on the host"
     elif line.root == "/":
-        reason = f"a whole {line.filesystem} filesystem, whose path on the host is not told"
+        reason = f"a whole {line.filesystem} filesystem, whose path on the host is unknown"
     elif line.filesystem == "btrfs":
         reason = "Btrfs tells a path within its subvolumes, not on the host"
     elif line.root.endswith("//deleted"):

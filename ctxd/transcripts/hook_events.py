@@ -113,7 +113,8 @@ def read_hook(harness: Harness, text: str, at: int | None) -> HookInput:
         raise ValueError("the input of a hook is a JSON object")
     native, event = text_of(record.get("session_id")), text_of(record.get("hook_event_name"))
     if not native or not event:
-        raise ValueError("the input of a hook names its session_id and its hook_event_name")
+        missing = "hook_event_name" if native else "session_id"
+        raise ValueError(f"the input of a hook has a text {missing}, this one has none")
     cwd = text_of(record.get("cwd"))
     found = HookInput(
         captured_session_id(harness, native),

@@ -145,7 +145,7 @@ def test_fork_takes_a_turn_a_commit_or_nothing(daemon: Running, s: SyncSession, 
     made = client.commit_checkpoint("claude-code-v1", '{"n":1}\n', session=s.id).commit
     s.user("late")
     done = ctx(daemon, "session", "fork", f"{s.id}@2", "--id", f"{s.id}-two")
-    assert done.stdout == f"{s.id}-two goes on from {s.id} at turn 2\n"
+    assert done.stdout == f"{s.id}-two continues from {s.id} at turn 2\n"
     at = json.loads(ctx(daemon, "session", "fork", s.id, "--at", made.commit, "--json").stdout)
     assert (at["turn"], at["tx"]) == (3, made.tx)
     assert json.loads(ctx(daemon, "session", "fork", "--at", made.commit, "--json").stdout)["base"] == s.id

@@ -268,7 +268,7 @@ def test_the_commands_start_sessions_from_commits_moments_and_principals(kept: R
         assert turns("resume", principal, "--agent", "demo") == 4
         shown = json.loads(ctx(kept, "fork", commit, "--agent", "reviewer", "--id", "r", "--json").stdout)
         assert (shown["session"], shown["agent"], shown["workdir"]) == ("r", "reviewer", str(tmp_path))
-        assert ctx(kept, "fork", commit, "--id", "q").stdout == "q goes on after 3 turns\n"
+        assert ctx(kept, "fork", commit, "--id", "q").stdout == "q continues after 3 turns\n"
         missing = ctx(kept, "fork", "nothing")
         assert missing.returncode == 3 and "no commit is named" in missing.stderr
         assert ctx(kept, "fork", "s1@99").returncode == 3
@@ -380,7 +380,7 @@ def test_the_newest_work_of_this_project_is_resumed_and_named(kept: Running, tmp
 
         done = ctx(kept, "resume", folder=here)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith(" goes on from mine (Work of mine), after 1 turn\n")
+        assert done.stdout.endswith(" continues from mine (Work of mine), after 1 turn\n")
         made = client.session_get(done.stdout.split()[0]).session
         assert made.origin is not None and made.origin.session == "mine" and made.project.directory == str(here)
         client.session("old").user("Again")

@@ -126,7 +126,7 @@ def test_every_other_line_of_mountinfo_is_named_with_its_reason() -> None:
         "/proc": "proc is no directory of the host",
         "/dev": "tmpfs is no directory of the host",
         "/etc/resolv.conf": "the runtime's own file",
-        "/data": "a whole xfs filesystem, whose path on the host is not told",
+        "/data": "a whole xfs filesystem, whose path on the host is unknown",
         "/sub": "Btrfs tells a path within its subvolumes, not on the host",
         "/old": "what was mounted is deleted",
         "/outside": "what was mounted lies outside the root that this was read in",
