@@ -141,7 +141,7 @@ class Copies:
         is_keyed = self._is_keyed(line, number)
         place = self._place(line, number, is_keyed=is_keyed)
         is_own = is_keyed and not self._is_inherited(line.record or {})
-        while place is None and is_own and self._is_at_end(line):
+        while place is None and is_own and self._leave_origin(line):
             yield None
             if self.end is not None:
                 break
@@ -159,8 +159,8 @@ class Copies:
             if self._size > _HELD_BYTES_MAX:
                 yield from self.rest(plan)
 
-    def _is_at_end(self, line: SourceLine) -> bool:
-        """Set ``end``, as the copy leaves its origin before ``line``; False if no beginning was copied."""
+    def _leave_origin(self, line: SourceLine) -> bool:
+        """Set ``end``, as the copy leaves its origin before ``line``. Returns: False if no beginning was copied."""
         if self._is_selection or self._last_copied is None:
             return False
         there, place = self._plan, self._last_copied

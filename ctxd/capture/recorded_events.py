@@ -113,9 +113,10 @@ class RecordedEvents:
         ``written``."""
         return (self._has_prompts or self.written > 0) and self._prompts_left == 0
 
-    def is_continued_by(self, line: SourceLine, events: Iterable[Event]) -> bool:
-        """True for the first line that continues the session: after all of the session's prompts, the next prompt of
-        the conversation, or any line if a hand-over began the source; or the line found by an earlier import."""
+    def note_continuing(self, line: SourceLine, events: Iterable[Event]) -> bool:
+        """Set ``continued_at`` at the first line that continues the session, and return True for it: after all of the
+        session's prompts, the next prompt of the conversation, or any line if a hand-over began the source; or the line
+        found by an earlier import."""
         if self.newest is None or not line.kept or self._is_within or line.end < self.continued_at:
             return False
         is_first = self.written > 0 or any(is_typed(event) and event.sidechain is None for event in events)
@@ -139,9 +140,10 @@ class RecordedEvents:
         """Import the first ``whole`` bytes of the source for the first time, including events that the session has."""
         self.whole, self.newest, self.is_completed = whole, None, True
 
-    def is_behind_beginning(self, delta: PlannedDelta) -> bool:
-        """If ``is_completed``, True for the first delta of the conversation with an event that the session has, and for
-        later deltas of the conversation. Call it for each delta in order."""
+    def note_beginning(self, delta: PlannedDelta) -> bool:
+        """Note whether the session's beginning is in ``delta``; called for each delta in order. Returns: if
+        ``is_completed``, True for the first delta of the conversation with an event that the session has, and for later
+        deltas of the conversation."""
         if self.is_completed and self._first_line is not None and not delta.agent:
             self._has_first_line = self._has_first_line or self._first_line in delta.lines
         return self._has_first_line and not delta.agent

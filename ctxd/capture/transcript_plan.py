@@ -171,7 +171,7 @@ class TranscriptPlan:
         found = recorded.without(line, events)
         if found.kept and found.record is not None and found.record is not line.record:
             events = [entry.event for entry in self._read([Line(1, found.record)])]
-        if not self._is_continued and recorded.is_continued_by(found, events):
+        if not self._is_continued and recorded.note_continuing(found, events):
             self._is_continued, self._main = True, self._branch(CONTINUED, self._agent)
             # Its parent line is in the session's own chain, whichever chain has the last line that was not left out.
             self._nodes.pop(hash(parent_of(record_of(line.record))), None)

@@ -485,7 +485,7 @@ class TranscriptImport:
         lines = b"".join([*self._repeated(delta.parent.repeated), delta.lines])
         batches, recorded = planned.batches, planned.plan.recorded
         is_wanted = recorded is None or not recorded.would_be_hidden_by(delta)
-        is_newest = recorded is not None and recorded.is_behind_beginning(delta)
+        is_newest = recorded is not None and recorded.note_beginning(delta)
         if not batches.add(delta, parent, lines, is_wanted=is_wanted) or self._dry_run:
             return
         await self._create(planned.source)
@@ -584,10 +584,10 @@ def _deltas(planned: _Planned, copies: Copies) -> Iterator[PlannedDelta | None]:
             unseen = 0
         plan.keeps_cuts = line.end <= done.kept
         yield from copies.taken(plan, line)
-        if done.ends_at(line):
+        if done.take(line):
             yield from copies.release(plan)
             yield from plan.flush()
-        elif done.ends_another(line, plan.pending):
+        elif done.note_learnt_end(line, plan.pending):
             yield from plan.end_delta()
         if done.is_level:
             done.counted, done.copied_before = plan.counts.copy(), plan.copied

@@ -78,8 +78,9 @@ class Pass:
         self.is_level = False
         self.lines_before, self.copied_before, self.counted = self.lines, plan.copied, plan.counts.copy()
 
-    def ends_at(self, line: SourceLine) -> bool:
-        """Add a line; True if an earlier import ended after it. ``is_level``: the last import did, with equal bytes."""
+    def take(self, line: SourceLine) -> bool:
+        """Add a line. Returns: True if an earlier import ended after it. ``is_level``: the last import did, with equal
+        bytes."""
         if line.record is not None:
             if self.facts is not None:
                 self.facts.add(line.record)
@@ -101,9 +102,9 @@ class Pass:
         """Remember where ``delta`` ends, which another import has committed, so that a delta ends there again."""
         self._learnt.setdefault(_last_line(delta), set()).add(len(delta))
 
-    def ends_another(self, line: SourceLine, pending: tuple[int, bool]) -> bool:
-        """True if another import has committed a delta that ends with ``line`` and is as long as the ``pending`` one,
-        or longer if that one begins with repeated lines."""
+    def note_learnt_end(self, line: SourceLine, pending: tuple[int, bool]) -> bool:
+        """Add the end of ``line`` to ``ends`` if another import has committed a delta that ends with it and is as long
+        as the ``pending`` one, or longer if that one begins with repeated lines. Returns: True if it is one of them."""
         if STATE in (line.record or ()):
             return False
         size, is_repeating = pending

@@ -266,18 +266,19 @@ class EventOrder:
         """Wait for the earlier events of the session, within the time limits."""
         try:
             self._folder = open_folder(self._path, os.environ)
-            if self._folder is None or not self._is_behind():
+            if self._folder is None or not self._list_earlier():
                 return
             if not self._is_end and not self._is_apart:
                 self.go_apart()
             ends = self._began + (END_WRITTEN_S if self._is_end else START_WRITTEN_S + _SLACK_S)
-            while self._is_behind() and now() < ends:
+            while self._list_earlier() and now() < ends:
                 time.sleep(_PAUSE_S)
         except OSError:
             return  # An event that cannot wait can still be delivered.
 
-    def _is_behind(self) -> bool:
-        """True while an earlier event of the session waits for the transcript. Raises: OSError."""
+    def _list_earlier(self) -> bool:
+        """List the events of all hooks again. Returns: True while an earlier event of the session waits for the
+        transcript. Raises: OSError."""
         # The names of events begin with their times.
         names = [each for each in os.listdir(self._folder) if each[:20].isdigit()]
         self._late = [each for each in names if each.endswith(LATE)]

@@ -166,15 +166,15 @@ class InFlight:
         self.caller = caller
         self.open: dict[Any, InFlightCall] = {}
 
-    def must_wait(self, entry: MethodEntry, retry: Callable[[], None]) -> bool:
-        """True if a call of ``entry`` has to wait. If it lacks bytes, ``retry`` is called when some are given back; a
-        write waits for the connection's own writes, which call ``deliver``."""
+    def admit_or_wait(self, entry: MethodEntry, retry: Callable[[], None]) -> bool:
+        """True if a call of ``entry`` may begin now. Else, if it lacks bytes, ``retry`` is called when some are given
+        back; a write waits for the connection's own writes, which call ``deliver``."""
         if entry.writes and self._undecided and self._undecided >= self._window():
-            return True
+            return False
         if entry.answer_bytes and not self.budget.has_room(entry.answer_bytes):
             self.budget.when_room(entry.answer_bytes, retry)
-            return True
-        return False
+            return False
+        return True
 
     def begin(
         self, request: Request, entry: MethodEntry | None, batch: BatchAnswers | None = None

@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
                         answers.append(answer)
                     continue
                 entry = entry_of(request.method)
-                if entry is not None and entry.is_metered and calls.must_wait(entry, self._go_on):
+                if entry is not None and entry.is_metered and not calls.admit_or_wait(entry, self._go_on):
                     self._items = [item, *rest, *later]
                     return False
                 answer = begin(request, entry) if batch is None else calls.begin_member(request, entry, batch)
