@@ -46,8 +46,8 @@ class Uploads:
         """
         size = self.size(name)
         if offset > size:
-            hint = f"Go on at offset {size}."
-            message = f"upload {name} has {size} bytes, so offset {offset} leaves a gap"
+            hint = f"Continue at offset {size}."
+            message = f"upload: it has {size} bytes, so offset {offset} leaves a gap"
             raise CtxdError("upload_offset_mismatch", message, hint=hint, outcome="not_applied")
         is_new = not self._path(name).exists()
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -80,7 +80,7 @@ class Uploads:
         try:
             return self._path(name).open("rb")
         except FileNotFoundError:
-            message, hint = f"there is no upload {name}", "Send its pieces with artifact.upload first."
+            message, hint = "upload: there is no upload of this name", "Send its pieces with artifact.upload first."
             raise CtxdError("upload_offset_mismatch", message, hint=hint, outcome="not_applied") from None
 
     def remove(self, name: str) -> None:

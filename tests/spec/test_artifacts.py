@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,7 @@ def test_an_upload_goes_on_after_a_restart_and_is_put_whole(kept: Running, host:
     with pytest.raises(Conflict, match="gap") as gap:
         host.artifact_upload("u", offset=2_000_000, data=b"x")
     assert gap.value.code == "upload_offset_mismatch"
+    assert re.fullmatch(r"upload: it has \d+ bytes, so offset \d+ leaves a gap", gap.value.message)
     kept.kill()
     kept.start()
     with connect_sync(kept.socket) as client:
