@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from ctxd.formats import bureau_agent_v1, events_v1
 from ctxd.formats.cbor_array import UnreadableDelta, items
 from ctxd.formats.losses import args_text, text_of
-from ctxd.transcripts import claude_code, codex, opencode, pi
+from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
 from ctxd.transcripts.records import Entry, Line, Record, joined_parts, lines
 from ctxd_protocol.event_types import (
     CompactionEvent,
@@ -135,7 +135,7 @@ DELTA_FORMATS: Final[dict[str, DeltaFormat]] = {
         DeltaFormat("claude-code-v1", True, _from_lines(claude_code.read_session)),
         DeltaFormat("claude-stream-json-v1", True, _from_lines(claude_code.read_stream)),
         DeltaFormat("codex-v1", True, _from_lines(codex.read_rollout)),
-        DeltaFormat("codex-exec-json-v1", True, _from_lines(codex.read_exec)),
+        DeltaFormat("codex-exec-json-v1", True, _from_lines(codex_exec.read_exec)),
         DeltaFormat("pi-v1", True, _from_lines(pi.read_session), _edited_pi),
         DeltaFormat("pi-json-mode-v1", True, _from_lines(pi.read_stream)),
         DeltaFormat("opencode-v1", True, _from_lines(opencode.read_session)),

@@ -1,4 +1,4 @@
-"""codex: rollout files (JSONL), and the headless output of ``codex exec --json``.
+"""codex: rollout files (JSONL).
 
 A rollout records each text twice: as a ``response_item``, which the model sees, and as an ``event_msg`` for the user
 interface. The items are the conversation; the messages only repeat it, except for the token counts.
@@ -35,9 +35,20 @@ _CLOSED: Final = re.compile(rf"</(?:{_TAGS})>\Z")
 files end with the user's own request."""
 
 _ITEM_FIELDS: Final = ("type", "id", "call_id", "name", "arguments", "input", "output", "role", "content")
-_BARE_ITEMS: Final = frozenset(
-    {"message", "reasoning", "function_call", "function_call_output", "local_shell_call", "custom_tool_call"}
+BARE_ITEMS: Final = frozenset(
+    {
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "local_shell_call",
+        "local_shell_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "web_search_call",
+    }
 )
+"""Types of lines that are items themselves, in rollouts before September 2025."""
 
 
 def read_rollout(found: Iterable[Line]) -> Iterator[Entry]:
@@ -50,20 +61,37 @@ def read_rollout(found: Iterable[Line]) -> Iterator[Entry]:
             yield from (Entry(line.number, event) for event in reader.events(line.record))
 
 
-def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
-    """Yield the events of headless output. Incomplete items are opaque, as the completed item follows."""
-    for line in found:
-        if line.record is None:
-            yield damaged(line)
-        else:
-            yield from (Entry(line.number, event) for event in _exec_events(line.record))
+class TokenCounts:
+    """The tokens of each count, from totals. ``is_whole``: the first count is that of all tokens so far."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+        self._total: typed.Usage | None = None
+
+    def billed(self, payload: Record) -> typed.Usage | None:
+        """Return the tokens since the last count. Counts are totals; a lower total starts a new count. If the beginning
+        is missing, the first count is that of the last request."""
+        info = record_of(payload.get("info"))
+        total = usage_in(info.get("total_token_usage"))
+        if total is None:
+            return None
+        before, self._total = self._total, total
+        if before is None and not self.is_whole and (last := usage_in(info.get("last_token_usage"))) is not None:
+            return last
+        before = before or typed.Usage()
+        if total.input + total.cache_read < before.input + before.cache_read or total.output < before.output:
+            before = typed.Usage()
+        return typed.Usage(
+            input=max(0, total.input - before.input),
+            output=total.output - before.output,
+            cache_read=max(0, total.cache_read - before.cache_read),
+        )
 
 
 class _Rollout:
     def __init__(self) -> None:
         self._model: str | None = None
-        self._total: typed.Usage | None = None
-        self._is_whole = False
+        self._counts = TokenCounts(is_whole=False)
 
     def events(self, record: Record) -> list[typed.Event]:
         at, payload = milliseconds(record.get("timestamp")), record_of(record.get("payload"))
@@ -71,7 +99,7 @@ class _Rollout:
             case "response_item":
                 return [self._item(payload, at)]
             case "session_meta":
-                self._is_whole = True
+                self._counts.is_whole = True
                 instructions = record_of(payload.get("base_instructions")).get("text", payload.get("instructions"))
                 meta = rest(payload, "base_instructions", "instructions")
                 return [typed.SystemEvent(text=text_of(instructions), kind="session_meta", at=at, meta=meta)]
@@ -84,34 +112,15 @@ class _Rollout:
                 ]
             case "event_msg":
                 return [self._message(payload, at)]
-            case str(kind) if kind in _BARE_ITEMS:
-                return [self._item(record, at)]  # rollouts before September 2025
+            case str(kind) if kind in BARE_ITEMS:
+                return [self._item(record, at)]
             case kind:
                 return [opaque(text_of(kind) or "untyped", record, at=at)]
 
     def _message(self, payload: Record, at: int | None) -> typed.OpaqueEvent:
         kind = text_of(payload.get("type"))
-        usage = self._billed(payload) if kind == "token_count" else None
+        usage = self._counts.billed(payload) if kind == "token_count" else None
         return typed.OpaqueEvent(kind=f"event_msg.{kind}", data=dict(payload), usage=usage, at=at)
-
-    def _billed(self, payload: Record) -> typed.Usage | None:
-        """Return the tokens since the last count. Counts are totals; a lower total starts a new count. If the beginning
-        of the rollout is missing, the first count is that of the last request."""
-        info = record_of(payload.get("info"))
-        total = _usage(info.get("total_token_usage"))
-        if total is None:
-            return None
-        before, self._total = self._total, total
-        if before is None and not self._is_whole and (last := _usage(info.get("last_token_usage"))) is not None:
-            return last
-        before = before or typed.Usage()
-        if total.input + total.cache_read < before.input + before.cache_read or total.output < before.output:
-            before = typed.Usage()
-        return typed.Usage(
-            input=max(0, total.input - before.input),
-            output=total.output - before.output,
-            cache_read=max(0, total.cache_read - before.cache_read),
-        )
 
     def _item(self, item: Record, at: int | None) -> typed.Event:
         common: dict[str, Any] = {"id": text_of(item.get("id")) or None, "at": at, "meta": rest(item, *_ITEM_FIELDS)}
@@ -139,7 +148,7 @@ class _Rollout:
                 return typed.OpaqueEvent(kind=text_of(kind) or "untyped", data=dict(item), id=common["id"], at=at)
 
     def _said(self, item: Record, common: dict[str, Any]) -> typed.Event:
-        text, attachments = _content(item.get("content"))
+        text, attachments = content_of(item.get("content"))
         match item.get("role"):
             case "user":
                 if (wrapper := _WRAPPER.match(text)) and _CLOSED.search(text.rstrip()):
@@ -163,13 +172,14 @@ def _output(item: Record, call: str, common: dict[str, Any]) -> typed.ToolResult
     if isinstance(output, dict):
         failed = output.get("success") is False
         output = output.get("content")
-    text, attachments = (output, ()) if isinstance(output, str) else _content(output)
+    text, attachments = (output, ()) if isinstance(output, str) else content_of(output)
     if output is None and (more := rest(item, "type", "id", "call_id")):
         text = json.dumps(more, ensure_ascii=False)
     return typed.ToolResultEvent(call=call or None, text=text, attachments=attachments, is_error=failed, **common)
 
 
-def _content(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
+def content_of(content: object) -> tuple[str, tuple[typed.Attachment, ...]]:
+    """Return the text and the attachments of an item's content."""
     if isinstance(content, str):
         return content, ()
     texts, attachments = [], []
@@ -192,69 +202,10 @@ def _arguments(text: object) -> Any:  # noqa: ANN401 - any JSON value
     return found if isinstance(found, dict) else text
 
 
-def _usage(found: object) -> typed.Usage | None:
+def usage_in(found: object) -> typed.Usage | None:
+    """Return codex's token counts; None if ``found`` has none."""
     usage = usage_of(found, input="input_tokens", output="output_tokens", cache_read="cached_input_tokens")
     if usage is None:
         return None
     # codex counts cached tokens as input too.
     return typed.Usage(input=max(0, usage.input - usage.cache_read), output=usage.output, cache_read=usage.cache_read)
-
-
-# --- codex exec --json ---
-
-
-def _exec_events(record: Record) -> list[typed.Event]:
-    kind = text_of(record.get("type")) or "untyped"
-    match kind:
-        case "item.completed":
-            return _completed(record_of(record.get("item")))
-        case "turn.completed":
-            return [opaque(kind, record, usage=_usage(record.get("usage")))]
-        case "turn.failed" | "error":
-            message = record_of(record.get("error")).get("message", record.get("message"))
-            return [typed.SystemEvent(text=text_of(message), kind=kind, meta=rest(record, "type", "message"))]
-        case _:
-            return [opaque(kind, record)]
-
-
-def _completed(item: Record) -> list[typed.Event]:
-    id = text_of(item.get("id")) or None
-    failed = item.get("status") == "failed" or item.get("exit_code") not in (0, None)
-    match item.get("type"):
-        case "agent_message":
-            return [typed.ResponseEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
-        case "reasoning":
-            return [typed.ThinkingEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
-        case "error":
-            return [
-                typed.SystemEvent(id=id, text=text_of(item.get("message")), kind="error", meta=rest(item, "id", "type"))
-            ]
-        case "command_execution":
-            args = {"command": item.get("command")}
-            return _ran(item, id, "command_execution", args, text_of(item.get("aggregated_output")), failed)
-        case "file_change":
-            return _ran(item, id, "file_change", {"changes": item.get("changes")}, "", failed)
-        case "mcp_tool_call":
-            text, attachments = _content(record_of(item.get("result")).get("content"))
-            text = text or text_of(record_of(item.get("error")).get("message"))
-            tool = f"{text_of(item.get('server'))}.{text_of(item.get('tool'))}"
-            return _ran(item, id, tool, item.get("arguments"), text, failed or bool(item.get("error")), attachments)
-        case "web_search":
-            return _ran(item, id, "web_search", {"query": item.get("query")}, "", failed)
-        case kind:
-            return [typed.OpaqueEvent(id=id, kind=text_of(kind) or "untyped", data=dict(item))]
-
-
-def _ran(
-    item: Record,
-    id: str | None,
-    tool: str,
-    args: object,
-    output: str,
-    failed: bool,
-    attachments: tuple[typed.Attachment, ...] = (),
-) -> list[typed.Event]:
-    call = id or tool
-    meta = rest(item, "id", "type", "command", "changes", "arguments", "query", "aggregated_output")
-    result = typed.ToolResultEvent(id=id, call=call, text=output, attachments=attachments, is_error=failed, meta=meta)
-    return [typed.ToolCallEvent(id=id, call=call, tool=tool, args=args), result]

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-from ctxd.transcripts import claude_code, codex, opencode, pi
+from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, numbered, stored_sessions
 from ctxd.transcripts.records import Entry, Line, Record, decoded, lines
 
@@ -33,7 +33,7 @@ LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] =
     "claude-code": claude_code.read_session,
     "claude-stream-json": claude_code.read_stream,
     "codex": codex.read_rollout,
-    "codex-exec-json": codex.read_exec,
+    "codex-exec-json": codex_exec.read_exec,
     "pi": pi.read_session,
     "pi-json-mode": pi.read_stream,
     "opencode": opencode.read_session,
@@ -42,6 +42,7 @@ LINE_READERS: Final[dict[Format, Callable[[Iterable[Line]], Iterator[Entry]]]] =
 """Reader of each format of JSON lines. ``opencode``: one line for each record of ``opencode_storage``."""
 
 _SESSION_MARKS: Final = frozenset({"uuid", "message", "messageId", "operation"})
+_ITEM_MARKS: Final = frozenset({"role", "call_id", "summary", "action"})
 _ROLLOUT_TYPES: Final = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
 _EXEC_TYPES: Final = frozenset(
     {
@@ -126,6 +127,8 @@ def _certain_format(record: Record) -> Format | None:
 def _untyped_format(record: Record) -> Format | None:
     if record.keys() & {"session", "row", "parts"}:
         return "opencode"
+    if isinstance(record.get("msg"), dict) and "type" in record["msg"]:
+        return "codex-exec-json"
     return "codex" if {"id", "timestamp", "instructions"} <= record.keys() else None
 
 
@@ -134,7 +137,7 @@ def _likely_format(record: Record) -> Format | None:
     kind = record.get("type")
     if not isinstance(kind, str):
         return None
-    if "payload" in record:
+    if "payload" in record or (kind in codex.BARE_ITEMS and _ITEM_MARKS & record.keys()):
         return "codex"
     if kind.startswith(("thread.", "turn.", "item.")):
         return "codex-exec-json"

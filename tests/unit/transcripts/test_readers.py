@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pytest
 
-from ctxd.transcripts import claude_code, codex, opencode, pi, records
+from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi, records
 from ctxd.transcripts.opencode_storage import export_records
 from ctxd.transcripts.readers import UnknownFormat, format_of, read
 from ctxd.transcripts.records import Line, attachment_of, decoded, lines, milliseconds, total_usage
@@ -252,7 +252,7 @@ def test_claude_headless_output_has_server_tools_and_unknown_blocks():
 
 @pytest.mark.parametrize("kind", [[], {}, None, 1, True])
 def test_a_type_that_is_no_text_makes_an_opaque_event(kind):
-    readers = (codex.read_rollout, codex.read_exec, pi.read_session, pi.read_stream, opencode.read_run)
+    readers = (codex.read_rollout, codex_exec.read_exec, pi.read_session, pi.read_stream, opencode.read_run)
     for reader in (*readers, claude_code.read_session):
         assert kinds(events(reader, {"type": kind, "x": 1})) == ["Opaque"]
 
@@ -341,7 +341,7 @@ def test_codex_headless_output():
     result = {"content": [{"type": "text", "text": "ok"}]}
     tool = {"id": "i2", "type": "mcp_tool_call", "server": "s", "tool": "t", "arguments": {"x": 1}, "result": result}
     found = events(
-        codex.read_exec,
+        codex_exec.read_exec,
         {"type": "thread.started", "thread_id": "T"},
         {"type": "item.started", "item": command},
         {"type": "item.completed", "item": command},

@@ -93,7 +93,8 @@ def naive_counts(format: str, path: Path) -> tuple[int, int, int]:
             called = sum(bool(re.fullmatch(r".*_call", kind)) for kind in items)
             return called, sum(kind.endswith("_call_output") for kind in items), items.count("reasoning")
         case "codex-exec-json":
-            done = [(r.get("item") or {}).get("type") for r in records if r["type"] == "item.completed"]
+            items_done = [r.get("item") or {} for r in records if r["type"] == "item.completed"]
+            done = [item.get("type", item.get("item_type")) for item in items_done]
             ran = sum(kind in ("command_execution", "file_change", "mcp_tool_call", "web_search") for kind in done)
             return ran, ran, done.count("reasoning")
         case "pi" | "pi-json-mode":

@@ -1,0 +1,150 @@
+"""codex: the headless output of ``codex exec --json``.
+
+Versions before 0.44 wrote the messages for the user interface, one in the member ``msg`` of each line, after a line
+with the prompt; and with ``--experimental-json`` items that name their kind in ``item_type``.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ctxd.transcripts.codex import TokenCounts, content_of, usage_in
+from ctxd.transcripts.records import Entry, Line, Record, damaged, opaque, record_of, rest, text_of
+from ctxd_protocol import event_types as typed
+
+_SAID: Final = ("type", "text", "message")
+
+
+def read_exec(found: Iterable[Line]) -> Iterator[Entry]:
+    """Yield the events of headless output. Incomplete items are opaque, as the completed item follows."""
+    counts = TokenCounts(is_whole=True)
+    for line in found:
+        if line.record is None:
+            yield damaged(line)
+        elif isinstance(line.record.get("msg"), dict):
+            yield from (Entry(line.number, event) for event in _message(record_of(line.record["msg"]), counts))
+        else:
+            yield from (Entry(line.number, event) for event in _exec_events(line.record))
+
+
+def _exec_events(record: Record) -> list[typed.Event]:
+    kind = text_of(record.get("type")) or "untyped"
+    match kind:
+        case "untyped" if isinstance(record.get("prompt"), str):
+            return [typed.PromptEvent(text=text_of(record["prompt"]), meta=rest(record, "prompt"))]
+        case "item.completed":
+            return _completed(record_of(record.get("item")))
+        case "turn.completed":
+            return [opaque(kind, record, usage=usage_in(record.get("usage")))]
+        case "turn.failed" | "error":
+            message = record_of(record.get("error")).get("message", record.get("message"))
+            return [typed.SystemEvent(text=text_of(message), kind=kind, meta=rest(record, "type", "message"))]
+        case _:
+            return [opaque(kind, record)]
+
+
+def _completed(item: Record) -> list[typed.Event]:
+    id = text_of(item.get("id")) or None
+    failed = item.get("status") == "failed" or item.get("exit_code") not in (0, None)
+    if "item_type" in item:
+        item = {"type": item["item_type"], **(rest(item, "item_type") or {})}
+    match item.get("type"):
+        case "agent_message" | "assistant_message":
+            return [typed.ResponseEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+        case "reasoning":
+            return [typed.ThinkingEvent(id=id, text=text_of(item.get("text")), meta=rest(item, "id", "type", "text"))]
+        case "error":
+            return [
+                typed.SystemEvent(id=id, text=text_of(item.get("message")), kind="error", meta=rest(item, "id", "type"))
+            ]
+        case "command_execution":
+            args = {"command": item.get("command")}
+            output = text_of(item.get("aggregated_output", item.get("output")))
+            return _ran(item, id, "command_execution", args, output, failed)
+        case "file_change":
+            return _ran(item, id, "file_change", {"changes": item.get("changes")}, "", failed)
+        case "mcp_tool_call":
+            text, attachments = content_of(record_of(item.get("result")).get("content"))
+            text = text or text_of(record_of(item.get("error")).get("message"))
+            tool = f"{text_of(item.get('server'))}.{text_of(item.get('tool'))}"
+            return _ran(item, id, tool, item.get("arguments"), text, failed or bool(item.get("error")), attachments)
+        case "web_search":
+            return _ran(item, id, "web_search", {"query": item.get("query")}, "", failed)
+        case kind:
+            return [typed.OpaqueEvent(id=id, kind=text_of(kind) or "untyped", data=dict(item))]
+
+
+def _ran(
+    item: Record,
+    id: str | None,
+    tool: str,
+    args: object,
+    output: str,
+    failed: bool,
+    attachments: tuple[typed.Attachment, ...] = (),
+) -> list[typed.Event]:
+    call = id or tool
+    meta = rest(item, "id", "type", "command", "changes", "arguments", "query", "aggregated_output", "output")
+    result = typed.ToolResultEvent(id=id, call=call, text=output, attachments=attachments, is_error=failed, meta=meta)
+    return [typed.ToolCallEvent(id=id, call=call, tool=tool, args=args), result]
+
+
+# --- messages, before 0.44 ---
+
+
+def _message(message: Record, counts: TokenCounts) -> list[typed.Event]:
+    kind = text_of(message.get("type")) or "untyped"
+    call = text_of(message.get("call_id"))
+    match kind:
+        case "agent_message":
+            return [typed.ResponseEvent(text=text_of(message.get("message")), meta=rest(message, *_SAID))]
+        case "agent_reasoning":
+            return [typed.ThinkingEvent(text=text_of(message.get("text")), meta=rest(message, *_SAID))]
+        case "error":
+            return [typed.SystemEvent(text=text_of(message.get("message")), kind=kind, meta=rest(message, *_SAID))]
+        case "exec_command_begin" | "patch_apply_begin":
+            args = rest(message, "type", "call_id", "parsed_cmd")
+            return [typed.ToolCallEvent(call=call, tool=kind.removesuffix("_begin"), args=args)]
+        case "mcp_tool_call_begin":
+            asked = record_of(message.get("invocation"))
+            tool = f"{text_of(asked.get('server'))}.{text_of(asked.get('tool'))}"
+            return [typed.ToolCallEvent(call=call, tool=tool, args=asked.get("arguments"))]
+        case "web_search_end":
+            return [typed.ToolCallEvent(call=call, tool="web_search", args={"query": message.get("query")})]
+        case "exec_command_end" | "patch_apply_end":
+            return [_output(message, call)]
+        case "mcp_tool_call_end":
+            return [_mcp_output(message, call)]
+        case "token_count":
+            return [opaque(kind, message, usage=counts.billed(message))]
+        case _:
+            return [opaque(kind, message)]
+
+
+def _output(message: Record, call: str) -> typed.ToolResultEvent:
+    used = next((name for name in ("formatted_output", "aggregated_output", "stdout") if message.get(name)), "stdout")
+    text = text_of(message.get(used))
+    if used == "stdout" and not text:
+        used = "stderr"
+        text = text_of(message.get(used))
+    return typed.ToolResultEvent(
+        call=call,
+        text=text,
+        is_error=message.get("exit_code") not in (0, None) or message.get("success") is False,
+        meta=rest(message, "type", "call_id", used),
+    )
+
+
+def _mcp_output(message: Record, call: str) -> typed.ToolResultEvent:
+    result = record_of(message.get("result"))
+    if "Ok" not in result:
+        meta = rest(message, "type", "call_id", "invocation")
+        return typed.ToolResultEvent(call=call, text=text_of(result.get("Err")), is_error=True, meta=meta)
+    done = record_of(result["Ok"])
+    text, attachments = content_of(done.get("content"))
+    return typed.ToolResultEvent(
+        call=call,
+        text=text,
+        attachments=attachments,
+        is_error=(done.get("isError") or done.get("is_error")) is True,
+        meta=rest(message, "type", "call_id", "invocation", "result"),
+    )

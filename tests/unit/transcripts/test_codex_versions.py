@@ -1,0 +1,152 @@
+"""Rollouts and headless output of codex as versions before 0.44 wrote them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ctxd.transcripts.readers import read
+from ctxd_protocol.event_types import (
+    Event,
+    OpaqueEvent,
+    PromptEvent,
+    ResponseEvent,
+    SystemEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    Usage,
+)
+
+Record = dict[str, Any]
+
+
+def events(tmp_path: Path, records: Iterable[Record]) -> tuple[str, list[Event]]:
+    """The format and the events of a file with ``records``."""
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+    format, found = read(path)
+    return format, [entry.event for entry in found]
+
+
+def said(role: str, text: str) -> Record:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+@pytest.mark.requirement("IMP-16")
+@pytest.mark.parametrize("more", [{"instructions": None}, {}, {"cwd": "/srv/app", "originator": "codex_cli_rs"}])
+def test_a_rollout_without_envelopes_has_the_outputs_of_all_calls(tmp_path: Path, more: Record) -> None:
+    patch = {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin Patch"}
+    format, found = events(
+        tmp_path,
+        [
+            {"id": "0f7a", "timestamp": "2025-08-30T10:00:00.000Z", **more},
+            {"record_type": "state"},
+            said("user", "tabs too"),
+            patch,
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "patched"},
+            {
+                "type": "web_search_call",
+                "id": "w1",
+                "status": "completed",
+                "action": {"type": "search", "query": "tab"},
+            },
+            {"type": "local_shell_call", "call_id": "c2", "status": "completed", "action": {"type": "exec"}},
+            {"type": "local_shell_call_output", "call_id": "c2", "output": "a.tsv"},
+            said("assistant", "done"),
+        ],
+    )
+    assert format == "codex"
+    assert [each.kind for each in found if isinstance(each, OpaqueEvent)] == ["untyped", "untyped"]
+    assert found[2:] == [
+        PromptEvent(text="tabs too"),
+        ToolCallEvent(call="c1", tool="apply_patch", args="*** Begin Patch"),
+        ToolResultEvent(call="c1", text="patched"),
+        ToolCallEvent(
+            id="w1", call="w1", tool="web_search", args={"type": "search", "query": "tab"}, meta={"status": "completed"}
+        ),
+        ToolCallEvent(call="c2", tool="local_shell", args={"type": "exec"}, meta={"status": "completed"}),
+        ToolResultEvent(call="c2", text="a.tsv"),
+        ResponseEvent(text="done"),
+    ]
+
+
+@pytest.mark.requirement("IMP-16")
+@pytest.mark.parametrize("output", ["aggregated_output", "output"])
+def test_items_that_name_their_kind_in_another_member_are_items(tmp_path: Path, output: str) -> None:
+    ran = {"id": "i1", "item_type": "command_execution", "command": "ls", output: "a", "exit_code": 0}
+    format, found = events(
+        tmp_path,
+        [
+            {"type": "session.created", "session_id": "0199"},
+            {"type": "item.completed", "item": {"id": "i0", "item_type": "reasoning", "text": "look"}},
+            {"type": "item.completed", "item": ran},
+            {"type": "item.completed", "item": {"id": "i2", "item_type": "assistant_message", "text": "done"}},
+        ],
+    )
+    assert format == "codex-exec-json"
+    assert [type(each) for each in found] == [OpaqueEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, ResponseEvent]
+    assert found[2:4] == [
+        ToolCallEvent(id="i1", call="i1", tool="command_execution", args={"command": "ls"}),
+        ToolResultEvent(id="i1", call="i1", text="a", meta={"exit_code": 0}),
+    ]
+    assert found[4] == ResponseEvent(id="i2", text="done")
+
+
+@pytest.mark.requirement("IMP-16")
+def test_headless_output_of_messages_has_the_whole_conversation(tmp_path: Path) -> None:
+    def message(kind: str, **payload: Any) -> Record:
+        return {"id": "0", "msg": {"type": kind, **payload}}
+
+    total = {"input_tokens": 9000, "cached_input_tokens": 8000, "output_tokens": 30}
+    failed = {"call_id": "c3", "result": {"Err": "no such tool"}}
+    format, found = events(
+        tmp_path,
+        [
+            {"model": "gpt-x", "provider": "openai", "workdir": "/srv/app", "sandbox": "read-only"},
+            {"prompt": "tabs too"},
+            message("task_started", model_context_window=1),
+            message("agent_reasoning", text="look"),
+            message("exec_command_begin", call_id="c1", command=["bash", "-lc", "ls"], cwd="/srv/app"),
+            message("exec_command_end", call_id="c1", stdout="a", stderr="b", exit_code=1, formatted_output="a\nb"),
+            message("patch_apply_begin", call_id="c2", auto_approved=True, changes={"p.py": {"add": {"content": ""}}}),
+            message("patch_apply_end", call_id="c2", stdout="Success", stderr="", success=True),
+            message(
+                "mcp_tool_call_begin", call_id="c3", invocation={"server": "s", "tool": "t", "arguments": {"q": 1}}
+            ),
+            message("mcp_tool_call_end", **failed),
+            message("mcp_tool_call_begin", call_id="c4", invocation={"server": "s", "tool": "t", "arguments": {}}),
+            message("mcp_tool_call_end", call_id="c4", result={"Ok": {"content": [{"type": "text", "text": "7"}]}}),
+            message("web_search_end", call_id="w1", query="tab"),
+            message("agent_message", message="done"),
+            message("token_count", info={"total_token_usage": total}),
+            message("error", message="stream closed"),
+        ],
+    )
+    assert format == "codex-exec-json"
+    spoken = [each for each in found if not isinstance(each, OpaqueEvent)]
+    assert spoken == [
+        PromptEvent(text="tabs too"),
+        ThinkingEvent(text="look"),
+        ToolCallEvent(call="c1", tool="exec_command", args={"command": ["bash", "-lc", "ls"], "cwd": "/srv/app"}),
+        ToolResultEvent(call="c1", text="a\nb", is_error=True, meta={"stdout": "a", "stderr": "b", "exit_code": 1}),
+        ToolCallEvent(
+            call="c2", tool="patch_apply", args={"auto_approved": True, "changes": {"p.py": {"add": {"content": ""}}}}
+        ),
+        ToolResultEvent(call="c2", text="Success", meta={"stderr": "", "success": True}),
+        ToolCallEvent(call="c3", tool="s.t", args={"q": 1}),
+        ToolResultEvent(call="c3", text="no such tool", is_error=True, meta={"result": {"Err": "no such tool"}}),
+        ToolCallEvent(call="c4", tool="s.t", args={}),
+        ToolResultEvent(call="c4", text="7"),
+        ToolCallEvent(call="w1", tool="web_search", args={"query": "tab"}),
+        ResponseEvent(text="done"),
+        SystemEvent(text="stream closed", kind="error"),
+    ]
+    kinds = {each.kind: each.usage for each in found if isinstance(each, OpaqueEvent)}
+    assert kinds == {
+        "untyped": None, "task_started": None,
+        "token_count": Usage(input=1000, output=30, cache_read=8000),
+    }  # fmt: skip
