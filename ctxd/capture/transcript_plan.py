@@ -15,7 +15,8 @@ from typing import Final
 from ctxd.capture.checkpoints import Trigger
 from ctxd.capture.planned_deltas import CONTINUED, ROOT, PlannedDelta, Repeated, Start
 from ctxd.capture.recorded_events import RecordedEvents
-from ctxd.formats.compacted_window import HISTORY, newest_within, replaces
+from ctxd.capture.transcript_branch import Branch, prompt_in, replacement_in
+from ctxd.formats.compacted_window import HISTORY, newest_within
 from ctxd.formats.delta_formats import measured, tokens_of
 from ctxd.transcripts.claude_code import Segment, is_typed, preserved
 from ctxd.transcripts.opencode_storage import STATE, reverted
@@ -34,7 +35,7 @@ from ctxd_protocol.event_types import (
     ToolResultEvent,
 )
 
-PARSER: Final = 6
+PARSER: Final = 7
 """Version of this plan. Files that another version has planned are read again, and keep its cuts (``keeps_cuts``)."""
 
 DELTA_BYTES: Final = 192 * 1024
@@ -48,25 +49,6 @@ _SPAWNING: Final = frozenset({"Task", "Agent", "task", "spawn_agent", "subagent"
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SPOKEN: Final = (PromptEvent, ResponseEvent, ThinkingEvent, ToolCallEvent, ToolResultEvent, CompactionEvent)
-
-
-class _Branch:
-    """A chain in progress: its newest commit, and the lines that are not in a commit yet."""
-
-    def __init__(self, number: int, agent: str, start: Start) -> None:
-        self.number = number
-        self.agent = agent
-        self.start = self.begin = start
-        self.last = self.last_spoken = -1
-        self.at: int | None = None
-        self.clear()
-
-    def clear(self) -> None:
-        self.lines: list[bytes] = []
-        self.places: list[int] = []
-        self.size = self.messages = self.text = 0
-        self.is_counted = True
-        self.has_spoken = self.ends_with_boundary = False
 
 
 class TranscriptPlan:
@@ -90,9 +72,9 @@ class TranscriptPlan:
         self._commit_of, self._branch_of, self._spoken = array("L"), array("L"), bytearray()
         self._nodes: dict[int, int] = {}
         self.outside: dict[int, tuple[TranscriptPlan, int]] = {}  # Lines that repeat those of another plan.
-        self._branches: list[_Branch] = []
-        self._main: _Branch | None = None
-        self._agents: dict[str, _Branch] = {}
+        self._branches: list[Branch] = []
+        self._main: Branch | None = None
+        self._agents: dict[str, Branch] = {}
         self._calls: dict[str, int] = {}
         self.spawned: dict[str, int] = {}  # Lines with the calls of sub-agents whose results name them.
         self._turns: list[Start] = []
@@ -104,13 +86,14 @@ class TranscriptPlan:
         self._preserved: list[int] = []
         self._last_kept: int | None = None
         self._relinked: dict[int, int] = {}
+        self._aside: dict[int, tuple[int, ...]] = {}  # Lines beside a turn, with the line and those that they follow.
         self._tail: str | None = None
         self._pending = 0
         self.newest: int | None = None
         """The newest time of an event so far, in ms since 1970."""
         self._oldest: int | None = None
         self._continued, self._summaries = set[int](), set[int]()
-        self._to: _Branch | None = None
+        self._to: Branch | None = None
         self._route: Callable[[TranscriptPlan, Record, list[Event]], Iterator[PlannedDelta]]
         self._route = _ROUTES.get(format, _linear)
 
@@ -146,20 +129,21 @@ class TranscriptPlan:
         self._to = None
         yield from self._route(self, record, events)
         branch = self._to or self._main_branch()
-        if (prompt := _prompt(events)) is not None and not branch.agent:
+        if (prompt := prompt_in(events)) is not None and not branch.agent:
             if branch.has_spoken and not self.keeps_cuts:
                 yield self._cut(branch, "turn_boundary")
             self._turns.append(self._task or branch.start)
             self._prompts.append((place, measured(prompt)[1]))
             self._task, self._is_task_begun = None, False
-        compaction = _replacement(events)
+        compaction = replacement_in(events)
         if compaction is not None:
             yield from self._cut_before_boundary(branch)
         self._append(branch, place, line.kept, events)
         branch.ends_with_boundary = record.get("subtype") == _BOUNDARY
         self._note_kept(record)
-        if id is not None:
-            self._nodes.setdefault(hash(id), place)
+        if id is not None and self._nodes.setdefault(hash(id), place) == place:
+            # A message that a compaction keeps may be written only after it.
+            self._relinked.pop(hash(id), None)
         self._note_agents(events, place)
         yield from self._due(branch, events, compaction)
 
@@ -178,7 +162,7 @@ class TranscriptPlan:
         return found, events
 
     def _due(
-        self, branch: _Branch, events: Sequence[Event], compaction: CompactionEvent | None
+        self, branch: Branch, events: Sequence[Event], compaction: CompactionEvent | None
     ) -> Iterator[PlannedDelta]:
         """Cut the deltas that are due after a line with ``events``."""
         if compaction is not None:
@@ -205,7 +189,7 @@ class TranscriptPlan:
             self._nodes[hash(id)] = here
         if self._route is not _codex:
             return
-        if (prompt := _prompt([entry.event for entry in self._read([Line(1, record)])])) is not None:
+        if (prompt := prompt_in([entry.event for entry in self._read([Line(1, record)])])) is not None:
             self._turns.append(before)
             self._prompts.append((here, measured(prompt)[1]))
         elif turns := _rolled_back(record_of(record.get("payload"))):
@@ -277,13 +261,13 @@ class TranscriptPlan:
         self._spoken.append(0)
         return len(self._spoken) - 1
 
-    def _main_branch(self) -> _Branch:
+    def _main_branch(self) -> Branch:
         if self._main is None:
             self._main = self._branch(self._start, self._agent)
         return self._main
 
-    def _branch(self, start: Start, agent: str = "") -> _Branch:
-        branch = _Branch(len(self._branches), agent, start)
+    def _branch(self, start: Start, agent: str = "") -> Branch:
+        branch = Branch(len(self._branches), agent, start)
         self._branches.append(branch)
         return branch
 
@@ -294,17 +278,41 @@ class TranscriptPlan:
         agent = "" if place in self.outside else self._branches[self._branch_of[place]].agent
         self._to = self._branch(self.at_line(place), agent)
 
+    def _note_aside(self, place: int, events: Sequence[Event]) -> None:
+        """Note the next line if it is not part of the turns after its parent ``place``: Claude Code writes such lines
+        before the prompt with which a branch begins."""
+        if place in self._aside:
+            self._aside[self.size - 1] = (*self._aside[place], place)
+        elif self._branches[self._branch_of[place]].last_typed > place and not any(
+            isinstance(event, _SPOKEN) for event in events
+        ):
+            self._aside[self.size - 1] = (place,)
+
+    def _after_turn(self, place: int) -> Iterator[PlannedDelta]:
+        """Begin a branch after line ``place``, with the lines up to it that are beside a turn."""
+        first, *rest = (*self._aside.get(place, ()), place)
+        before = self._branches[self._branch_of[place]]
+        yield from self._after(first)
+        assert self._to is not None
+        if kept := before.give(rest, self._to):
+            repeated = (*self._to.start.repeated, *map(self.line, kept))
+            self._to.start = self._to.start._replace(repeated=repeated)
+        for each in rest:
+            self._branch_of[each] = self._to.number
+            self._aside.pop(each, None)
+
     def _goes_on_from(self, place: int) -> bool:
         """True if the main chain has no line of this source yet, and begins after line ``place`` of the origin."""
         main = self._main
         start = self._start if main is None else main.begin
         return (main is None or main.last_spoken < 0) and start == self.at_line(place)
 
-    def _append(self, branch: _Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
+    def _append(self, branch: Branch, place: int, line: bytes, events: Sequence[Event]) -> None:
         branch.lines.append(line)
         branch.places.append(place)
         branch.size += len(line)
         branch.last = place
+        branch.last_typed = place if any(map(is_typed, events)) else branch.last_typed
         self._branch_of[place] = branch.number
         self._pending += len(line)
         for event in events:
@@ -324,7 +332,7 @@ class TranscriptPlan:
 
     def _cut(
         self,
-        branch: _Branch,
+        branch: Branch,
         trigger: Trigger,
         *,
         upto: int | None = None,
@@ -355,7 +363,7 @@ class TranscriptPlan:
             self.newest if branch.at is None else branch.at, self.made in self._continued,
         )  # fmt: skip
 
-    def _cut_before_boundary(self, branch: _Branch) -> Iterator[PlannedDelta]:
+    def _cut_before_boundary(self, branch: Branch) -> Iterator[PlannedDelta]:
         """Cut the lines before a compaction, which includes the line with its boundary."""
         if branch.ends_with_boundary and len(branch.lines) > 1:
             yield self._cut(branch, "compaction", upto=branch.places[-2])
@@ -371,7 +379,7 @@ class TranscriptPlan:
             if part.get("type") == "compaction":
                 self._tail = text_of(part.get("tail_start_id")) or None
 
-    def _kept(self, compaction: CompactionEvent, branch: _Branch) -> tuple[Repeated, ...]:
+    def _kept(self, compaction: CompactionEvent, branch: Branch) -> tuple[Repeated, ...]:
         """Return the lines that stay in the window after a compaction: its commit replaces everything before."""
         places, self._preserved = self._preserved, []
         meta = compaction.meta or {}
@@ -448,15 +456,6 @@ class TranscriptPlan:
                 self.spawned.setdefault(agent, call)
 
 
-def _prompt(events: Sequence[Event]) -> PromptEvent | None:
-    return next((event for event in events if isinstance(event, PromptEvent)), None)
-
-
-def _replacement(events: Sequence[Event]) -> CompactionEvent | None:
-    """Return the compaction with the replacement for everything before it, None without one."""
-    return next((event for event in events if replaces(event)), None)
-
-
 # --- routes: the branch of a line ---
 
 
@@ -504,10 +503,11 @@ def _claude_code(plan: TranscriptPlan, record: Record, events: list[Event]) -> I
             plan._main = plan._to
         return
     branch = plan._branches[plan._branch_of[place]]
-    if any(map(is_typed, events)) and branch.last_spoken > place:
-        yield from plan._after(place)
+    if any(map(is_typed, events)) and (place in plan._aside or branch.last_spoken > place):
+        yield from plan._after_turn(place)
     else:
         plan._to = branch
+        plan._note_aside(place, events)
     plan._main = plan._to
 
 
@@ -545,13 +545,13 @@ def _codex(plan: TranscriptPlan, record: Record, events: list[Event]) -> Iterato
             plan._is_task_begun = True
         case "task_complete" | "turn_aborted":
             plan._task, plan._is_task_begun = None, False
-        case _ if plan._is_task_begun and plan._task is None and _replacement(events) is not None:
+        case _ if plan._is_task_begun and plan._task is None and replacement_in(events) is not None:
             # A compaction before the prompt of a turn is rolled back with the turn.
             if main.lines:
                 yield plan._cut(main, "compaction")
             plan._task = main.start
     is_first = not plan._turns or not plan.counts["prompt"]
-    if _prompt(events) is not None and main.lines and is_first:
+    if prompt_in(events) is not None and main.lines and is_first:
         # Lines before the first turn stay when all turns are rolled back.
         yield plan._cut(main, "explicit")
     if (turns := _rolled_back(payload)) and plan._turns:

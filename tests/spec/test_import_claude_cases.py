@@ -484,3 +484,43 @@ def test_a_line_that_the_harness_takes_out_of_the_file_stays_in_what_was_importe
     append(path, *claude.turn("g", "h"))
     imported(daemon, "claude", tmp_path)
     assert views(client, claude.id) == ["tabcdef", "tabcefgh"]
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_branch_may_begin_with_lines_that_nobody_typed(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path, is_later: bool
+) -> None:
+    path = tmp_path / f"{claude.session}.jsonl"
+    left = [*claude.turn("a", "b"), *claude.turn("c", "d")]
+    caveat = claude("v", after="b", isMeta=True)
+    command = claude("w")
+    command["message"]["content"] = "<command-name>/model</command-name>"
+    output = claude("x", "system", subtype="local_command", content="<local-command-stdout>set</local-command-stdout>")
+    del output["message"]
+    if is_later:
+        # The lines before the prompt are already in a commit.
+        write(path, [*left, caveat, command, output])
+        imported(daemon, "claude", tmp_path)
+    write(path, [*left, caveat, command, output, *claude.turn("e", "f")])
+    imported(daemon, "claude", tmp_path)
+    assert labels(client, newest(client, claude.id).commit) == "abvwxef"
+    assert "abcd" in [each[:4] for each in views(client, claude.id)]
+    assert is_later or once(client, claude.id) == "abcdefvwx"
+    assert imported(daemon, "claude", tmp_path)["commits"] == 0
+
+
+@pytest.mark.requirement("IMP-3")
+def test_a_message_that_a_compaction_keeps_may_be_written_after_it(
+    daemon: Running, client: SyncClient, claude: Claude, tmp_path: Path
+) -> None:
+    before = [*claude.turn("a", "b"), claude("c")]
+    late = str(uuid4())
+    kept = {"uuids": [claude.ids["b"], claude.ids["c"], late]}
+    compact = compaction(claude, "k", "s", logical="c", preservedMessages=kept)
+    answer = {**claude("d", "assistant"), "uuid": late}
+    claude.last = late
+    write(tmp_path / f"{claude.session}.jsonl", [*before, *compact, answer, *claude.turn("e", "f")])
+    imported(daemon, "claude", tmp_path)
+    assert window(client, claude.id) == "bcksdef"
+    assert len(views(client, claude.id)) == 1, "it is no branch"

@@ -1,0 +1,55 @@
+"""A chain of one transcript in progress, and the events that decide where it is cut. Pure.
+
+Separate from ``transcript_plan``, as the routes of that module only choose between such chains.
+"""
+
+from collections.abc import Sequence
+
+from ctxd.capture.planned_deltas import Start
+from ctxd.formats.compacted_window import replaces
+from ctxd_protocol.event_types import CompactionEvent, Event, PromptEvent
+
+
+class Branch:
+    """A chain in progress: its newest commit, and the lines that are not in a commit yet."""
+
+    def __init__(self, number: int, agent: str, start: Start) -> None:
+        self.number = number
+        self.agent = agent
+        self.start = self.begin = start
+        self.last = self.last_spoken = self.last_typed = -1
+        self.at: int | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.lines: list[bytes] = []
+        self.places: list[int] = []
+        self.size = self.messages = self.text = 0
+        self.is_counted = True
+        self.has_spoken = self.ends_with_boundary = False
+
+    def give(self, places: Sequence[int], to: "Branch") -> list[int]:
+        """Move those of the lines ``places`` that are not in a commit yet to another chain. Returns: the others."""
+        left: list[int] = []
+        for place in places:
+            if place not in self.places:
+                left.append(place)
+                continue
+            at = self.places.index(place)
+            line = self.lines.pop(at)
+            to.lines.append(line)
+            to.places.append(self.places.pop(at))
+            self.size -= len(line)
+            to.size += len(line)
+            to.last = place
+        return left
+
+
+def prompt_in(events: Sequence[Event]) -> PromptEvent | None:
+    """Return the first prompt, None without one."""
+    return next((event for event in events if isinstance(event, PromptEvent)), None)
+
+
+def replacement_in(events: Sequence[Event]) -> CompactionEvent | None:
+    """Return the compaction with the replacement for everything before it, None without one."""
+    return next((event for event in events if replaces(event)), None)
