@@ -89,7 +89,7 @@ def read_stream(found: Iterable[Line]) -> Iterator[Entry]:
         match line.record.get("type"):
             case "message_end":
                 events = _message_events(record_of(line.record.get("message")), {"message": f"line {line.number}"})
-            case "auto_compaction_end" if isinstance(line.record.get("result"), dict):
+            case "auto_compaction_end" | "compaction_end" if isinstance(line.record.get("result"), dict):
                 events = [_compaction(record_of(line.record["result"]), {})]
             case kind:
                 events = [opaque(text_of(kind) or "untyped", line.record)]
