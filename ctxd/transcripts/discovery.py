@@ -22,7 +22,7 @@ from ctxd.transcripts.opencode_storage import (
     stored_sessions,
 )
 from ctxd.transcripts.readers import Format, format_of
-from ctxd.transcripts.records import Record, decoded, number_of, record_of, text_of
+from ctxd.transcripts.records import Record, decoded, number_of, record_of, records_of, text_of
 from ctxd.transcripts.source_lines import SourceLine, open_source, source_lines
 from ctxd_protocol.ids import captured_session_id
 
@@ -170,7 +170,7 @@ def transcripts(harness: HarnessCommand, path: Path) -> Iterator[Transcript | Sk
             if not has_known_tables(path):
                 yield Skipped(str(path), "a database without the tables of opencode that this version of ctxd reads")
         elif path.suffix == ".json":
-            yield _export(path)
+            yield _of_document(harness, path)
         else:
             yield _of_lines(harness, path)
     except Exception as error:
@@ -296,11 +296,33 @@ def _stored(path: Path, session: StoredSession) -> Transcript:
     )  # fmt: skip
 
 
-def _export(path: Path) -> Transcript | Skipped:
-    document = _document(path)
-    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
-        return Skipped(str(path), "a JSON document without messages; opencode export writes one with them")
-    info = record_of(document.get("info"))
+def _of_document(harness: Harness, path: Path) -> Transcript | Skipped:
+    """Return the session in a JSON document: an export of opencode, or headless output, as one array or as JSON
+    lines."""
+    try:
+        document = _document(path)
+    except ValueError as error:
+        found = _of_lines(harness, path)
+        return Skipped(str(path), str(error)) if isinstance(found, Skipped) else found
+    if isinstance(document, list):
+        return _of_array(harness, path, records_of(document))
+    if harness == "opencode" and isinstance(document, dict) and isinstance(document.get("messages"), list):
+        return _export(path, record_of(document.get("info")))
+    if isinstance(document, dict) and "messages" not in document and "type" in document:
+        return _of_lines(harness, path)
+    return Skipped(str(path), "a JSON document without messages; opencode export writes one with them")
+
+
+def _of_array(harness: Harness, path: Path, records: list[Record]) -> Transcript | Skipped:
+    format = format_of(records[:_PEEKED])
+    if format is None or format not in _FORMATS[harness]:
+        return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
+    known = _of_records(harness, Transcript(str(path), path, format, "", ""), records[:_PEEKED])
+    stored = StoredSession(known.native, "", known.workdir, "", lambda: iter(records_of(_document(path))))
+    return known._replace(stored=stored)
+
+
+def _export(path: Path, info: Record) -> Transcript:
     stored = StoredSession(
         text_of(info.get("id")), text_of(info.get("parentID")), text_of(info.get("directory")), "",
         lambda: export_records(record_of(_document(path))),
@@ -331,8 +353,11 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
         return Skipped(str(path), "no complete line")
     if format is None or format not in _FORMATS[harness]:
         return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
-    known = Transcript(str(path), path, format, "", "")
-    match format:
+    return _of_records(harness, Transcript(str(path), path, format, "", ""), records)
+
+
+def _of_records(harness: Harness, known: Transcript, records: list[Record]) -> Transcript:
+    match known.format:
         case "claude-code":
             return _claude_code(known, records)
         case "codex":
@@ -344,7 +369,7 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
             native = next(
                 (text_of(each.get(name)) for each in records for name in names if text_of(each.get(name))), ""
             )
-            id = _session(harness, native, path)
+            id = _session(harness, native, known.file)
             return known._replace(session=id, native=native, root=id)
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from ctxd.transcripts import claude_code, codex, codex_exec, opencode, pi
 from ctxd.transcripts.opencode_storage import StoredSession, export_records, numbered, stored_sessions
-from ctxd.transcripts.records import Entry, Line, Record, decoded, lines
+from ctxd.transcripts.records import Entry, Line, Record, decoded, lines, records_of
 
 Format = Literal[
     "claude-code",
@@ -77,17 +77,30 @@ def read(path: Path) -> tuple[Format, Iterator[Entry]]:
         start = file.read(16)
     if start.startswith(b"SQLite format 3"):
         return "opencode-sqlite", _rows(stored_sessions(path))
+    damage: ValueError | None = None
     if path.suffix == ".json":
-        document = decoded(path.read_bytes())
-        if isinstance(document, dict) and isinstance(document.get("messages"), list):
-            return "opencode-export", opencode.read_session(numbered(export_records(document)))
-        raise UnknownFormat(f"{path}: a JSON document without messages; opencode export writes one with them")
+        try:
+            return _of_document(path, decoded(path.read_bytes()))
+        except ValueError as error:
+            damage = error
     with path.open("rb") as file:
         first = [line.record for line in islice(lines(file), _PEEKED) if line.record is not None]
     format = format_of(first)
+    if format is None and damage is not None:
+        raise damage
     if format is None:
         raise UnknownFormat(f"{path}: not a transcript of Claude Code, codex, pi or opencode")
     return format, _file_entries(path, LINE_READERS[format])
+
+
+def _of_document(path: Path, document: object) -> tuple[Format, Iterator[Entry]]:
+    """Return the format and the events of an export of opencode, or of headless output as one array."""
+    if isinstance(document, dict) and isinstance(document.get("messages"), list):
+        return "opencode-export", opencode.read_session(numbered(export_records(document)))
+    records = records_of(document if isinstance(document, list) else [document])
+    if (format := format_of(records[:_PEEKED])) is None:
+        raise UnknownFormat(f"{path}: a JSON document without messages; opencode export writes one with them")
+    return format, LINE_READERS[format](Line(number, record) for number, record in enumerate(records, 1))
 
 
 def format_of(first: Iterable[Record]) -> Format | None:

@@ -1,13 +1,15 @@
 """IMP: transcripts of unusual forms."""
 
+import json
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from ctxd_client.sync import SyncClient
 from tests.client.running import Running
 from tests.spec.harness_files import Pi, Thread
-from tests.spec.test_import import Claude, Codex, imported, labels, views, write
+from tests.spec.test_import import Claude, Codex, ctx, here, imported, labels, text, views, write
 from tests.spec.test_import_again import lines
 
 
@@ -78,3 +80,28 @@ def test_a_thread_of_codex_has_nothing_twice_that_a_fork_of_it_had_before(
     assert [sum(lines(client, each.id)[label] for each in (origin, fork)) for label in "abcdef"] == [1] * 6
     tip = client.commit_resolve(session=origin.id).commit
     assert tip is not None and labels(client, tip.commit) == "mmabmef"
+
+
+@pytest.mark.requirement("IMP-6")
+@pytest.mark.parametrize("form", ["array", "indented array", "lines"])
+def test_headless_output_in_a_json_file_is_an_array_or_lines(
+    daemon: Running, client: SyncClient, tmp_path: Path, form: str
+) -> None:
+    session = str(uuid4())
+    said = {"role": "assistant", "id": "m1", "content": [{"type": "text", "text": "Tabs work."}]}
+    records = [
+        {"type": "system", "subtype": "init", "cwd": "/srv/app", "session_id": session},
+        {"type": "assistant", "message": said, "session_id": session, "uuid": str(uuid4())},
+        {"type": "result", "subtype": "success", "session_id": session},
+    ]
+    lines = "".join(json.dumps(each) + "\n" for each in records)
+    path = tmp_path / "output.json"
+    path.write_text(lines if form == "lines" else json.dumps(records, indent=2 if form == "indented array" else None))
+    found = imported(daemon, "claude", path)
+    assert (found["skipped"], found["lines"]) == ([], 3)
+    newest = client.commit_resolve(session=here("claude-code", session)).commit
+    assert newest is not None and "Tabs work." in text(client, newest.commit)
+    assert imported(daemon, "claude", path)["commits"] == 0
+    path.write_text(json.dumps(records)[:-30])
+    cut = ctx(daemon, "import", "claude", str(path), "--json")
+    assert cut.returncode == 1 and "not imported" in cut.stderr, "a document that is cut off"
