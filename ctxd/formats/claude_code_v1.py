@@ -14,7 +14,7 @@ import msgspec
 
 from ctxd.formats.losses import Losses, kind_of, text_of
 from ctxd.transcripts.claude_code import read_session, wrapper_of
-from ctxd.transcripts.records import Line, args_object, decoded
+from ctxd.transcripts.records import Line, args_object, decoded, records_of, rest
 from ctxd.transcripts.records import text_of as text_or_nothing
 from ctxd_protocol import event_types as typed
 
@@ -50,7 +50,11 @@ class SessionWriter:
             self._losses.drop(event)
             return
         kept = [entry.event for entry in read_session(Line(1, decoded(line)) for line in records)]
-        self._losses.compare(event, kept[-1])
+        compared = event
+        if isinstance(event, typed.SystemEvent):
+            # Its files are in the content of the record.
+            compared = msgspec.structs.replace(event, meta=rest(event.meta or {}, "content"))
+        self._losses.compare(compared, kept[-1])
         yield from (line + b"\n" for line in records)
 
     def add_line(self, line: bytes) -> bytes:
@@ -106,10 +110,12 @@ class SessionWriter:
                 block = {"type": "tool_result", "tool_use_id": event.call or "", "content": _joined(content)}
                 return [self._user([block | ({"is_error": True} if event.is_error else {})], event.sidechain)]
             case typed.SystemEvent():
-                if not event.text:
+                beside_text = records_of((event.meta or {}).get("content"))
+                if not event.text and not beside_text:
                     return [{"type": "system", "subtype": event.kind or "system", "content": ""}]
                 beside = {} if _is_known_by_its_text(event) else {"isMeta": True}
-                return [{**self._user(_text(event.text), event.sidechain), **beside}]
+                content = [*_text(event.text), *map(dict, beside_text)]
+                return [{**self._user(content, event.sidechain), **beside}]
             case typed.CompactionEvent():
                 return self._compaction(event)
             case typed.OpaqueEvent(kind=kind, data=dict(record)) if record.get("type") == kind:

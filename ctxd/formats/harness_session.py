@@ -20,6 +20,7 @@ from ctxd.formats.codex_v1 import RolloutWriter, runs_at_provider, timestamp, us
 from ctxd.formats.compacted_window import HISTORY, Places, replaces, with_codex_windows
 from ctxd.formats.losses import Losses
 from ctxd.formats.opencode_export import DocumentWriter
+from ctxd.formats.own_window import as_seen
 from ctxd.formats.pi_v1 import TreeWriter
 from ctxd.transcripts.harnesses import HarnessCommand
 from ctxd.transcripts.records import attachment_of
@@ -117,7 +118,8 @@ def written(
     are counted in ``losses``.
     """
     is_same_codex = own and harness == "codex"
-    found = _conversation(with_codex_windows(events, first_format, is_same_codex), harness, own, losses)
+    window = with_codex_windows(events, first_format, is_same_codex)
+    found = _conversation(as_seen(window, harness, losses) if own else window, harness, own, losses)
     if not found:
         return b""
     if not isinstance(found[0], typed.PromptEvent | typed.CompactionEvent):
@@ -184,7 +186,8 @@ def _is_seen(event: typed.SystemEvent, harness: HarnessCommand) -> bool:
     """Return True for a notice in a harness's own session that is kept there."""
     if harness == "codex" and event.kind == "developer" and _CODEX_CONTEXT.match(event.text):
         return False
-    return event.kind in _SEEN_BY_MODEL[harness] and bool(event.text or event.kind == "bashExecution")
+    has_content = event.kind == "bashExecution" or "content" in (event.meta or {})
+    return event.kind in _SEEN_BY_MODEL[harness] and (bool(event.text) or has_content)
 
 
 def _carried(event: typed.Event, harness: HarnessCommand, own: bool, losses: Losses) -> typed.Event:
@@ -244,6 +247,8 @@ def _beside(event: typed.Event, harness: HarnessCommand, own: bool) -> dict[str,
             return {name: each for name, each in meta.items() if name in _CODEX_CALL} or None
         case _ if harness == "codex" and own:
             return {name: each for name, each in meta.items() if name in _CODEX_ITEM} or None
+        case typed.SystemEvent() if own and harness == "claude" and "content" in meta:
+            return {"content": meta["content"]}
         case typed.ToolCallEvent() if harness == "claude" and meta.get("server_tool") is True:
             return {"server_tool": True}
         case typed.ResponseEvent() | typed.ThinkingEvent() | typed.ToolCallEvent() if own and harness == "pi":

@@ -166,6 +166,10 @@ class _Reader:
                     events.append(typed.OpaqueEvent(kind=_kind(block), data=block, **place))
         if texts or attachments:
             beside = meta if not events else None
+            if attachments and (record.get("isMeta") or record.get("isSynthetic")):
+                # A notice has no field for the images and documents that the harness gives the model with it.
+                files = [block for block in records_of(content) if block.get("type") in ("image", "document")]
+                beside = {**(beside or {}), "content": files}
             events.append(self._text(record, "\n".join(texts), tuple(attachments), place, beside))
         return events
 

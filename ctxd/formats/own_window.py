@@ -1,0 +1,107 @@
+"""Events of a harness's own session in the form in which its model sees them, for a session that it continues. Pure."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from ctxd.formats.losses import Losses
+from ctxd.transcripts.claude_code import wrapper_of
+from ctxd.transcripts.records import Record, record_of, records_of, rest, text_of
+from ctxd_protocol import event_types as typed
+
+_CLEARED: Final = "[Old tool result content cleared]"
+"""Text that opencode sends in place of an output that it has pruned."""
+
+_INTERRUPTED: Final = "MessageAbortedError"
+"""Error of a reply of opencode that the user interrupted."""
+
+
+def as_seen(events: Iterable[typed.Event], harness: str, losses: Losses) -> Iterator[typed.Event]:
+    """Yield ``events`` as the model of ``harness`` sees them; what it does not see is counted in ``losses``."""
+    match harness:
+        case "claude":
+            yield from _claude(list(events), losses)
+        case "codex":
+            yield from map(_codex, events)
+        case "opencode":
+            yield from _opencode(events, losses)
+        case _:
+            yield from events
+
+
+def _claude(events: list[typed.Event], losses: Losses) -> Iterator[typed.Event]:
+    replaced: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, typed.OpaqueEvent) and event.kind == "content-replacement":
+            replaced.update(_replacements(record_of(event.data)))
+    for event in events:
+        match event:
+            case typed.SystemEvent(kind="local_command", meta=meta) if (meta or {}).get("isDisplayOnly") is True:
+                losses.drop(event)
+            case typed.SystemEvent(kind="local_command"):
+                # The model sees the record as a user message.
+                yield msgspec.structs.replace(event, kind=wrapper_of(event.text) or "meta")
+            case typed.ToolResultEvent(call=str(call), sidechain=None) if call in replaced:
+                yield msgspec.structs.replace(event, text=replaced[call], attachments=())
+            case _:
+                yield event
+
+
+def _replacements(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the calls of the conversation whose outputs the harness has replaced, with the new texts."""
+    for each in records_of(record.get("replacements")) if not record.get("agentId") else ():
+        match each:
+            case {"kind": "tool-result", "toolUseId": str(call), "replacement": str(text)}:
+                yield call, text
+            case _:
+                pass
+
+
+def _codex(event: typed.Event) -> typed.Event:
+    """Return a message of another agent as the item that codex makes of it."""
+    if not isinstance(event, typed.OpaqueEvent) or event.kind != "inter_agent_communication":
+        return event
+    said = record_of(record_of(event.data).get("payload"))
+    content = [{"type": "input_text", "text": text_of(said.get("content"))}]
+    if encrypted := text_of(said.get("encrypted_content")):
+        kind = "NEW_TASK" if said.get("trigger_turn") else "MESSAGE"
+        sender, recipient = text_of(said.get("author")), text_of(said.get("recipient"))
+        head = f"Message Type: {kind}\nTask name: {recipient}\nSender: {sender}\nPayload:\n"
+        content = [
+            {"type": "input_text", "text": head}, {"type": "encrypted_content", "encrypted_content": encrypted},
+        ]  # fmt: skip
+    item = {"type": "agent_message", "author": said.get("author"), "recipient": said.get("recipient")}
+    return msgspec.structs.replace(event, kind="agent_message", data={**item, "content": content})
+
+
+def _opencode(events: Iterable[typed.Event], losses: Losses) -> Iterator[typed.Event]:
+    failed: set[str | None] = set()
+    for event in events:
+        meta = getattr(event, "meta", None) or {}
+        match event:
+            case typed.OpaqueEvent(kind="message", data=dict(info)):
+                name = record_of(info.get("error")).get("name")
+                if isinstance(name, str) and name != _INTERRUPTED:
+                    failed.add(event.message)
+                yield event
+            case typed.OpaqueEvent():
+                yield event
+            case _ if event.message is not None and event.message in failed:
+                losses.drop(event)
+            case typed.SystemEvent() if meta.get("ignored") is True:
+                losses.drop(event)
+            case typed.ToolResultEvent():
+                yield _output(event, meta)
+            case _:
+                yield event
+
+
+def _output(event: typed.ToolResultEvent, meta: Record) -> typed.ToolResultEvent:
+    if record_of(meta.get("time")).get("compacted"):
+        return msgspec.structs.replace(event, text=_CLEARED, attachments=(), meta=rest(meta, "time"))
+    match meta.get("metadata"):
+        case {"interrupted": True, "output": str(text)}:
+            return msgspec.structs.replace(event, text=text)
+        case _:
+            return event
