@@ -353,6 +353,9 @@ def _attachments(block: Record) -> list[typed.Attachment]:
 def _place(record: Record) -> dict[str, Any]:
     """Return the fields that every event has. In headless output, the id of a sub-agent is the call that started it."""
     sidechain = text_of(record.get("agentId")) or text_of(record.get("parent_tool_use_id"))
+    if record.get("isSidechain") is False:
+        # Records of the conversation may name a sub-agent, such as the one whose result they have.
+        sidechain = ""
     return {
         "id": text_of(record.get("uuid")) or None,
         "parent": text_of(record.get("parentUuid")) or None,

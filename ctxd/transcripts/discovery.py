@@ -296,7 +296,7 @@ def _stored(path: Path, session: StoredSession) -> Transcript:
     )  # fmt: skip
 
 
-def _of_document(harness: Harness, path: Path) -> Transcript | Skipped:
+def _of_document(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
     """Return the session in a JSON document: an export of opencode, or headless output, as one array or as JSON
     lines."""
     try:
@@ -313,7 +313,7 @@ def _of_document(harness: Harness, path: Path) -> Transcript | Skipped:
     return Skipped(str(path), "a JSON document without messages; opencode export writes one with them")
 
 
-def _of_array(harness: Harness, path: Path, records: list[Record]) -> Transcript | Skipped:
+def _of_array(harness: HarnessCommand, path: Path, records: list[Record]) -> Transcript | Skipped:
     format = format_of(records[:_PEEKED])
     if format is None or format not in _FORMATS[harness]:
         return Skipped(str(path), "not a transcript" if format is None else f"a transcript of the format {format}")
@@ -356,7 +356,7 @@ def _of_lines(harness: HarnessCommand, path: Path) -> Transcript | Skipped:
     return _of_records(harness, Transcript(str(path), path, format, "", ""), records)
 
 
-def _of_records(harness: Harness, known: Transcript, records: list[Record]) -> Transcript:
+def _of_records(harness: HarnessCommand, known: Transcript, records: list[Record]) -> Transcript:
     match known.format:
         case "claude-code":
             return _claude_code(known, records)

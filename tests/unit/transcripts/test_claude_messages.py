@@ -206,3 +206,16 @@ def test_the_result_of_a_tool_that_the_provider_ran_is_text(
     assert event.meta is not None and event.meta["server_tool"] == kind
     if kind != "mcp_tool_result":
         assert event.meta["content"] == (content if isinstance(content, list) else [content]), "as it was, to send back"
+
+
+@pytest.mark.requirement("IMP-3")
+@pytest.mark.parametrize(
+    ("marked", "agent"), [({"isSidechain": False}, None), ({"isSidechain": True}, "a1"), ({}, "a1")]
+)
+def test_a_record_of_the_conversation_that_names_a_sub_agent_is_not_in_its_chain(
+    marked: dict[str, bool], agent: str | None
+) -> None:
+    block = {"type": "tool_result", "tool_use_id": "t1", "content": "found it"}
+    record = {"type": "user", "agentId": "a1", "message": {"role": "user", "content": [block]}, **marked}
+    (entry,) = read_session([Line(1, record)])
+    assert isinstance(entry.event, ToolResultEvent) and entry.event.sidechain == agent
