@@ -109,7 +109,7 @@ def record_of(live: LiveSession, part: JudgedPart, rendering: Rendering, now: in
     number, grown, decision = live.assembly + 1, part.judged.grown, part.judged.decision
     plain, parent, ids = rendering.plain, live.context_id or "", part.kept.context_ids
     assert ids is not None, "they were read"
-    digest, before, same = sha256(plain.decode()), part.before.rendering, None
+    digest, before, same = sha256(plain), part.before.rendering, None
     if before is not None and (before.target and before.target.format) == (
         rendering.target and rendering.target.format
     ):
@@ -181,7 +181,10 @@ class AppendAssembler:
         rendering, items = self._window_rendered(live, grown, part.target, chars_max)
         record = record_of(live, part, rendering, self._clock.wall_ms(), dry_run=dry_run)
         cost = cost_of(record, self._models)
-        context = context_of_window(live.session, record, items, rendering, live.settings.budget_tokens, cost)
+        # A reply with a request has no blocks.
+        context = context_of_window(
+            live.session, record, items, rendering, live.settings.budget_tokens, cost, has_blocks=part.target is None
+        )
         if dry_run:
             return Assembled(context, live.barrier)
         document = document_of(live.session, record, tools_text(part.target), wanted.secrets)
@@ -211,7 +214,9 @@ class AppendAssembler:
                 decision = part.judged.decision
                 if is_whole or decision is None or not decision.over_by:
                     return part
-                # Even the part that was sent exceeds the budget, and it has to be read again to be cut.
+                # Even the part that was sent exceeds the budget, and it has to be read again to be cut. Its text would
+                # be in memory twice meanwhile.
+                del part
                 is_whole = True
 
     async def _next_part(
@@ -222,6 +227,10 @@ class AppendAssembler:
         kept, cleared = self._cache.of(live), self._cache.cleared
         if kept.window is None:
             await self._recall_window(kept, bound)
+            if cleared != self._cache.cleared:
+                return None
+            # Count it also if nothing is added to it, and so nothing new is kept.
+            self._cache.put(kept)
         before = kept.window
         assert before is not None, "it was read"
         expected = _epoch_head(live, before)
@@ -256,7 +265,9 @@ class AppendAssembler:
         if kept.answer is None or kept.answer.context.plan.budget_tokens != budget:
             assert kept.rendering is not None, "it was compared"
             items, cost = kept.window.flat(), cost_of(record, self._models)
-            context = context_of_window(live.session, record, items, kept.rendering, budget, cost)
+            context = context_of_window(
+                live.session, record, items, kept.rendering, budget, cost, has_blocks=kept.rendering.target is None
+            )
             kept.answer = Assembled(context, live.barrier)
         return kept.answer
 

@@ -1,6 +1,6 @@
 """Windows of the layout ``append`` in memory: rendered as text or as a request, and as the reply to clients."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import Final
 
@@ -68,15 +68,20 @@ class KeptWindow(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Approximate bytes in memory: items, the newest rendering and the blocks of its answer hold the text once
-        each. In a large window, all text counts as wide if some is: a character takes up to four bytes then."""
+        """Approximate bytes in memory: items, the newest rendering, and the blocks and bytes of its answer, if it has
+        any, hold the text once each. In a large window, all text counts as wide if some is: a character takes up to
+        four bytes then, and one more in the UTF-8 that Python keeps of it."""
         rendering: str | bytes = ""
         if self.rendering is not None:
             # Not ``plain``, which encodes text: the cache adds up all its sizes at each assembly.
             rendering = self.rendering.text if self.rendering.request is None else self.rendering.request.plain
-        width = 4 if len(rendering) > _WIDE_SIZE_MIN and not rendering.isascii() else 1
-        blocks = () if self.answer is None else self.answer.context.sections
-        return (1 + width) * len(rendering) + width * sum(section.bytes for section in blocks)
+        width = 5 if len(rendering) > _WIDE_SIZE_MIN and not rendering.isascii() else 1
+        size = (1 + width) * len(rendering)
+        if self.answer is not None:
+            context = self.answer.context
+            size += width * sum(section.bytes for section in context.sections) if context.blocks else 0
+            size += self.answer.encoded_bytes
+        return size
 
 
 def render(
@@ -85,8 +90,7 @@ def render(
     """Render ``items`` for ``target``. ``ends``, ``renderer``: see ``AppendWindow``."""
     if target is not None:
         return Rendering(target, "", request_body(items, target, frozenset(ends), renderer))
-    blocks = window_blocks(session, items)
-    return Rendering(None, SEPARATOR.join(block.text for block in blocks), None)
+    return Rendering(None, SEPARATOR.join(block.text for block, _ in window_blocks(session, items)), None)
 
 
 class Grown(msgspec.Struct, frozen=True):
@@ -117,7 +121,7 @@ async def recall(
     assert part is not None, "it is in this layout"
     target = target_of(live.lineage.root, part, tools)
     made = render(live.session, window.flat(), target, window.ends, window.renderer)
-    return KeptWindow(window, chain[-1], made if sha256(made.plain.decode()) == chain[-1].sha256 else None)
+    return KeptWindow(window, chain[-1], made if sha256(made.plain) == chain[-1].sha256 else None)
 
 
 def context_of_window(
@@ -127,13 +131,18 @@ def context_of_window(
     rendering: Rendering,
     budget_tokens: int | None,
     cost: RequestCost | None,
+    *,
+    has_blocks: bool,
 ) -> AssembledContext:
-    """The reply for ``record``. ``rendering`` shows ``items``."""
-    blocks = window_blocks(session, items)
+    """The reply for ``record``. ``rendering`` shows ``items``. ``has_blocks``: include them as blocks, which takes as
+    much memory as the items."""
+    blocks = []
     sizes: dict[str, list[int]] = {section: [0, 0, 0] for section in ("system_prompt", "conversation", "updates")}
-    for block in blocks:
+    for block, bytes in window_blocks(session, items):
         size = sizes[block.section]
-        size[0], size[1], size[2] = size[0] + len(block.text.encode()), size[1] + block.tokens, size[2] + 1
+        size[0], size[1], size[2] = size[0] + bytes, size[1] + block.tokens, size[2] + 1
+        if has_blocks:
+            blocks.append(block)
     request = rendering.request
     reserve = 0 if cost is None else cost.reserve or 0
     return AssembledContext(
@@ -167,9 +176,9 @@ def context_of_window(
     )
 
 
-def window_blocks(session: str, items: Iterable[WindowItem]) -> list[Block]:
-    """``items`` as blocks of text."""
-    blocks, offset = [], 0
+def window_blocks(session: str, items: Iterable[WindowItem]) -> Iterator[tuple[Block, int]]:
+    """``items`` as blocks of text, each with its bytes."""
+    offset = 0
     prompt, chat = system_prompt_id(session), chat_id(session)
     for item in items:
         section, reason = _PLACES.get(type(item), ("conversation", "conversation"))
@@ -178,18 +187,17 @@ def window_blocks(session: str, items: Iterable[WindowItem]) -> list[Block]:
             lines = body.split("\n")
             body = "\n".join(f"\\{line}" if line.lstrip("\\").startswith(_LINE) else line for line in lines)
         whole = f"{_LINE} {title}\n{body}"
-        blocks.append(
-            Block(
-                section=section,
-                text=whole,
-                offset=offset,
-                tokens=ceil(item.tokens),
-                reason=reason,
-                object=item.object or (prompt if section == "system_prompt" else chat),
-            )
+        block = Block(
+            section=section,
+            text=whole,
+            offset=offset,
+            tokens=ceil(item.tokens),
+            reason=reason,
+            object=item.object or (prompt if section == "system_prompt" else chat),
         )
-        offset += len(whole.encode()) + len(SEPARATOR)
-    return blocks
+        size = len(whole.encode())
+        yield block, size
+        offset += size + len(SEPARATOR)
 
 
 def _described(item: WindowItem) -> tuple[str, str]:

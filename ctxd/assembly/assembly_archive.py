@@ -192,7 +192,8 @@ class Archive:
             gone = [component_text_id(session, address) for address, text in material.components.items() if not text]
             raise await _mismatch(live, live.lineage.assembly_id(last.number), material.versions.values(), gone)
         budget, cost = live.settings.budget_tokens, cost_of(last, self.models)
-        return Assembled(context_of_window(session, last, kept.window.flat(), kept.rendering, budget, cost))
+        items = kept.window.flat()
+        return Assembled(context_of_window(session, last, items, kept.rendering, budget, cost, has_blocks=True))
 
     async def render_again(self, session: str, stored: Stored, recorded: Recorded) -> tuple[Composition, str]:
         """Return the context and text of ``recorded``, the record in version ``stored``. Raises: as ``show``."""

@@ -234,6 +234,11 @@ class Assembled(msgspec.Struct):
         """The same answer with a request."""
         return Assembled(msgspec.structs.replace(self.context, request=body), self.pending, self.carries_receipt)
 
+    @property
+    def encoded_bytes(self) -> int:
+        """The size of the bytes that are kept for later calls."""
+        return sum(memoryview(made).nbytes for made in self._encoded.values())
+
     def encoded(self, receipt: Receipt | None = None, *, text: bool = True, blocks: bool = True) -> msgspec.Raw:
         """Encode as JSON, with or without text and blocks. The bytes are kept for later calls unless they include a
         receipt."""

@@ -61,9 +61,9 @@ def estimate_tokens(text: str) -> float:
     return size_bytes(text) / BYTES_PER_TOKEN
 
 
-def sha256(text: str) -> str:
-    """The hash of a text's UTF-8, 64 hex digits."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def sha256(text: str | bytes) -> str:
+    """The hash of a text or of its UTF-8, 64 hex digits."""
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
 
 
 def plan(pieces: Sequence[Piece], budget_tokens: int | None, count: TokenCounter) -> BudgetPlan:

@@ -179,19 +179,24 @@ class WindowReader:
         copied = await self._store.get(shown.object, AsOf(valid_time=shown.valid_time, tx=shown.tx))
         return copied is not None and copied.document.content_hash == prompt.document.content_hash
 
-    async def _events(self, live: LiveSession, first: Place, bound: ReadBound) -> list[tuple[Place, int, Event]]:
+    async def _events(
+        self, live: LiveSession, first: Place, bound: ReadBound, only: Collection[Place] | None = None
+    ) -> list[tuple[Place, int, Event]]:
+        """The events from ``first`` on, or those at the places ``only``."""
         turns = live.state.turns
         if first == (len(turns) - 1, len(turns[-1])):
             return []
+        last = max(only) if only else None
         found = []
-        async with aclosing(read_pages(live, first)) as pages:
+        async with aclosing(read_pages(live, first, last and (last[0], last[1] + 1))) as pages:
             async for page in pages:
-                bound.take(events_size(page.events))
-                found += [
+                some = [
                     (place, page.seq, event)
                     for place, event in page.placed()
-                    if place >= first and event.sidechain is None
+                    if place >= first and event.sidechain is None and (only is None or place in only)
                 ]
+                bound.take(events_size(event for _, _, event in some))
+                found += some
         return found
 
     async def _compacted(
@@ -224,9 +229,9 @@ class WindowReader:
 
         Raises: CtxdError too_large, corrupt if some of it is missing, store_failed. Cancel: safe.
         """
-        places = [ref.at for ref in refs if isinstance(ref, EventRef) and ref.at not in events]
+        places = {ref.at for ref in refs if isinstance(ref, EventRef) and ref.at not in events}
         if places:
-            read = {place: event for place, _, event in await self._events(live, min(places), bound)}
+            read = {place: event for place, _, event in await self._events(live, min(places), bound, places)}
             events = {**read, **events}
         pairs = {(ref.object, ref.tx): ref for ref in refs if isinstance(ref, ObjectRef)}
         found = {(id, stored.tx): stored for id, stored in versions.items() if (id, stored.tx) in pairs}

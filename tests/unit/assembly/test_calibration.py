@@ -196,4 +196,5 @@ async def test_without_usage_the_estimate_is_that_of_the_items(tmp_path: Path) -
         await home.create(budget_tokens=BUDGET)
         for each in await lived(home, "s", 8, bills=None):
             assert each.cost is not None and each.cost.reserve is None
-            assert each.tokens <= sum(block.tokens for block in each.blocks) <= each.tokens + len(each.blocks)
+            tokens, entries = sum(part.tokens for part in each.sections), sum(part.entries for part in each.sections)
+            assert each.tokens <= tokens <= each.tokens + entries

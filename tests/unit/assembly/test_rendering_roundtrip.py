@@ -207,6 +207,6 @@ class _Unsplit(str):
 def test_blocks_split_only_texts_that_could_be_taken_for_an_item() -> None:
     text = "one\nWINDOW_ITEM kind=user\ntwo"
     items = [UserText(key=str(nth), tokens=1, turn=0, text=each) for nth, each in enumerate((_Unsplit("a\nb"), text))]
-    plain, escaped = window_blocks("s", items)
+    (plain, _), (escaped, _) = window_blocks("s", items)
     assert plain.text == "WINDOW_ITEM kind=user\na\nb"
     assert escaped.text == "WINDOW_ITEM kind=user\none\n\\WINDOW_ITEM kind=user\ntwo"

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ctxd.assembly import append_window
+from ctxd.assembly import append_window, render_cache
 from ctxd.assembly.append_rendering import KeptWindow
 from ctxd.assembly.assembly_record import Recorded
 from ctxd.assembly.epoch_show import EpochHistory
@@ -548,13 +548,39 @@ async def test_a_window_that_is_read_while_something_is_purged_is_read_again(
 
 
 @pytest.mark.anyio
-async def test_a_kept_window_counts_the_text_of_the_blocks_in_its_answer(tmp_path: Path) -> None:
+@pytest.mark.requirement("RPC-11")
+async def test_a_kept_window_counts_all_that_its_answer_keeps(tmp_path: Path) -> None:
     async with household(tmp_path) as home:
         live = await home.create()
         append(live, [PromptEvent(text="word " * 20_000)])
+        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=Wanted())
+        kept = home.assembler._cache.of(live)
+        assert kept.window is not None and 290_000 < kept.window.size < 310_000, "items, text and blocks"
         await ask(home, live, "anthropic-messages")
-        kept = home.assembler._cache.of(live).window
-        assert kept is not None and kept.size > 290_000, "items, request and blocks have the 100,000 bytes each"
+        assert 190_000 < kept.window.size < 210_000, "items and request"
+        form = Wanted("anthropic-messages", MODELS_OF["anthropic-messages"])
+        made = await home.assembler.assemble(live, WriteRequest("context.assemble", "p"), wanted=form)
+        made.encoded(text=False, blocks=False)
+        assert 290_000 < kept.window.size < 310_000, "also the bytes of the answer"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RPC-11")
+async def test_windows_that_are_loaded_again_are_kept_within_the_same_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing was added to them, so that nothing new is kept."""
+    async with household(tmp_path) as home:
+        for number in range(5):
+            live = await home.create(f"s{number}")
+            append(live, [PromptEvent(text="word " * 20_000)])
+            await ask(home, live, "anthropic-messages")
+    monkeypatch.setattr(render_cache, "KEPT_BYTES_MAX", 500_000)
+    async with household(tmp_path) as home:
+        for number in range(5):
+            await ask(home, await home.sessions.live(f"s{number}"), "anthropic-messages")
+        kept = home.assembler._cache._kept.values()
+        assert sum(each.size for each in kept) <= 500_000 and len(kept) == 2
 
 
 @pytest.mark.anyio
